@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archive the classes of Kafka and of Spark, as Java loads them: a JVM that finds them starts in half the time.
+"""Archive the loaded classes of Kafka and Spark, because a JVM with such an archive starts in half the time.
 
-Prints the options that a JVM finds them by, as lines for a shell: ``KAFKA_OPTS``, ``SPARK_SUBMIT_OPTS``. The tests
-start more than a hundred JVMs. What is archived already, of the same Java and the same classes, is left alone.
+Prints the JVM options that select the archives as lines for a shell: ``KAFKA_OPTS``, ``SPARK_SUBMIT_OPTS``. The tests
+start more than a hundred JVMs. Existing archives of the same Java and the same jars are not replaced.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path, help="where the archives are kept")
+    parser.add_argument("folder", type=Path, help="the folder of the archives")
     folder = parser.parse_args().folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     spark_jars = Path(pyspark.__file__).parent / "jars"
@@ -47,7 +47,7 @@ def archive(folder: Path, variable: str, jars: Path, run: Callable[[], None]) ->
 
 
 def fingerprint(jars: Path) -> str:
-    """Of what makes an archive useless when it changes."""
+    """Return a digest of the versions that an archive depends on."""
     version = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
     return hashlib.sha256(version + "\n".join(described(jars)).encode()).hexdigest()[:16]
 
@@ -60,7 +60,7 @@ def described(jars: Path) -> Iterator[str]:
 
 def run_kafka() -> None:
     with tempfile.TemporaryDirectory() as folder, KafkaCluster(data_dir=Path(folder, "data")):
-        pass  # with a folder of its own it stops in order, which is when a JVM archives
+        pass  # with a data folder, the cluster stops in an orderly way, and the JVM then writes the archive
 
 
 def run_spark() -> None:
@@ -70,7 +70,7 @@ def run_spark() -> None:
     frame = session.range(100).selectExpr("id", "cast(id AS string) AS text")
     frame.mapInArrow(lambda batches: batches, "id long, text string").groupBy("text").count().collect()
     close_session(session)
-    gateway.proc.stdin.close()  # it ends when the other end is closed
+    gateway.proc.stdin.close()  # the JVM ends after its standard input is closed
     gateway.proc.wait()
 
 

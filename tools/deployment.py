@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what is in ``deploy/`` with the linters of each format.
+"""Check the files in ``deploy/`` with a linter for each format.
 
     python tools/deployment.py              hadolint, kubernetes-validate, compose-spec
     python tools/deployment.py --systemd    systemd-analyze verify and security, for a machine that has systemd
@@ -19,7 +19,7 @@ import yaml
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 _INSTALLED = "/opt/monasca/bin/monasca-common"
-# Of systemd-analyze security, in tenths of a point.
+# The maximum exposure level of systemd-analyze security, in tenths of a point.
 _MOST_EXPOSURE = 20
 
 
@@ -40,7 +40,7 @@ def manifests() -> int:
 
 def compose() -> int:
     path = DEPLOY / "compose" / "compose.yaml"
-    merged = yaml.safe_dump(yaml.safe_load(path.read_text()))  # it knows no merge keys
+    merged = yaml.safe_dump(yaml.safe_load(path.read_text()))  # compose_spec does not support merge keys
     try:
         compose_spec.PyCompose.from_yaml(merged).validate()
     except ValueError as error:
@@ -50,7 +50,7 @@ def compose() -> int:
 
 
 def systemd() -> int:
-    """The units, as they would be with the package in this environment: verify looks for what they start."""
+    """Check the units with the program of this environment, because verify requires that their program exists."""
     program = Path(sys.executable).with_name("monasca-common")
     with tempfile.TemporaryDirectory() as folder:
         units = []

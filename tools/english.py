@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _TEXTS = ("*.rst", "releasenotes/notes/*.yaml", "monasca_common/*.py", "tools/*.py", "examples/*.py", "benchmarks/*.py")
-_CODE = re.compile(r"``[^`]*``|`[^`<]*`|:[a-z:]+:`[^`]*`|<[^ >]+>")  # names and programs keep their words
-_WORDS = re.compile(r"[A-Za-z]{2,}\W+[a-z]{2,}\W+[a-z]{2,}")  # a message has three words in a row
+_CODE = re.compile(r"``[^`]*``|`[^`<]*`|:[a-z:]+:`[^`]*`|<[^ >]+>")  # names and programs are not checked
+_WORDS = re.compile(r"[A-Za-z]{2,}\W+[a-z]{2,}\W+[a-z]{2,}")  # a string with three words in a row is a message
 _SUBJECT_LENGTH = 72
 _NOT_IMPERATIVE = re.compile(
     r"(?!(Embed|Feed|Need|Seed|Speed|Bring|Pass|Address|Process|Compress)\b)\w+(ed|ing|[^s]s) "
@@ -26,9 +26,9 @@ _NOT_IMPERATIVE = re.compile(
 
 
 def _pages(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs with their first lines, without indented programs."""
+    """Yield the paragraphs with the numbers of their first lines, without indented programs."""
     number = 1
-    program: int | None = None  # the indentation of the text before a program
+    program: int | None = None  # the indentation of the text that precedes a program
     for block in re.split(r"(\n(?:[ \t]*\n)+)", text):
         lines = block.splitlines()
         indent = len(block) - len(block.lstrip())
@@ -72,7 +72,7 @@ def findings(path: Path, phrases: list[dict[str, str]]) -> Iterator[str]:
 
 
 def subject_error(subject: str) -> str | None:
-    """Return what is wrong with the subject of a commit, or None."""
+    """Return the error in the subject of a commit, or ``None``."""
     if len(subject) > _SUBJECT_LENGTH:
         return f"{len(subject)} characters; at most {_SUBJECT_LENGTH}"
     imperative = re.match(r"[A-Z]", subject) and not _NOT_IMPERATIVE.match(subject)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the jars that are installed against the pinned SHA-256 digests, or pin those of another version.
+"""Check the installed jars against the pinned SHA-256 digests, or pin the digests of another version.
 
-``check`` compares Kafka's jars and those of Spark's Kafka connector, fetched where they are missing, and all jars
-within the installed pyspark. ``kafka VERSION``, ``spark`` and ``remote`` resolve what they pin with the Ivy in pyspark:
-look at the changes that they make to the files before you commit them.
+``check`` compares the jars of Kafka and of Spark's Kafka connector, which are fetched if they are missing, and all jars
+within the installed pyspark. ``kafka VERSION``, ``spark`` and ``remote`` resolve the jars to pin with the Ivy in
+pyspark: review their changes to the files before you commit them.
 """
 
 import argparse
@@ -27,16 +27,16 @@ from monasca_common.tests.remote import hadoop
 _VERSION = pyspark.__version__
 PYSPARK_FILE = Path(__file__).with_name(f"pyspark-{_VERSION}.txt")
 PYSPARK_JARS = Path(pyspark.__file__).parent / "jars"
-# Kafka logs through slf4j and brings no binding: without this one a broker that fails logs nothing.
+# Kafka logs through slf4j but includes no binding. Without this jar, a failing broker logs nothing.
 _LOGGING_JAR = "org.slf4j:slf4j-simple:1.7.36"
-# What Hadoop's resource manager needs and its cluster for tests does not name; the second was a part of Java 8.
+# Undeclared dependencies of the resource manager in Hadoop's test cluster; Java 8 contained the second one.
 _FOR_HADOOP = ("org.bouncycastle:bcpkix-jdk18on:1.77", "org.glassfish.jaxb:jaxb-runtime:2.3.2")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="exit with 1 if a jar is not the pinned one")
+    commands.add_parser("check", help="exit with 1 if a jar differs from the pinned one")
     commands.add_parser("kafka", help="pin a version of Kafka").add_argument("version")
     commands.add_parser("spark", help="pin the installed pyspark and its Kafka connector")
     commands.add_parser("remote", help="pin the jars of the tests with YARN")
@@ -62,7 +62,8 @@ def main() -> int:
 
 
 def resolved(*coordinates: str) -> Mapping[str, str]:
-    """{coordinates: digest} of the jars that these coordinates need, from the repository that Ivy is set up for."""
+    """Return the digests, by coordinates, of the jars that these coordinates need, from the repository configured for
+    Ivy."""
     dependencies = "\n".join(
         '<dependency org="{}" name="{}" rev="{}" conf="default->master,runtime(default)"/>'.format(*each.split(":"))
         for each in coordinates

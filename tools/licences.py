@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the table of what this package needs in production, each with its licence: doc/source/install/licences.inc.
+"""Write the table of production dependencies and their licences to doc/source/install/licences.inc.
 
-The unit test ``test_licences`` compares the table with what is installed.
+The unit test ``test_licences`` compares the table with the installed distributions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PACKAGE = "monasca-common"
-# What runs in production; the others are for tests, for checks and for trying things out.
+# The extras for production; all other extras are for tests, checks and trials.
 RUNTIME_EXTRAS = (
     *("api", "avro", "dashboard", "json-schema", "memcached", "mirror", "monitoring"),
     *("notification", "persister", "postgresql", "protobuf", "services", "spark"),
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def rows() -> list[str]:
-    """The rows of the table, of what is installed."""
+    """Return the rows of the table, from the installed distributions."""
     base, everything = needed(), needed(RUNTIME_EXTRAS)
     extras = {extra: needed([extra]) for extra in RUNTIME_EXTRAS}
     found = []
@@ -54,9 +54,9 @@ def rows() -> list[str]:
 
 
 def needed(extras: Iterable[str] = ()) -> Mapping[str, Distribution]:
-    """{canonical name: distribution} of all that this package needs with these extras, itself not included.
+    """Return the dependencies of this package with these extras, by canonical name.
 
-    What is not installed is left out: markers may exclude it on this machine.
+    Distributions that are not installed are omitted, because markers can exclude them on this machine.
     """
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -76,7 +76,8 @@ def needed(extras: Iterable[str] = ()) -> Mapping[str, Distribution]:
 
 
 def licence(found: Distribution) -> str:
-    """The licence as the distribution declares it: an SPDX expression, classifiers, or the first line of a text."""
+    """Return the licence that the distribution declares: an SPDX expression, classifiers, or the first line of a
+    text."""
     [expression] = found.metadata.get_all("License-Expression") or [""]
     [text] = found.metadata.get_all("License") or [""]
     classifiers = [each for each in found.metadata.get_all("Classifier") or () if each.startswith("License :: ")]

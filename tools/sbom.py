@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a software bill of materials (CycloneDX 1.6, JSON) of what this package needs in production.
+"""Write a software bill of materials (CycloneDX 1.6, JSON) of the production dependencies of this package.
 
-cyclonedx-py lists this interpreter's environment; what only tests and checks need is left out of it. The jars that
-Spark brings along, and those that it fetches for its Kafka connector, are listed with their pinned SHA-256 digests.
+cyclonedx-py lists this interpreter's environment, from which dependencies of only tests and checks are removed. The
+jars that pyspark contains and the jars of Spark's Kafka connector are listed with their pinned SHA-256 digests.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ def main() -> int:
     parser.add_argument(
         "--extras",
         default=",".join(RUNTIME_EXTRAS),
-        help="which extras count as production, separated by commas (default: %(default)s)",
+        help="the extras for production, separated by commas (default: %(default)s)",
     )
-    parser.add_argument("--no-validate", action="store_true", help="leave out the comparison with CycloneDX's schema")
+    parser.add_argument(
+        "--no-validate", action="store_true", help="do not validate the result against CycloneDX's schema"
+    )
     arguments = parser.parse_args()
     extras = [extra for extra in arguments.extras.split(",") if extra]
     bom = of_production(environment(), extras)
     text = json.dumps(bom, indent=2) + "\n"
     validator = JsonStrictValidator(SchemaVersion.from_version(_VERSION))
     if not arguments.no_validate and (error := validator.validate_str(text)):
-        print(f"what was made is not CycloneDX {_VERSION}: {error}", file=sys.stderr)
+        print(f"the result is not valid CycloneDX {_VERSION}: {error}", file=sys.stderr)
         return 1
     arguments.file.write_text(text)
     print(f"{arguments.file}: {len(bom['components'])} components")
@@ -54,7 +56,7 @@ def main() -> int:
 
 
 def environment() -> Bom:
-    """What cyclonedx-py says of the environment of this interpreter."""
+    """Return cyclonedx-py's bill of this interpreter's environment."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "environment.json")
         command = [sys.executable, "-m", "cyclonedx_py", "environment", "--sv", _VERSION, "--output-reproducible"]
@@ -64,7 +66,7 @@ def environment() -> Bom:
 
 
 def of_production(bom: Bom, extras: list[str]) -> Bom:
-    """The bill with what these extras need, and their jars; this package is what it is about."""
+    """Return the bill of this package with the dependencies of these extras, and their jars."""
     names = needed(extras).keys()
     every = {component["bom-ref"]: component for component in bom["components"]}
     root = every[f"{PACKAGE}=={version(PACKAGE)}"]
@@ -86,7 +88,7 @@ def of_production(bom: Bom, extras: list[str]) -> Bom:
 
 
 def spark_jars() -> Mapping[str, Bom]:
-    """{reference: component} of each jar within pyspark and of its Kafka connector."""
+    """Return the components, by reference, of the jars within pyspark and of its Kafka connector."""
     import pyspark
 
     if not PYSPARK_FILE.is_file():

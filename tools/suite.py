@@ -2,10 +2,9 @@
 """Run the tests in a folder with stestr, then run each class once more in which a test failed.
 
 RESULTS receives ``NAME.1.ids`` and ``NAME.1.subunit``, the tests and results of the first attempt, the same for the
-second attempt, and ``NAME.stderr``. ``verdict.py`` judges them, so the exit status is 0 whatever the results are.
-
-The tests are given by id (``--load-list``), and each needs a result. ``stestr run --failing`` would not repeat the
-tests of a worker that failed, or of a class whose set-up failed, and return 0.
+second attempt, and ``NAME.stderr``. ``verdict.py`` evaluates them, so the exit status is always 0. The tests are passed
+by id (``--load-list``), and each needs a result. ``stestr run --failing`` is not used, because it would return 0
+without repeating the tests of a failed worker or of a class whose set-up failed.
 """
 
 import argparse
@@ -40,23 +39,23 @@ _SHOWN = 10
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", help="where the tests are, such as monasca_common/tests/unit")
+    parser.add_argument("folder", help="the folder of the tests, such as monasca_common/tests/unit")
     parser.add_argument("results", type=Path, help="the folder for the results")
     parser.add_argument("name", help="the name of the suite")
-    parser.add_argument("--all", action="store_true", help="run the periodic classes too")
-    parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which both attempts are ended")
-    parser.add_argument("--worker-file", type=Path, help="distribute the tests over processes as this file says")
+    parser.add_argument("--all", action="store_true", help="also run the periodic classes")
+    parser.add_argument("--limit", type=float, default=1800.0, help="time-out of both attempts together")
+    parser.add_argument("--worker-file", type=Path, help="file that distributes the tests over processes")
     arguments = parser.parse_args()
-    # A background job of a script ignores Ctrl-C, and so would the tests, which send it.
+    # A background job of a script ignores Ctrl-C; the tests would inherit this, but they send Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # `run` ends what it started
-    with ProcessPoolExecutor(1) as importer:  # the imported tests need memory, which ends with this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # `run` then ends the processes that it started
+    with ProcessPoolExecutor(1) as importer:  # in a process, because the imported tests need memory
         reasons = importer.submit(listed, arguments.folder).result()
     ids = [test for test, reason in reasons.items() if arguments.all or reason is None]
     with repository(arguments.name) as path:
         stestr = Stestr(path, arguments)
         stestr.seed(reasons)
-        # Workers of a file are used only if the concurrency is not 1, as it is by default on one core.
+        # stestr uses the file only if the concurrency is not 1, which is the default on one core.
         shared = ["--worker-file", str(arguments.worker_file), "--concurrency", "2"] if arguments.worker_file else []
         stestr.run(1, ids, *shared)
         suite = Suite.load(arguments.results, arguments.name)
@@ -67,7 +66,7 @@ def main() -> None:
 
 
 def listed(folder: str) -> dict[str, str | None]:
-    """Return the ids of the tests in a folder, each with the reason why it is periodic, or None."""
+    """Return the ids of the tests in a folder, each with the reason why it is periodic, or ``None``."""
     loader = unittest.TestLoader()
     tests = list(_flat(loader.discover(folder, top_level_dir=os.getcwd())))
     if loader.errors:
@@ -95,26 +94,27 @@ def repository(name: str) -> Iterator[Path]:
 
 
 class Stestr:
-    """stestr on one repository, whose times distribute the classes over the processes."""
+    """Runs stestr with one repository, whose recorded times distribute the classes over the processes."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self._folder = folder
         self._arguments = arguments
         self._deadline = time.monotonic() + arguments.limit
-        # A shell of stestr starts the workers with PYTHON, or else as this interpreter's path, without quotes.
+        # stestr starts the workers in a shell, with PYTHON or with the unquoted path of this interpreter.
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
         self._environ = {**os.environ, "PYTHON": "python", "PATH": path}
         self._command = [sys.executable, "-m", "stestr", "--repo-url", str(folder), "--test-path", arguments.folder]
 
     def seed(self, ids: Iterable[str]) -> None:
-        """Load the committed times into a new repository; from an old one, remove all results but keep the times."""
+        """Load the committed times into a new repository. Remove all results of an existing repository, but keep its
+        times."""
         stored = self._folder / ".stestr"
         try:
             if stored.exists():
                 self._call("load")  # an empty run: it fails if the stored times are damaged
                 self._call("history", "remove", "all")
         except subprocess.CalledProcessError:
-            print(f"{stored} is damaged: the committed times replace it", file=sys.stderr)
+            print(f"{stored} is damaged and is replaced by the committed times", file=sys.stderr)
             shutil.rmtree(stored)
         if not stored.exists():
             self._call("load", "--force-init", stream=committed_times(ids))
@@ -123,11 +123,11 @@ class Stestr:
         subprocess.run([*self._command, *words], input=stream, stdout=subprocess.DEVNULL, check=True)
 
     def run(self, number: int, ids: Iterable[str], *options: str) -> None:
-        """Run an attempt, and print a line for each test as it ends."""
+        """Run an attempt, and print a line when a test ends."""
         results, name = self._arguments.results, self._arguments.name
         load_list, stream = results / f"{name}.{number}.ids", results / f"{name}.{number}.subunit"
         load_list.write_text("".join(f"{test}\n" for test in ids))
-        # `timeout` signals its process group: stestr with its workers and what they started.
+        # `timeout` signals its process group: stestr, its workers, and the processes that they started.
         seconds = max(1.0, self._deadline - time.monotonic())
         ended = ["timeout", f"--kill-after={_KILL_AFTER_SECONDS}", f"{seconds:.1f}"]
         command = [*ended, *self._command, "run", "--subunit", "--load-list", str(load_list), *options]

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge the results of a test run, and print ``N passed, N failed, N skipped`` as the last line.
+"""Evaluate the results of a test run, and print ``N passed, N failed, N skipped`` as the last line.
 
-A folder holds two files for each suite and attempt: ``NAME.1.ids`` lists the tests that need a result, and
-``NAME.1.subunit`` has the results. The second attempt, if any, runs each class once more in which a test failed.
+A folder contains two files per suite and attempt: ``NAME.1.ids`` lists the tests that need a result, and
+``NAME.1.subunit`` has the results. The second attempt, if any, repeats each class in which a test failed.
 
-- A test without a result has failed, and so has a test that its process did not survive, and a suite without tests.
+- A test without a result, a test whose process ended, and a suite without tests have failed.
 - Otherwise the last result of a test counts. A test that failed first and passed then is flaky: it is listed with its
-  first traceback and counts as passed; one that is skipped then has failed. More than two flaky tests fail the run.
+  first traceback and counts as passed. A test that failed first and is then skipped has failed. More than two flaky
+  tests fail the run.
 - A test that finds lost or duplicated messages has failed, whatever its other result: its traceback names the class
   ``LostOrDuplicated``.
 """
@@ -26,8 +27,8 @@ import testtools
 
 _ATTEMPTS = (1, 2)
 _MOST_FLAKY = 2
-_MOST_REPEATED = 10  # classes; if more of them fail, the machine or the change is at fault
-_SHOWN_LINES = 60  # of a traceback, and of what the processes of a failed suite wrote to stderr
+_MOST_REPEATED = 10  # classes; if more classes fail, the cause is the machine or the change
+_SHOWN_LINES = 60  # lines of a traceback, and of the stderr of a failed suite's processes
 _NEVER_FLAKY = re.compile(r"^(?: *\| )?(?:\w+\.)*LostOrDuplicated\b", re.MULTILINE)  # "| ": in a group
 _CLASS_LEVEL = re.compile(r"^\w+ \((?P<name>[\w.]+)\)$")  # setUpClass (package.module.Class)
 _OUTCOMES = {"success": "passed", "xfail": "passed", "skip": "skipped"}
@@ -35,7 +36,7 @@ _OUTCOMES = {"success": "passed", "xfail": "passed", "skip": "skipped"}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one test, or the error of one class's set-up, in one attempt."""
+    """The result of one test or the error of a class's set-up, in one attempt."""
 
     id: str
     status: str
@@ -48,7 +49,7 @@ class Result:
 
     @property
     def final(self) -> bool:
-        """Return whether it is a failure that no second attempt changes."""
+        """Return whether this failure counts even if a second attempt succeeds."""
         return self.status == "inprogress" or bool(_NEVER_FLAKY.search(self.traceback))
 
     @property
@@ -58,7 +59,7 @@ class Result:
 
 
 def read(stream: IO[bytes], listener: Callable[[Result], None] = lambda result: None) -> dict[str, Result]:
-    """Return the results in a subunit stream by id; a test that began and did not end has failed."""
+    """Return the results in a subunit stream by id. A test that started but did not end has failed."""
     results: dict[str, Result] = {}
 
     def note(test: Any) -> None:
@@ -101,7 +102,7 @@ class Suite:
         return cls(name, listed.read_text().split() if listed.exists() else (), *attempts)
 
     def repeated(self) -> list[str]:
-        """Return the tests of the second attempt: all tests of each class in which one failed."""
+        """Return the tests of the second attempt: all tests of each class in which a test failed."""
         results = self.attempts[0].values() if self.attempts else ()
         failed = {result.class_name for result in results if result.outcome == "failed" and not result.final}
         listed = [test for test in self.results if not _CLASS_LEVEL.match(test) and self._class_name(test) in failed]
@@ -119,11 +120,12 @@ class Suite:
     def tracebacks(self, test: str) -> str:
         results = self.results[test]
         if not results:
-            return "it has no result"
+            return "the test has no result"
         return "\n".join(_end(result.traceback or result.status) for result in results if result.outcome == "failed")
 
     def _class_recovered(self, test: str) -> bool:
-        """Return whether only the first attempt had this error of a class's set-up, and the second ran the class."""
+        """Return whether only the first attempt had this error of a class's set-up, and the second attempt ran the
+        class."""
         if not _CLASS_LEVEL.match(test) or len(self.attempts) < len(_ATTEMPTS):
             return False
         tests = [each for each in self.results if self._class_name(each) == self._class_name(test) and each != test]
@@ -153,7 +155,10 @@ def judge(suites: Iterable[Suite], counts: Counter[str]) -> Counter[str]:
     for text in flaky:
         print(text)
     if excess:
-        print(f"FAILED: {len(flaky)} flaky tests; at most {_MOST_FLAKY} may pass only when repeated", file=sys.stderr)
+        print(
+            f"FAILED: {len(flaky)} flaky tests; at most {_MOST_FLAKY} tests may pass only when repeated",
+            file=sys.stderr,
+        )
     return counts
 
 
@@ -162,7 +167,7 @@ def _end(text: str) -> str:
 
 
 def main() -> int:
-    """Return 0 if nothing failed; if CI is true, a skipped test is a failure too."""
+    """Return 0 if no test failed. If CI is true, a skipped test is also a failure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("results", type=Path)
     parser.add_argument("suites", nargs="+", metavar="SUITE")

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run our tempest plugin, and the public monasca-tempest-plugin, unmodified, against our services.
+"""Run the package's tempest plugin and the unmodified public monasca-tempest-plugin against the package's services.
 
-Tempest and Keystone come from PyPI, the public plugin into its own environment that is kept for the next run. Kafka is
-the development broker, the database SQLite or PostgreSQL; all of it runs in a temporary folder on free ports, and ends
-with this program. The classes in which a test fails run once more, one after the other; `verdict` judges the results.
+Tempest and Keystone come from PyPI. The public plugin has its own environment, which is kept for the next run. Kafka is
+the development broker; the database is SQLite or PostgreSQL. All servers run in a temporary folder on free ports, and
+end with this program. The classes in which a test fails run once more, one after the other; `verdict` evaluates the
+results.
 
-Exit status: 0 when every test that a plugin ships has passed, except those in excluded.txt; 1 when one failed, was
-skipped or did not run; 2 for a wrong argument; 3 when nothing could be run.
+Exit status: 0 if every test of the plugins has passed, except the tests in excluded.txt; 1 if a test failed, was
+skipped or did not run; 2 for a wrong argument; 3 if no test could be run.
 """
 
 import argparse
@@ -69,36 +70,36 @@ def _arguments() -> argparse.Namespace:
         type=float,
         default=1800.0,
         metavar="S",
-        help="seconds after which the tests of a plugin are ended and have failed (default: %(default)g)",
+        help="time-out of the tests of a plugin, after which they have failed (default: %(default)g)",
     )
     parser.add_argument(
         "--delay",
         type=int,
         default=tempest_stack.DELAY_SECONDS,
         metavar="S",
-        help="[pipeline_evaluate] delay_seconds; a smaller value shortens a run of our plugin, but the public one "
-        "needs the default (%(default)s)",
+        help="[pipeline_evaluate] delay_seconds; a smaller value shortens a run of the package's plugin, but the "
+        "public plugin needs the default (%(default)s)",
     )
     parser.add_argument(
         "--stream",
         type=Path,
         metavar="FILE",
-        help="run the tests of one plugin once, and write the results as a stream of subunit; the same name with .ids "
-        "lists the tests that need a result",
+        help="run the tests of one plugin once, and write the results to this file as a subunit stream, and the ids of "
+        "the tests that need a result to the file with this name and .ids",
     )
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="create this folder, and keep logs and files there")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="create this folder, and keep logs and files in it")
     arguments = parser.parse_args()
     if unknown := {*arguments.plugins} - PACKAGES.keys():
         parser.error(f"there is no plugin {', '.join(sorted(unknown))}: name {' or '.join(PACKAGES)}")
     if arguments.keep and arguments.keep.exists():
         parser.error(f"{arguments.keep} exists: name a new folder for --keep")
     if arguments.stream and len(arguments.plugins) != 1:
-        parser.error("--stream has the results of one plugin: name it")
+        parser.error("--stream contains the results of one plugin: name the plugin")
     return arguments
 
 
 def _suites(arguments: argparse.Namespace) -> list[Suite]:
-    """The tests of each plugin with their results."""
+    """Yield the tests of each plugin with their results."""
     pythons = {name: tempest_python(name, say) for name in arguments.plugins or PACKAGES}
     suites = []
     with (

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interpreters that have tempest and a plugin.
 
-The public plugin imports a part of monasca-common 3, so that it and ours cannot be in one environment: it has its own,
-with tempest from PyPI, which is kept in the user's cache under its versions. Our plugin runs where this program runs.
+The public plugin imports a part of monasca-common 3, so it cannot share an environment with this package. It has its
+own environment with tempest from PyPI, which is kept in the user's cache, named by its versions. The package's plugin
+runs in the environment of this program.
 """
 
 import fcntl
@@ -17,9 +18,9 @@ from pathlib import Path
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _CONSTRAINTS = (_CHECKOUT / "upper-constraints.txt", _CHECKOUT / "tools" / "tempest_tests" / "constraints.txt")
-# The plugin's own tests import one of monasca-common 3, and pytz, which it does not declare.
+# The plugin's own tests import monasca-common 3 and pytz, which the plugin does not declare.
 _PACKAGES = ("tempest", "monasca-tempest-plugin", "monasca-common", "pytz")
-_SECONDS = 1200  # for pip, on a slow network
+_SECONDS = 1200  # time-out of pip on a slow network
 
 OWN, PUBLIC = "own", "public"
 #: The plugins, each with the package of its tests.
@@ -33,7 +34,7 @@ class EnvironmentUnavailable(Exception):
 
 
 def tempest_python(plugin: str, say: Say) -> Path:
-    """The interpreter that has tempest and this plugin. Raises `EnvironmentUnavailable`."""
+    """Return the interpreter that has tempest and this plugin. Raises `EnvironmentUnavailable`."""
     if missing := [name for name in ("tempest", "keystone", "gunicorn") if find_spec(name) is None]:
         raise EnvironmentUnavailable(
             f"{', '.join(missing)} is missing: pip install -c upper-constraints.txt -e '.[api,tempest]'"
@@ -50,7 +51,7 @@ def _kept(say: Say) -> Path:
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            say("creating an environment for the public plugin (a minute, kept for the next time)")
+            say("creating an environment for the public plugin (takes a minute; it is kept for the next run)")
             shutil.rmtree(folder, ignore_errors=True)
             _call(sys.executable, "-m", "venv", str(folder))
             pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")

@@ -15,11 +15,11 @@ from verdict import Result, read
 from monasca_common.quickstart.services import ServiceFailed
 
 _EXCLUDED = Path(__file__).with_name("excluded.txt").resolve()
-_STDERR = 2  # the descriptor: what stands in for sys.stderr in a test has none
+_STDERR = 2  # the file descriptor, because a replaced sys.stderr in a test has none
 
 
 class TempestRun:
-    """Tempest in its environment, with a folder, which is its home, and its configuration."""
+    """Runs tempest in its environment, with its configuration and a folder as its home directory."""
 
     def __init__(self, python: Path, folder: Path, configuration: str) -> None:
         self._programs = python.parent
@@ -32,15 +32,15 @@ class TempestRun:
         (self._folder / "etc" / "tempest.conf").write_text(configuration)
 
     def listed(self, package: str) -> list[str]:
-        """The ids of the tests that a plugin ships in this package, without those in excluded.txt."""
+        """Return the ids of the plugin's tests in this package, without the tests in excluded.txt."""
         regex = ("--regex", f"^{re.escape(package)}")
         lines = self._output("tempest", "run", "--list-tests", *regex, "--exclude-list", str(_EXCLUDED))
         return [line for line in lines.decode().splitlines() if line.startswith(package)]
 
     def results(self, tests: Iterable[str], *, concurrency: int, timeout: float) -> dict[str, Result]:
-        """The results of the tests of these ids, by id, which are also in `stream`; tempest shows them on stderr.
+        """Return the results of the tests with these ids, and write them to `stream`; tempest shows them on stderr.
 
-        After ``timeout`` seconds tempest is ended, and no test has a result.
+        After ``timeout`` seconds, tempest is stopped and no test has a result.
         """
         listed = self._folder / "tests.txt"
         listed.write_text("\n".join(tests) + "\n")
@@ -62,7 +62,7 @@ class TempestRun:
         else:
             self.stream.write_bytes(self._output("stestr", "last", "--subunit"))
         finally:
-            with contextlib.suppress(ProcessLookupError):  # the processes that it started are of its session
+            with contextlib.suppress(ProcessLookupError):  # also ends the processes of its session
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         with self.stream.open("rb") as stream:

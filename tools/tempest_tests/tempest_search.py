@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of Kibana's search as the public plugin asks for, answered with what our persister stored.
+"""The part of Kibana's search that the public plugin uses, answered with rows of the persister.
 
-The plugin looks for its logs and events in Elasticsearch, to which an old installation copied them. Here they are in
-the database, so this proves that they went the whole way: API, Kafka, persister, database.
+The plugin looks for its logs and events in Elasticsearch, to which old installations copied them. Here they are in the
+database, so a hit proves that the whole path works: API, Kafka, persister, database.
 """
 
 import json
@@ -22,18 +22,19 @@ Hits = list[dict[str, Any]]
 
 
 def find(connection: sa.Connection, field: str, text: str) -> Hits:
-    """The documents of a query that matches ``field`` with ``text``, in Elasticsearch's shape."""
+    """Return the documents whose ``field`` matches ``text``, in Elasticsearch's format."""
     if field == "event_type":
         rows = connection.execute(sa.select(events).where(events.c.event_type == text.strip()))
         return [_hit(row, "event_type") for row in rows.mappings()]
     if field == "message":
         rows = connection.execute(sa.select(logs).where(logs.c.message.contains(text, autoescape=True)))
         return [_hit(row, "message") for row in rows.mappings()]
-    raise ValueError(f"no search for {field!r}: the plugin asks for message and event_type")
+    raise ValueError(f"the search for {field!r} is not supported: the plugin searches for message and event_type")
 
 
 def query_of(body: str) -> tuple[str, str]:
-    """Field and text of the one query in the body of a multi search: a line with the index, and one with the query."""
+    """Return field and text of the only query in the body of a multi search: a line with the index and a line with the
+    query."""
     lines = [line for line in body.splitlines() if line.strip()]
     [(field, text)] = json.loads(lines[1])["query"]["match"].items()
     return field, text
@@ -41,7 +42,7 @@ def query_of(body: str) -> tuple[str, str]:
 
 @contextmanager
 def serving(connection: str) -> Iterator[int]:
-    """Serve searches in the database, on the port that this yields."""
+    """Serve searches in the database, and yield the port."""
     database = engine(connection)
 
     class Search(BaseHTTPRequestHandler):

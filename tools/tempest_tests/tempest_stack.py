@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugins are run against: Keystone, Kafka, our services, and the files that they read."""
+"""The system under test: Keystone, Kafka, the package's services, and the files that the plugins read."""
 
 import configparser
 import io
@@ -21,10 +21,10 @@ DATABASES = ("sqlite", "postgresql")
 REGION = "RegionOne"
 _SERVICES = ("api", "persister", "pipeline run evaluate")
 _ROLES = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring-delegate")
-# For a program that lives for some minutes little is compiled well, and sooner.
+# In a program that runs for minutes, quick compilation is better than good compilation.
 _SPARK_OPTIONS = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_WARM_UP = "warm-up"  # a user, and a project
-#: The default. It is what the public plugin needs: it looks for alarms that no window has decided yet.
+_WARM_UP = "warm-up"  # name of a user and of a project
+#: The default, which the public plugin needs, because it looks for alarms before any window is evaluated.
 DELAY_SECONDS = 30
 _AHEAD_SECONDS = 12 * 24 * 3600  # the plugin posts metrics up to 11 days ahead
 
@@ -33,9 +33,9 @@ Say = Callable[[str], None]
 
 @contextmanager
 def running(database: str, folder: Path, say: Say, *, delay_seconds: int) -> Iterator[str]:
-    """Start all of it, in the folder, and yield tempest's configuration. It all ends with this process.
+    """Start all servers in the folder, and yield tempest's configuration. The servers end with this process.
 
-    ``delay_seconds``: how long after its end a window is evaluated.
+    ``delay_seconds``: the time between the end of a window and its evaluation.
     """
     with ExitStack() as opened:
         say("starting Kafka")
@@ -51,7 +51,7 @@ def running(database: str, folder: Path, say: Say, *, delay_seconds: int) -> Ite
         keystone = _keystone(folder, supervisor)
         path = folder / "monasca.conf"
         path.write_text(service_configuration(servers, database, url, keystone.url, listening, delay_seconds))
-        # The plugin waits 10 s for an alarm, and each partition costs the one core of Spark its part of a second.
+        # The plugin waits 10 s for an alarm, and each partition takes a part of a second on Spark's only core.
         run_command("init", "--execute", "--partitions", "1", configuration=path)
         say("starting the API, the persister and the evaluator")
         services = [ServiceProcess(supervisor, command, path) for command in _SERVICES]
@@ -110,7 +110,8 @@ def service_configuration(
     listening: Sequence[int],
     delay_seconds: int = DELAY_SECONDS,
 ) -> str:
-    """The one file of all services. ``listening``: the ports of the API, the persister and the evaluator."""
+    """Return the configuration file of all services. ``listening``: the ports of the API, the persister and the
+    evaluator."""
     api_port, persister_port, evaluator_port = listening
     return _ini(
         {
@@ -118,7 +119,7 @@ def service_configuration(
             "keystone_authtoken": {
                 "www_authenticate_uri": keystone,
                 "auth_url": keystone,
-                # On a busy machine Keystone works on for those who have stopped waiting: they wait, and ask once.
+                # A busy Keystone also processes requests that have timed out, so use a long time-out and no retries.
                 "http_connect_timeout": 240,
                 "http_request_max_retries": 0,
                 "auth_type": "password",
@@ -152,7 +153,7 @@ def service_configuration(
 
 
 def tempest_configuration(keystone: str, password: str, folder: Path, delay_seconds: int = DELAY_SECONDS) -> str:
-    """tempest.conf: the plugins' own options have their defaults, but for what differs or is not here at all."""
+    """Return tempest.conf. The plugins' own options keep their defaults, except where this system differs."""
     others = ("cinder", "neutron", "glance", "swift", "nova", "horizon")
     return _ini(
         {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first alarm of a stack: what is ready has made one from a posted metric.
+"""The first alarm of a system: it is ready after it has created an alarm from a posted metric.
 
-A service that answers its health check has not yet done what it does for the first time: Spark's first batch takes
-longer than the ten seconds for which the public plugin waits, and so may the first token, post and query.
+A service that passes its health check has not yet warmed up: Spark's first batch takes longer than the ten seconds that
+the public plugin waits, and so can the first token, post and query.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from monasca_common.quickstart.services import ServiceFailed
 
 _METRIC = "warm.up"
-_SECONDS = 300.0  # a bound: where others want the processor, Spark's first batch takes a minute
+_SECONDS = 300.0  # on a busy machine, Spark's first batch takes a minute
 _LOOK_EVERY_SECONDS = 0.2
 _ANSWER_SECONDS = 60.0
 
@@ -22,7 +22,8 @@ Call = Callable[[str, str, object], Any]
 
 
 def client(api: str, token: str) -> Call:
-    """What calls the API at this address: (method, path, body) -> the parsed answer."""
+    """Return a function that calls the API at this address with method, path and body, and returns the parsed
+    answer."""
 
     def call(method: str, path: str, body: object = None) -> Any:
         headers = {"Content-Type": "application/json", "X-Auth-Token": token}
@@ -36,9 +37,9 @@ def client(api: str, token: str) -> Call:
 
 
 def warm_up(call: Call, check: Callable[[], None], seconds: float = _SECONDS) -> float:
-    """Make an alarm and delete its definition; how many seconds the alarm took from the post of its metric.
+    """Create an alarm and delete its definition. Return the seconds from the post of the metric to the alarm.
 
-    ``check`` raises when a service has ended. Raises `ServiceFailed` when no alarm comes.
+    ``check``: raises if a service has ended. Raises `ServiceFailed` if no alarm is created.
     """
     made = call("POST", "/alarm-definitions", {"name": "warm-up", "expression": f"last({_METRIC}) > 0"})
     posted = time.monotonic()
@@ -47,7 +48,7 @@ def warm_up(call: Call, check: Callable[[], None], seconds: float = _SECONDS) ->
     while not call("GET", "/alarms/state-history", None)["elements"]:
         check()
         if time.monotonic() - posted > seconds:
-            raise ServiceFailed(f"no alarm within {seconds:g} s of the post of its metric: look into the logs")
+            raise ServiceFailed(f"no alarm within {seconds:g} s after the post of its metric: see the logs")
         time.sleep(_LOOK_EVERY_SECONDS)
     call("DELETE", f"/alarm-definitions/{made['id']}", None)
     return time.monotonic() - posted

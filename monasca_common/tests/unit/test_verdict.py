@@ -105,7 +105,7 @@ class CountTest(ResultsCase):
         self.listed("unit.Some.a", "unit.Some.b", "unit.Some.c")
         self.attempt(1, ["unit.Some.a"], inprogress=["unit.Some.b"], exists=["unit.Some.c"])
         self.assertEqual(("1 passed, 2 failed, 0 skipped", 1), self.line())
-        self.assertIn("FAILED: unit.Some.c\nit has no result", self.verdict()[2])
+        self.assertIn("FAILED: unit.Some.c\nthe test has no result", self.verdict()[2])
 
     def test_a_suite_without_tests_is_a_failure(self):
         self.assertEqual(("0 passed, 1 failed, 0 skipped", 1), self.line())
