@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of the services and clients as ratios against a peer in the same run: ``python -m benchmarks``."""
+"""Measures the speed of services and clients as ratios to a peer in the same run: ``python -m benchmarks``."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure speed next to peers on a real Kafka and PostgreSQL that this command starts and stops, and print a table.
+"""Measure speed in comparison with peers, on a Kafka and a PostgreSQL that this command starts and stops, and print a
+table.
 
-Each case runs in its own process, repeats take turns, and every record is counted.
+Each case runs in its own process, the cases alternate between repeats, and every record is counted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.topics import Topics
 from monasca_common.devbroker import KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 
-# Processes that start together share the partitions from the start, and do not stop for each other later.
+# Processes that start together share the partitions from the start, so that later rebalances do not stop them.
 _CONFIG = {"group.initial.rebalance.delay.ms": "1000"}
 _NAMES = [section.name for section in SECTIONS]
 
@@ -33,8 +34,8 @@ _NAMES = [section.name for section in SECTIONS]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer messages and repeats")
-    parser.add_argument("--only", nargs="+", choices=_NAMES, metavar="SECTION", help=f"some of {', '.join(_NAMES)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every run there")
+    parser.add_argument("--only", nargs="+", choices=_NAMES, metavar="SECTION", help=f"any of {', '.join(_NAMES)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to which the figures of every run are written")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a required ratio is missed")
     arguments = parser.parse_args()
     sections = [section for section in SECTIONS if not arguments.only or section.name in arguments.only]
@@ -52,7 +53,7 @@ def main() -> int:
 
 
 def _prepare(cases: Sequence[Case], results: Results) -> None:
-    """Install the environments and build the programs of peers, before anything is measured."""
+    """Install the environments and build the programs of peers before the first measurement."""
     for name in {case.environment for case in cases if case.environment}:
         environments.python(name)
     for program in {case.go_program for case in cases if case.go_program}:
@@ -79,7 +80,7 @@ class _Run:
         with contextlib.ExitStack() as stack:
             backlog = stack.enter_context(self._backlog(section)) if section.backlog else None
             for repeat in range(section.quick_repeats if self._quick else section.repeats):
-                # The first case of a repeat has an idle machine before it, so the cases take turns to be the first.
+                # The first case of a repeat starts on an idle machine, so each repeat starts with a different case.
                 for case in cases if repeat % 2 == 0 else reversed(cases):
                     with contextlib.ExitStack() as needs:
                         topic = backlog or needs.enter_context(self._topics.new())

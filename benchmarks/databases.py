@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL databases of a benchmark, each with an empty schema, and the number of measurements in them."""
+"""PostgreSQL databases of a benchmark, each created with an empty schema; counts the measurements in them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sqlalchemy.pool import NullPool
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.storage import StorageSettings, open_storage
 
-# No checkpoint within a run: whichever case it fell into would pay for all of them.
+# No checkpoint within a run, because it would slow down only the case in which it happens.
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 
 
-# Debian's, which people run, before the wheel of the tests.
+# Debian's programs, which installations use, are preferred over the wheel of the tests.
 _SYSTEM = Path("/usr/lib/postgresql/15/bin")
 
 

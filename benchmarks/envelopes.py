@@ -40,5 +40,5 @@ def values(count: int) -> Iterator[tuple[int, bytes, int]]:
             _TENANT,
             time_ms // 1000 + 1,
         )
-        # An agent's metrics come together, and not always to the same partition.
+        # The metrics of an agent arrive together, but not always in the same partition.
         yield (number // _PER_HOST + number // _SERIES) % PARTITIONS, text.encode(), time_ms

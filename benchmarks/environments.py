@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual environments of peers whose dependencies conflict with ours, and programs of peers in Go.
-
-Both are kept in the user's cache.
+"""Virtual environments of peers whose dependencies conflict with this package, and programs of peers in Go. Both are
+kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 _SECONDS = 600
-_GO_FOLDER = "/usr/local/go/bin"  # of an installation that is not on PATH
+_GO_FOLDER = "/usr/local/go/bin"  # used if Go is not on PATH
 _SHOWN_LINES = 3
 
 
@@ -27,9 +26,8 @@ class PeerMissing(Exception):
 
 
 def python(name: str | None) -> str:
-    """Return the interpreter with the packages of ``environments/<name>.txt``, which are installed once.
-
-    None: the running interpreter. Raises `subprocess.CalledProcessError` if the installation fails.
+    """Return the interpreter with the packages of ``environments/<name>.txt``, which are installed once, or the running
+    interpreter if ``name`` is ``None``. Raises `subprocess.CalledProcessError` if the installation fails.
     """
     if name is None:
         return sys.executable
@@ -45,9 +43,8 @@ def python(name: str | None) -> str:
 
 
 def go_program(name: str) -> str:
-    """Return the program whose source is the folder ``name``, below ``benchmarks``; it is built once.
-
-    Raises `PeerMissing` if there is no Go, or if the build fails.
+    """Return the program built once from the folder ``name`` below ``benchmarks``. Raises `PeerMissing` if Go is not
+    installed or the build fails.
     """
     source = _HERE / name
     go = shutil.which("go") or shutil.which("go", path=_GO_FOLDER)
@@ -74,7 +71,7 @@ def go_program(name: str) -> str:
 
 
 def _filled(name: str, contents: bytes, fill: Callable[[Path], None]) -> Path:
-    """Return the folder that ``fill`` fills, once for each ``contents``."""
+    """Return the folder for ``contents``; ``fill`` fills it once."""
     folder = _cache() / f"{name}-{hashlib.sha256(contents).hexdigest()[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the backlog that the readers of a section read. Not measured."""
+"""Writes the backlog that the consumers of a section read. This is not measured."""
 
 from __future__ import annotations
 

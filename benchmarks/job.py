@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments and figures of a case. Standard library only, because the peers' environments import it too."""
+"""The arguments and figures of a case. Uses only the standard library, because the peers' environments also import
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _SHOWN_LINES = 5
 
 
 class CaseFailed(Exception):
-    """A case ended with an error, or its records are not where they must be."""
+    """A case ended with an error, or records are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +31,22 @@ class Job:
     group: str = ""
     threads: int = 1
     bulk: int = 1  # messages in one HTTP request or one `publish`
-    case: str = ""  # its name, where one module has several
+    case: str = ""  # the name of the case, if the module has several cases
     database: str = ""  # a SQLAlchemy URL
-    program: str = ""  # the path of the peer's program, if it is not in Python
+    program: str = ""  # the path of the peer's program, if it is not written in Python
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of one run. ``cpu_seconds``: with the client's threads, children and database sessions."""
+    """The figures of one run. ``cpu_seconds``: includes the client's threads, child processes and database sessions."""
 
-    messages: int  # while the clock ran
+    messages: int  # messages within the measured time
     seconds: float
     cpu_seconds: float
-    written: int = 0  # all that must be in the log
-    rows: int | None = None  # all that must be in the database
-    next_offsets: int | None = None  # a reader's, all partitions together, where it read everything
-    p50_ms: float | None = None  # of the latencies, with p99_ms
+    written: int = 0  # the number of records expected in the log
+    rows: int | None = None  # the number of rows expected in the database
+    next_offsets: int | None = None  # the sum over all partitions for a consumer that read all messages
+    p50_ms: float | None = None  # percentiles of the latencies
     p99_ms: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -59,7 +60,7 @@ class Figures:
 
 
 class Stopwatch:
-    """Wall-clock and CPU time from its making, or from entering it, until `stop` or leaving it."""
+    """Wall-clock and CPU time from the creation or the start of the context until `stop` or the end of the context."""
 
     def __init__(self) -> None:
         self._start()

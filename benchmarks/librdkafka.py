@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that all cases on librdkafka share, so that only the code above it differs."""
+"""Options that all cases on librdkafka share, so that only the code on top of it differs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.job import Job
 
 PARTITIONS = 4
 LINGER_MS = 50
-FETCH_BACKOFF_MS = 10  # the default of 1000 makes every consumer 6 to 60 times slower
+FETCH_BACKOFF_MS = 10  # with the default of 1000, every consumer is 6 to 60 times slower
 BATCH = 1000
 
 
@@ -27,7 +27,7 @@ def producer_options(job: Job) -> dict[str, object]:
 
 
 def produce_all(job: Job, records: Iterable[tuple[int, bytes, int]]) -> None:
-    """Write what readers read: ``records`` of a partition, a value and a time (0: now)."""
+    """Write the input of consumers. ``records``: partition, value and time (0: now)."""
     producer = confluent_kafka.Producer({**producer_options(job), "queue.buffering.max.messages": 1_000_000})
     for partition, value, time_ms in records:
         while True:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our clients with the options of `benchmarks.librdkafka`; everything else as a service gets it."""
+"""This package's clients with the options of `benchmarks.librdkafka`, otherwise created in the same way as in
+services."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import KafkaConsumer, KafkaProducer, open_consumer, open_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-_GRACE_SECONDS = 60.0  # a report each second
+_GRACE_SECONDS = 60.0  # one report per second
 
 
 @contextlib.contextmanager

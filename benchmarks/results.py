@@ -15,7 +15,8 @@ from benchmarks.sections import REQUIRED, SECTIONS, Required
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``ratios``: of each repeat with its neighbour in time. ``cpu``: the median by CPU time, which is steadier."""
+    """``ratios``: of each repeat to the peer's run next to it in time. ``cpu``: the median ratio by CPU time, which is
+    steadier."""
 
     required: Required
     ratios: Sequence[float]
@@ -28,7 +29,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """``measured``: when and at which load, by section; ``runs``, ``failures`` and ``skipped``: by case."""
+    """``measured``: time and load of the measurement, by section; ``runs``, ``failures`` and ``skipped``: by case."""
 
     machine: dict[str, str]
     measured: dict[str, str] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases that are compared, and the ratios that are required."""
+"""The compared cases and the required ratios."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``module``: below ``benchmarks``. ``environment``: None is the one that runs the benchmark.
-
-    ``go_program``: the folder of its source, below ``benchmarks``; without it the case is skipped.
+    """``module``: its name below ``benchmarks``. ``environment``: ``None`` for the environment that runs the benchmark.
+    ``go_program``: the folder of its source below ``benchmarks``; the case is skipped if the program cannot be built.
     """
 
     name: str
@@ -26,10 +25,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Cases whose repeats take turns.
-
-    ``backlog``: what all of them read, ``messages`` or ``metrics``; without it each run writes its own topic.
-    ``stores``: each run has its own database.
+    """Cases whose repeats alternate. ``backlog``: the records that all cases read, ``messages`` or ``metrics``; without
+    it, each run writes its own topic. ``stores``: whether each run has its own database.
     """
 
     name: str
@@ -69,7 +66,7 @@ SECTIONS = (
     ),
     Section(
         "publishing",
-        "Publish bulks with known outcome, of 100 where nothing else is said",
+        "Publish bulks with known outcome, of 100 messages unless stated",
         (
             Case("publish-old", "monasca-common 3.8", "messaging.publish_old", *_BULKS, environment="old"),
             Case("publish-bare", "confluent-kafka, ids and callbacks", "messaging.publish_bare", *_BULKS, bulk=100),
@@ -122,7 +119,7 @@ SECTIONS = (
     ),
     Section(
         "persisting",
-        "From Kafka to rows in PostgreSQL, exactly once where nothing else is said",
+        "From Kafka to rows in PostgreSQL, exactly once unless stated",
         (
             Case("persist-bare", "a hand-written loop, COPY into the keyed table", "storage.persisting", *_BACKLOG),
             Case("persist", "the persister, one process", "storage.persisting", *_BACKLOG),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of a benchmark's broker, and how many records their logs hold."""
+"""Topics of a benchmark's broker, and the numbers of records in their logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = 30.0
 
 
 class Topics:
-    """Names that are not given are never used twice."""
+    """Creates topics. Generated names are never used twice."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
@@ -24,7 +24,7 @@ class Topics:
 
     @contextmanager
     def new(self, name: str | None = None) -> Iterator[str]:
-        """A topic with `PARTITIONS` partitions, gone afterwards."""
+        """Create a topic with `PARTITIONS` partitions, and delete it afterwards."""
         name = name or f"benchmark-{next(self._numbers)}"
         self._cluster.create_topic(name, PARTITIONS)
         try:
@@ -33,7 +33,7 @@ class Topics:
             self._cluster.admin.delete_topic(name)
 
     def records(self, topic: str) -> int:
-        """How many records the log holds: the writers use no transactions, so every offset is a record."""
+        """Return the number of records in the log. Producers use no transactions, so every offset is a record."""
         reader = Consumer({**self._cluster.direct_options(), "group.id": "benchmark-counter"})
         try:
             marks = [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poll, handle, commit: the loop that `kafka.Processor` is built around, in its plainest form.
+"""Poll, handle and commit: the loop inside `kafka.Processor` in its simplest form.
 
-Exit status: 0 after `--count` readings or Ctrl-C, 1 after an error that polling again does not mend.
+Exit status: 0 after `--count` readings or Ctrl-C, 1 after an error that another poll does not resolve.
 """
 
 import sys
@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from monasca_common import kafka
 
-OPTIONS = [cfg.IntOpt("count", default=0, min=0, help="Stop after this number of readings; 0: at Ctrl-C.")]
+OPTIONS = [cfg.IntOpt("count", default=0, min=0, help="The number of readings after which to stop; 0: stop at Ctrl-C.")]
 
 
 def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int) -> None:
@@ -23,12 +23,12 @@ def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int)
             print(f"temporary error: {error}")
         for message in batch:
             if message.message_id in stored:
-                continue  # read again, after a crash or a partition that moved: it is known by its id
+                continue  # read again after a crash or a rebalance, and recognized by its id
             if message.value is None:
-                continue  # a deletion: a topic of readings has none
+                continue  # a tombstone, which a topic of readings does not have
             stored[message.message_id] = reading = json.loads(message.value)
             print(f"{message.topic}/{message.partition}/{message.offset} {reading}")
-        # Only now: what is committed before it is stored is lost by a crash in between.
+        # Commit only after storing: a crash between a commit and the storing would lose messages.
         for partition, result in consumer.commit(batch).items():
             if result.committed:
                 print(f"committed {partition.topic}/{partition.partition} up to {result.next_offset}")

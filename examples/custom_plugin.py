@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write and read with a serializer that another package offers under a name.
+"""Write and read with a serializer that another package registers under a name.
 
-Install the package first (`pip install examples/csv_serializer`). Exit status: 0 when the row came back as it was
-written, 1 when it did not, or when no installed package knows the name.
+Install the package first (`pip install examples/csv_serializer`). Exit status: 0 if the row that was read equals the
+written row, 1 if not, or if no installed package registers the name.
 """
 
 import sys
@@ -32,7 +32,7 @@ def run(conf: cfg.ConfigOpts) -> bool:
             if batch.errors:
                 raise batch.errors[0]
             rows = [
-                serializer.loads(message.value)  # bytes; None is a deletion
+                serializer.loads(message.value)  # bytes; None is a tombstone
                 for message in batch
                 if message.value is not None and written_with(serializer, message)
             ]
@@ -40,7 +40,7 @@ def run(conf: cfg.ConfigOpts) -> bool:
             if rows:
                 print(f"read {rows}")
                 return ROW in rows
-    print("custom_plugin: the row did not come back: has another reader its partition?", file=sys.stderr)
+    print("custom_plugin: the row was not read: does another consumer read its partition?", file=sys.stderr)
     return False
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole service on one page: it counts readings until SIGTERM, with probes, metrics, dead letters and the audit.
+"""A complete service on one page: it counts readings until SIGTERM, with probes, metrics, dead letters and the audit.
 
-Its options are those of ``[tally]``, of ``[kafka_readings]`` for its consumer, and of ``[kafka]`` and ``[audit]``.
+Its options are in ``[tally]``, in ``[kafka_readings]`` for its consumer, and in ``[kafka]`` and ``[audit]``.
 """
 
 import logging
@@ -38,7 +38,7 @@ from monasca_common.runtime.status_server import status_served
 LOG = logging.getLogger(__name__)
 
 
-# 1. The settings: options, declared next to their reader, which become a frozen value.
+# 1. The settings: options that are declared next to their reader and become a frozen value.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TallySettings:
     consumer: ConsumerSettings
     producer: ProducerSettings
     audit: AuditSettings
-    highest: float = option(1000.0, minimum=0.0, maximum=1e9, help="A reading above it is a dead letter.")
+    highest: float = option(1000.0, minimum=0.0, maximum=1e9, help="A reading above this value becomes a dead letter.")
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
 
@@ -54,7 +54,7 @@ _TALLY = OptionGroup("tally", options_of(TallySettings))
 
 
 def tally_settings(conf: cfg.ConfigOpts) -> TallySettings:
-    """Raises `ConfigurationError`, which names the option."""
+    """Return the settings. Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _TALLY)
     return read.settings(
         TallySettings,
@@ -97,7 +97,7 @@ class TallyMember(Member):
         except ValueError as error:
             raise self._refused(str(error)) from error
         if value > self._highest:
-            raise self._refused(f"{value:g} is above highest in group [tally], which is {self._highest:g}")
+            raise self._refused(f"{value:g} is above highest in group [tally] ({self._highest:g})")
         self._readings.labels("counted").inc()
         return ()
 
@@ -107,7 +107,8 @@ class TallyMember(Member):
 
 
 def run(conf: cfg.ConfigOpts, until: Callable[[TallyMember], object]) -> None:
-    """``until``: is given the member before it begins, to stop it when it is time. Raises `ConfigurationError`."""
+    """Run the service. ``until``: receives the member before it starts, and can stop it later. Raises
+    `ConfigurationError`."""
     settings, metrics = tally_settings(conf), TallyMetrics()
     member = TallyMember(settings, metrics)
     board = StatusBoard([ProcessStatus([MemberStatus(member.name)])])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spread of each host's latencies in each hour, by a Spark job of your own.
+"""Compute the spread of each host's latencies in each hour, in a custom Spark job.
 
-Install the package that has the operation ``spread`` first (`pip install examples/spread`), here and on the executors.
-The arguments: ``--config-file F``, which has ``[spark] master``; a folder of the archive, such as
-s3a://bucket/archive/topic=metrics; and one to write to.
+First install the package with the operation ``spread`` (`pip install examples/spread`), here and on the executors.
+Arguments: ``--config-file F`` with ``[spark] master``; a folder of the archive, such as
+s3a://bucket/archive/topic=metrics; and the folder to write to.
 """
 
 import sys
@@ -23,7 +23,8 @@ TRANSFORMS = """
 
 
 def specifications() -> pipeline.Specifications:
-    """Raises `pipeline.InvalidSpecifications`, which names each fault, unknown operations among them."""
+    """Return the specifications. Raises `pipeline.InvalidSpecifications`, which names each fault, including unknown
+    operations."""
     return pipeline.read(
         pipeline.JsonRows("pre-transforms", PRE_TRANSFORMS.splitlines()),
         pipeline.JsonRows("transforms", TRANSFORMS.splitlines()),
@@ -35,12 +36,12 @@ def from_archive(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def from_columns(spark: SparkSession, table: str) -> DataFrame:
-    """A table of your own, with the columns that `dataframes.envelopes` asks for."""
+    """Return your own table as envelopes, with the columns that `dataframes.envelopes` requires."""
     return dataframes.envelopes(spark.table(table))
 
 
 def spreads(*metrics: DataFrame) -> DataFrame:
-    """One row for each host and hour; the frames have different records."""
+    """Return one row per host and hour. The frames contain different records."""
     specs = specifications()
     partials = dataframes.merge(*(dataframes.partials(frame, specs) for frame in metrics))
     return dataframes.rows(partials, specs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish a bulk, read its report, and retry until everything is delivered.
+"""Publish a bulk, read its report, and retry until every reading is delivered.
 
-Exit status: 0 when every reading is delivered, 1 when some are not, or when the configuration is wrong.
+Exit status: 0 if every reading is delivered, 1 if readings are undelivered or the configuration is wrong.
 """
 
 import sys
@@ -14,15 +14,15 @@ from monasca_common import kafka
 RETRY_PAUSE_SECONDS = 0.5
 
 OPTIONS = [
-    cfg.StrOpt("topic", default="readings", help="Where to publish."),
-    cfg.IntOpt("count", default=10, min=0, help="How many readings."),
-    cfg.FloatOpt("patience_seconds", default=30.0, help="How long to retry what is not delivered."),
+    cfg.StrOpt("topic", default="readings", help="The topic to publish to."),
+    cfg.IntOpt("count", default=10, min=0, help="The number of readings."),
+    cfg.FloatOpt("patience_seconds", default=30.0, help="Seconds to retry undelivered readings."),
 ]
 
 
 def readings(count: int) -> list[kafka.Record]:
     json = kafka.load_serializer("json")
-    # Keys are bytes, and so is what a serializer makes of a value.
+    # Keys are bytes, and a serializer converts values to bytes.
     return [
         kafka.Record(json.dumps({"room": f"room-{n % 3}", "celsius": 20 + n}), key=b"room-%d" % (n % 3))
         for n in range(count)
@@ -36,8 +36,8 @@ def publish_all(
     report = producer.publish(topic, records)
     tell(report)
     while report.retriable and time.monotonic() < deadline:
-        # Give back the report, never the records: publishing these again would give them new ids, and the log
-        # would hold them twice.
+        # Pass the report, not the records: publishing the records again would give them new ids, and the log would
+        # contain them twice.
         time.sleep(RETRY_PAUSE_SECONDS)
         report = producer.retry(report)
         tell(report)

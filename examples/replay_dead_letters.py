@@ -3,8 +3,8 @@
 
 `monasca-common dlq replay` does the same for the topics of the services.
 
-Exit status: 0 if every dead letter was replayed or cannot be, 1 if topics refused some, after an error, or Ctrl-C. The
-next run repeats messages that were replayed but not committed, with the same ids.
+Exit status: 0 if every dead letter was replayed or is not replayable, 1 if topics refused some, after an error, or
+after Ctrl-C. The next run repeats messages that were replayed but not committed, with the same ids.
 """
 
 import sys

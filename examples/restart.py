@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that restarts with new clients when one of its clients is finished, up to a few times.
+"""A service that restarts with new clients after a fatal error of a client, up to a few times.
 
-It copies readings to another topic, each exactly once for readers of committed data. Exit status: 0 when it was
-stopped, or when ``--idle_seconds`` went by without a reading; 1 when it must be started again from outside.
+It copies readings to another topic, exactly once for consumers of committed data. Exit status: 0 if it was stopped, or
+received no reading for ``--idle_seconds``; 1 if its supervisor must start it again.
 """
 
 import signal
@@ -15,12 +15,12 @@ from oslo_config import cfg
 
 from monasca_common import kafka
 
-MOST_RESTARTS = 3  # each may leave a client behind whose call never comes back
+MOST_RESTARTS = 3  # each restart can leave a client with a call that never returns
 REST_SECONDS = 2.0
 
 OPTIONS = [
-    cfg.StrOpt("output", default="copies", help="Where the copies go"),
-    cfg.FloatOpt("idle_seconds", default=float("inf"), help="End after this many seconds without a reading"),
+    cfg.StrOpt("output", default="copies", help="The topic of the copies"),
+    cfg.FloatOpt("idle_seconds", default=float("inf"), help="Seconds without a reading after which to stop"),
 ]
 
 
@@ -36,11 +36,11 @@ class Service:
         self._stop()
 
     def run(self) -> None:
-        """Run until it is stopped. With the same transactional_id, an open transaction of the previous run is ended
-        first, and then it resumes from the committed offsets."""
+        """Run until stopped. The same transactional_id first ends an open transaction of the previous run; then the
+        service resumes from the committed offsets."""
         producer = kafka.load_producer(self._conf)
         consumer = kafka.load_consumer(self._conf, "kafka_readings")
-        with producer, consumer:  # closing takes no longer than a second more than its time-out, whatever hangs
+        with producer, consumer:  # closing takes at most one second longer than its time-out
             processor = kafka.Processor(consumer, self.copy, producer=producer, transactional=True)
             self._stop = processor.stop
             threading.Thread(target=self._stop_when_idle, daemon=True).start()
@@ -64,12 +64,12 @@ def run(conf: cfg.ConfigOpts) -> int:
         try:
             service.run()
             return 0
-        except kafka.FatalError as error:  # not FencedError: then another process has this transactional_id
-            print(f"a client is finished, {restarts} restarts before: {error}", file=sys.stderr)
+        except kafka.FatalError as error:  # a FencedError ends the service
+            print(f"fatal error of a client after {restarts} restarts: {error}", file=sys.stderr)
             time.sleep(REST_SECONDS * 2**restarts)
         if service.stopped:
             return 0
-    return 1  # its supervisor starts it again, with nothing left behind
+    return 1  # the supervisor starts a new process
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A processor that waits for its database, retries what may work later, and dead-letters what never will.
+"""A processor that waits for its database, retries temporary errors, and dead-letters messages that can never be
+handled.
 
-Exit status: 0 when the three bad readings, and only those, became dead letters, else 1.
+Exit status: 0 if exactly the three bad readings became dead letters, otherwise 1.
 """
 
 import sys
@@ -16,12 +17,12 @@ from monasca_common import kafka
 READINGS = [
     b'{"room": "hall", "celsius": 21}',
     b'{"room": "cellar", "celsius": 12}',
-    b'{"room": "oven", "celsius": 900}',  # no room is that hot: poison
+    b'{"room": "oven", "celsius": 900}',  # an impossible value: Poison
     b'{"room": "attic"}',  # a bug in the handler: KeyError
     b"not JSON at all",
 ]
 BAD = 3
-ROOMS = {"hall", "cellar"}  # of the good ones
+ROOMS = {"hall", "cellar"}  # of the good readings
 
 
 class Store:
@@ -33,7 +34,7 @@ class Store:
         self._is_away = True
 
     def handle(self, message: kafka.Message[dict[str, Any]]) -> None:
-        reading = message.value  # what the processor's serializer made of the bytes
+        reading = message.value  # the value that the processor's serializer parsed
         if reading["celsius"] > 100:
             raise kafka.Poison(f"{reading['celsius']} degrees in {reading['room']}")
         if self._is_away:
@@ -53,7 +54,7 @@ def create_missing_topics(conf: cfg.ConfigOpts, topics: list[str]) -> None:
 
 
 def inspect(consumer: kafka.KafkaConsumer, count: int) -> int:
-    """Print where `count` dead letters came from, and why; how many there were within ten polls."""
+    """Print the origins and errors of `count` dead letters. Return the number of dead letters found in ten polls."""
     seen = 0
     for _ in range(10):
         batch = consumer.poll(timeout=2.0)
@@ -92,10 +93,10 @@ def run(conf: cfg.ConfigOpts) -> bool:
         running = pool.submit(processor.run)
         try:
             seen = inspect(inspector, BAD)
-            store.complete.wait(timeout=20)  # a stop leaves what waits for a retry to the next run
+            store.complete.wait(timeout=20)  # a stop leaves messages that wait for a retry to the next run
         finally:
             processor.stop()
-        report = running.result()  # raises what ended the run, if it was not the stop
+        report = running.result()  # raises the error that ended the run, if any
     print(f"stored {len(store.rows)}, dead letters {seen}, committed {dict(report.committed)}")
     return seen == BAD and report.clean
 

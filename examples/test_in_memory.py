@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service and its unit tests: the real producer, consumer and processor over a Kafka in memory.
+"""A service and its unit tests, which use the real producer, consumer and processor with an in-memory Kafka.
 
-Run it as a program, or let any runner of unittest find it.
+Run it as a program, or with any unittest runner.
 """
 
 import threading
@@ -17,12 +17,13 @@ from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
 # The service
 
-Reading = dict[str, Any]  # what JSON makes of a message's bytes
+Reading = dict[str, Any]  # the message's bytes parsed as JSON
 TenantOf = Callable[[str], str]
 
 
 class HeatWatch:
-    """Reads readings, asks a directory who lives there, and publishes an alarm for each room that is too hot."""
+    """Reads readings, looks up the residents of rooms in a directory, and publishes an alarm for each room that is too
+    hot."""
 
     def __init__(self, conf: cfg.ConfigOpts, tenant_of: TenantOf) -> None:
         self._tenant_of = tenant_of

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that answers alike: Falcon and confluent-kafka, 204 once every message of the request is acknowledged.
+"""A minimal server with the same answers: Falcon and confluent-kafka, status 204 after every message of the request is
+acknowledged.
 
-It validates nothing: it splits the body into its elements, wraps each as it came, and tells no outcome but success.
+It does not validate: it splits the body into its elements, wraps each element unchanged, and reports only success.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Metrics:
 
 
 def application() -> falcon.App:
-    """For gunicorn, in each worker: its options come from the environment."""
+    """Return the application of a gunicorn worker. Its options come from the environment."""
     options = msgspec.json.decode(os.environ["BENCHMARK_OPTIONS"], type=dict[str, object])
     app = falcon.App()
     app.add_route("/v2.0/metrics", Metrics(options, os.environ["BENCHMARK_TOPIC"]))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts over open connections with one request in flight on each. A connection that the server closes is opened again.
+"""Posts over persistent connections, with one request in flight on each. A connection that the server closes is
+reopened.
 
-Standard library only, and little work per request, because it shares the machine with the server that it measures.
+It uses only the standard library and little time per request, because it shares the machine with the measured server.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Load:
 
 
 def _seconds(load: Load) -> float:
-    """Return how long all requests took. Raises `RuntimeError` at the first answer that is not 204."""
+    """Return the duration of all requests. Raises `RuntimeError` at the first answer with a status other than 204."""
     body = load.body.encode()
     head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

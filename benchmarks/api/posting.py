@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API as it is served, or `benchmarks.api.bare_api` under the same gunicorn, with the same options of the producer.
+"""The API as its command serves it, or `benchmarks.api.bare_api` under the same gunicorn, with the same producer
+options.
 
-One process serves and one posts.
+One process serves and one process posts.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(job: Job) -> Figures:
 
 
 def _measure(job: Job, command: Sequence[str], port: int, environment: dict[str, str]) -> Figures:
-    """``command`` serves on ``port``; the job's ``bulk`` metrics go into each request."""
+    """``command``: serves on ``port``. Each request has ``bulk`` metrics of the job."""
     body = json.dumps([_metric(number) for number in range(job.bulk)])
     requests = job.messages // job.bulk
     with tempfile.TemporaryFile() as log:

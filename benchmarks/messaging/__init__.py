@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers, consumers and processors next to confluent-kafka and the old package, and the cost of an audit."""
+"""Producers, consumers and processors compared with confluent-kafka and the old package, and the cost of the audit."""

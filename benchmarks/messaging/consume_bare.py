@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka's ``consume(1000)``; value, offset and partition are read, nothing is committed."""
+"""confluent-kafka's ``consume(1000)``: reads value, offset and partition, and does not commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(job: Job) -> Figures:
     watch = Stopwatch()
     count = first
     while count < job.messages:
-        # It waits its whole second for messages that are not there.
+        # At the end of the log, it waits for the whole second.
         messages = consumer.consume(min(BATCH, job.messages - count), 1.0)
         for message in messages:
             if message.error() is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ``poll`` loop: values and offsets are read, what is done is tracked, and committed once a second."""
+"""This package's ``poll`` loop: reads values and offsets, tracks handled messages, and commits once per second."""
 
 from __future__ import annotations
 

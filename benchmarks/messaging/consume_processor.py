@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our Processor with a handler that only counts."""
+"""This package's Processor with a handler that only counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monasca_common.kafka import PartitionBatch, Processor
 
 
 class Counter:
-    """Counts what it is given, without what came first, and stops the processor after the last."""
+    """Counts messages, except the first ones, and stops the processor after the last message."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulks over confluent-kafka: a callback that counts, and except for ``publish-counting`` an id in a header of each
+"""Bulks over confluent-kafka with a counting callback and, except for ``publish-counting``, an id in a header of each
 message."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latency of a ``publish`` of one message, 100 times a second: ours, or ``produce`` and ``flush`` of
+"""The latency of publishing one message, 100 times per second: ``publish``, or ``produce`` and ``flush`` of
 confluent-kafka."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-common 3.8.0 as it was published: it makes each message bytes, calls ``produce`` and ``poll(0)`` for it,
-writes a sentence for the log of each acknowledgement, then ``flush(2)``, and returns a count. Bulks from one thread."""
+"""The released monasca-common 3.8.0, with bulks from one thread. It converts each message to bytes, calls ``produce``
+and ``poll(0)`` per message, formats a log line per acknowledgement, calls ``flush(2)``, and returns a count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import producer_options, versions
 from benchmarks.payload import VALUES
 
-sys.path.append(sys.path.pop(0))  # the environment's package, not the checkout's of the same name
+sys.path.append(sys.path.pop(0))  # the package of the environment, not the package of this checkout with the same name
 from monasca_common.confluent_kafka.producer import KafkaProducer
 
 BULK = 100
@@ -27,7 +27,7 @@ def run(job: Job) -> Figures:
         for _ in range(bulks):
             left += producer.publish(job.topic, bulk)
     if left:
-        raise RuntimeError(f"{left} times a message had no answer when flush(2) returned")
+        raise RuntimeError(f"flush(2) returned {left} times before all messages were acknowledged")
     found = {**versions(), "monasca-common": importlib.metadata.version("monasca-common")}
     return Figures(bulks * BULK, watch.seconds, watch.cpu_seconds, written=(bulks + 1) * BULK, versions=found)
 

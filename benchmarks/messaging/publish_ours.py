@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ``publish``: bulks with known outcome, on one thread or several."""
+"""This package's ``publish``: bulks with known outcome, on one or several threads."""
 
 from __future__ import annotations
 

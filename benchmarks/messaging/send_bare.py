@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka as it is: one counting callback for all, no header, ``poll(0)`` every 1000 messages."""
+"""Plain confluent-kafka: one counting callback for all messages, no headers, ``poll(0)`` every 1000 messages."""
 
 from __future__ import annotations
 

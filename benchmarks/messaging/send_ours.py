@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ``send``, every outcome tracked, and ``flush``."""
+"""This package's ``send``, which tracks every outcome, and ``flush``."""
 
 from __future__ import annotations
 

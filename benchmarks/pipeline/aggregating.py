@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A backlog of metrics on Spark: the job `aggregate` with publication, or a bare job that discards its result.
+"""A backlog of metrics on Spark: the job `aggregate` with publication, or a plain job that discards its result.
 
-The bare job parses with `from_json` and groups by hour, name, host and tenant. Both first process a tenth of the
-backlog, which is not measured, to start the workers and warm the JVM.
+The plain job parses with `from_json` and groups by hour, name, host and tenant. Both jobs first process a tenth of the
+backlog, which is not measured, to start the workers and warm up the JVM.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(job: Job) -> Figures:
 
 
 def _specifications() -> Specifications:
-    """One for each name, by host and tenant."""
+    """Return one specification per name, which groups by host and tenant."""
     pre_transforms = [
         json.dumps({"event_type": f"disk.{name}", "metric_id_list": [name], "required_raw_fields_list": []})
         for name in _NAMES

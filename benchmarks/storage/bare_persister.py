@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hand-written loop: consume, parse, store rows and offsets in one transaction.
+"""A hand-written loop that consumes, parses, and stores rows and offsets in one transaction.
 
-It is exactly once while one process owns the topic. It checks only types, and the first error ends it.
+It is exactly-once as long as one process owns the topic. It checks only types, and ends at the first error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.librdkafka import PARTITIONS
 from monasca_common.models.series import series_id
 
 BATCH = 20_000
-_AHEAD = 2  # batches between the thread that parses and the one that stores
+_AHEAD = 2  # maximum number of batches between the parsing thread and the storing thread
 _PATIENCE_SECONDS = 60.0
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A persister in its own process, from a backlog in Kafka to rows, watched through the offsets that it stores.
+"""A persister in its own process, from a backlog in Kafka to rows, observed through its stored offsets.
 
-Ours is the command with default options. The program in Go commits to Kafka, the others store offsets in the database.
-The clock starts when a fifth is stored and ends when everything is.
+This package's persister is the command with default options. The program in Go commits to Kafka; the other persisters
+store offsets in the database. The measurement starts when a fifth of the backlog is stored and ends when all of it is
+stored.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _committed_offsets(job: Job) -> Iterator[Callable[[], int]]:
 
 
 def _wait_for(server: subprocess.Popen[bytes], stored: Callable[[], int], messages: int) -> int:
-    """How many are stored, as soon as it is ``messages``."""
+    """Wait until ``messages`` are stored, and return the stored number."""
     deadline = time.monotonic() + _MOST_SECONDS
     while (count := stored()) < messages:
         if server.poll() is not None or time.monotonic() > deadline:

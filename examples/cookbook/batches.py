@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handle up to 500 messages of a partition in one call, or those of a second."""
+"""Handle the messages of a partition in batches of up to 500 messages or one second."""
 
 from monasca_common import kafka
 from monasca_common.kafka.testing import MemoryKafka

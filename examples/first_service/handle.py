@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handle a good order, one that needs a second attempt, and two that can never be handled."""
+"""Handle a valid order, an order that needs a second attempt, and two orders that can never be handled."""
 
 from orders import Orders
 

@@ -28,7 +28,7 @@ class Orders:
     def handle(self, message: kafka.Message[Order]) -> list[tuple[str, bytes]]:
         order = message.value
         if order["count"] < 1:
-            raise kafka.Poison(f"the count is {order['count']}, it must be at least 1")
+            raise kafka.Poison(f"the count is {order['count']}, but must be at least 1")
         try:
             self._reserve(order["item"], order["count"])
         except ConnectionError:

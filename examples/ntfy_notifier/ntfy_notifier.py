@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push notifications through a server of ntfy: a notifier that its own package adds to monasca-common."""
+"""Push notifications through an ntfy server: a notifier that another package adds to monasca-common."""
 
 import json
 import re
@@ -45,6 +45,6 @@ class NtfyNotifier(Notifier):
         }
         headers = {"Idempotency-Key": notification.id}
         body = json.dumps(document).encode()
-        # Checks the address, sends, and raises SendFailed unless the server answers with a success.
+        # Checks the address, sends, and raises SendFailed unless the server returns a success status.
         answer = self._tools.http.post(form["server"], body, headers, self._timeout, tenant=change.tenant)
         return f"answered {answer.status}"

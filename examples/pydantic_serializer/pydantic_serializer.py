@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pydantic models as JSON: a serializer with a type, added to monasca-common by another package."""
+"""Pydantic models as JSON: a typed serializer that another package adds to monasca-common."""
 
 from typing import Any, ClassVar
 
@@ -24,5 +24,5 @@ class PydanticSerializer(Serializer):
         try:
             return self._adapter.validate_json(value)
         except pydantic.ValidationError as error:
-            # Not the text of the error, which quotes the input: many people read logs.
+            # Omit the text of the error, because it quotes the input and many people read logs.
             raise SerializationError(f"not a value of the model: {error.error_count()} errors") from None

@@ -13,9 +13,9 @@ from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWa
 
 OPTIONS = [
     cfg.StrOpt("source", help="Folder of the archive whose metrics are aggregated."),
-    cfg.StrOpt("target", help="Folder that the rows are written to, in Parquet. Must not exist."),
-    cfg.StrOpt("pre_transform_specs", help="File of pre-transform rows. Default: those that are shipped."),
-    cfg.StrOpt("transform_specs", help="File of transform rows. Default: those that are shipped."),
+    cfg.StrOpt("target", help="Folder to which the rows are written in Parquet. Must not exist."),
+    cfg.StrOpt("pre_transform_specs", help="File of pre-transform rows. Default: the shipped rows."),
+    cfg.StrOpt("transform_specs", help="File of transform rows. Default: the shipped rows."),
 ]
 
 
@@ -28,7 +28,7 @@ class AggregateFilesJob(Job):
         conf.register_opts(OPTIONS, "pipeline_aggregate_files")
         options = conf.pipeline_aggregate_files
         if not (options.source and options.target):
-            raise ConfigurationError("group [pipeline_aggregate_files] needs source and target")
+            raise ConfigurationError("source and target in group [pipeline_aggregate_files] are required")
         self._source, self._target = options.source, options.target
         files = (options.pre_transform_specs, options.transform_specs)
         self._specifications = load(*(Path(file) if file else None for file in files))

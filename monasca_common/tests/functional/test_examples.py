@@ -148,7 +148,7 @@ class ExamplesTest(Waiting, ExampleCase):
             writer.produce(topic, b"%d" % number)
         writer.flush(SECONDS)
         # On a busy machine another call may have been too slow for it before.
-        finished = "restarts before: send_offsets_to_transaction"
+        finished = "restarts: send_offsets_to_transaction"
         self.wait_until(lambda: finished in log.read_text(), log.read_text)
         self.kafka.proxy.clear()
         self.wait_until(lambda: len(self.committed_of(copies)) >= 10, log.read_text)
