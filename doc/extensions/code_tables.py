@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of declarations: ``alerts``, ``api-requests``, ``refused-properties``, ``shipped-specifications``."""
+"""Tables of declarations: ``alerts``, ``api-requests``, ``durability-rules``, ``refused-properties`` and
+``shipped-specifications``."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,9 +18,20 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
 from monasca_common.kafka.config import guarded_options
+from monasca_common.operations import durability
 
 ROOT = Path(__file__).parents[2]
 Row = tuple[str, ...]
+_EXAMPLES = {
+    "least": "2",
+    "copies": "2",
+    "most": "3",
+    "brokers": "2",
+    "group": "*G*",
+    "truncated": "12",
+    "deleted": "12",
+}
+_EXAMPLES |= {"seconds": "600"}
 
 
 def alerts() -> Iterator[Row]:
@@ -27,6 +40,14 @@ def alerts() -> Iterator[Row]:
     for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]:
         for rule in group["rules"]:
             yield f"``{rule['alert']}``", rule["labels"]["severity"], rule["annotations"]["description"]
+
+
+def durability_rules() -> Iterator[Row]:
+    """Yield the name, severity and text of each rule of ``durability check``."""
+    yield "Rule", "Severity", "Finding, and what to do"
+    for rule, text in durability._TEXTS.items():
+        severity = "warning" if rule in durability._WARNINGS else "error"
+        yield f"``{rule}``", severity, re.sub(r"{(\w+).*?}", lambda found: _EXAMPLES[found[1]], text)
 
 
 def refused_properties() -> Iterator[Row]:
@@ -100,6 +121,7 @@ def table(rows: Callable[[], Iterable[Row]]) -> type[Directive]:
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("alerts", table(alerts))
     app.add_directive("api-requests", table(api_requests))
+    app.add_directive("durability-rules", table(durability_rules))
     app.add_directive("refused-properties", table(refused_properties))
     app.add_directive("shipped-specifications", table(shipped_specifications))
     return {"parallel_read_safe": True}
