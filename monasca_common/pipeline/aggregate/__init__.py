@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job `aggregate`: it computes aggregates of each hour and day from metrics."""
+"""The job `aggregate`, which computes hourly and daily aggregates of metrics."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes aggregates of periods from metrics, and counts each record once.
+"""Computes aggregates of periods from metrics, counting each record once.
 
 A batch is a range of offsets of each partition, from the stored offset to the end of the log. Executors turn it into
-partials and stage them. One transaction merges the partials, advances the offsets and marks the periods that changed;
-then these periods are published. There is no checkpoint: after any crash the next batch begins at the stored offsets.
+partials and stage them. One transaction merges the partials, advances the offsets and marks the changed periods, which
+are then published. There is no checkpoint: after any crash the next batch begins at the stored offsets.
 
-One pass decodes each record and copies it to every specification that takes it; one shuffle by (specification, window,
-group) brings the partials of a key together. Each task folds its records before the shuffle, so that the shuffle moves
-groups, not records. The driver computes a small batch without Spark. Backfill shares this code.
+One pass decodes each record and copies it to every specification that selects it. One shuffle by (specification,
+window, group) brings the partials of a key together. Each task folds its records before the shuffle, so that the
+shuffle moves groups, not records. The driver computes a small batch without Spark. Backfill shares this code.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Aggregation:
             UNDELIVERED: published.undelivered,
             **published.dropped,
         }
-        # An idle turn is not a batch, and its duration would hide those of batches.
+        # A turn without records is not a batch. Its duration would distort the durations of batches.
         seconds = timing.seconds if batch.done or published.periods else {}
         return batch.plus(JobProgress(results=results, stage_seconds=seconds))
 
@@ -148,14 +148,14 @@ class StagedPartials:
         on_rejected: OnRejected,
         windows: tuple[int, int] | None = None,
     ) -> StagedAttempts:
-        """Compute partials of ``records`` (rows of the connector, or records of the driver) and stage them.
-
-        ``windows``: a half-open range; other windows of rows of the connector are omitted.
+        """Compute and stage partials of ``records`` (rows of the connector, or records of the driver). ``windows``: a
+        half-open range; of the connector's rows, only records in these windows count.
         """
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
         if windows is not None:
-            # Records that retention passes in the meantime still count: the replaced windows contain them.
+            # Records that become older than the retention in the meantime still count: the replaced windows contain
+            # them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         decoder = RecordDecoder(
             pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder(), self._envelopes
@@ -167,13 +167,13 @@ class StagedPartials:
         if windows is not None:
             start = partials["window_start"]
             partials = partials.where((start >= windows[0]) & (start < windows[1]))
-        # After this shuffle one task has all partials of a key.
+        # After this shuffle, one task has all partials of a key.
         to_partials = partials.repartition(self._tasks, *KEY).mapInArrow
         return staging.stage(to_partials, STAGING, self._offset_store, settings.stream.connection, batch)
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
-        """Add the staged partials to the stored ones, in the transaction that accounts for them; return the number of
-        groups.
+        """Merge the staged partials into the stored ones, in the transaction that stores the offsets. Return the number
+        of groups.
 
         Raises `StagingLost`.
         """
@@ -185,11 +185,11 @@ class StagedPartials:
         return rows
 
     def touch(self, connection: sa.Connection, changed: Iterable[Period]) -> None:
-        """Mark these periods as changed."""
+        """Mark the periods as changed."""
         periods.touch(connection, self._settings.publisher.job, changed, self._closing, self._clock.time_ms())
 
     def clear(self, connection: sa.Connection, batch: str) -> None:
-        """Remove the staged partials of a batch that is merged."""
+        """Remove the staged partials of a merged batch."""
         staging.clear(connection, aggregate_staging, batch, self._clock.time_ms())
 
 
@@ -229,7 +229,7 @@ STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows)
 
 @functools.lru_cache(maxsize=2)
 def _reader(specifications: bytes) -> RecordReader:
-    """Return the reader of this worker process, whose caches serve the next batch too."""
+    """Return the reader of this worker process. The next batch reuses its caches."""
     known: Specifications = pickle.loads(specifications)
     return RecordReader(known)
 
@@ -253,8 +253,8 @@ def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[
 def partials_of(
     batches: Iterable[pa.RecordBatch], group_of: Callable[[str], Group] = lambda text: (text,)
 ) -> Iterator[tuple[PartialKey, Partial]]:
-    """Yield the partials with their keys. ``group_of``: parses the text of a group, which callers without need of its
-    columns leave as it is."""
+    """Yield the partials with their keys. ``group_of`` parses the text of a group; callers that do not need its columns
+    keep the text."""
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):

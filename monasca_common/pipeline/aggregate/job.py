@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``aggregate``, wired together from its configuration."""
+"""Builds the job ``aggregate`` from its configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open_period_publisher(
 
 
 class AggregateJob(Job):
-    summary = "computes aggregates of each hour and day from metrics, according to the specifications"
+    summary = "computes hourly and daily aggregates of metrics, according to the specifications"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = aggregate_settings(conf)
@@ -50,7 +50,7 @@ class AggregateJob(Job):
         return {**self._settings.stream.facts(), "writes": self._settings.output_topic, "spark": self._spark.master}
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
-        request.refuse_times("aggregate", "run the job backfill to recompute a past time")
+        request.refuse_times("aggregate", "run the job backfill to recompute a past time range")
         settings, stream = self._settings, self._settings.stream
         for warning in settings.specifications.warnings:
             LOG.warning("specifications: %s", warning)

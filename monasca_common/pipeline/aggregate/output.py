@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output rows as metric envelopes, their message ids, and the spool in which they wait.
-
-The id is a hash of job, specification, period, group and content: the same row has the same id, and a corrected row has
-another. The key of a row in the database is series and time, the start of the period. So a correction replaces the row,
-and the greater ``version_ms`` (the envelope's creation_time) wins in any order of arrival. The publisher must give each
-correction a greater version than the row that it corrects.
+"""Converts output rows to metric envelopes with message ids, and spools them until they are published. The id is a hash
+of job, specification, period, group and content: equal rows have equal ids, and a corrected row has a different id. The
+key of a row in the database is its series and its time (the start of the period). A correction therefore replaces the
+row: in any order of arrival, the greatest ``version_ms`` (the envelope's creation_time) wins. The publisher must give
+each correction a greater version than the corrected row.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def dimensions(transform: Transform, usage: Usage) -> dict[str, str]:
 
 
 def value_meta(usage: Usage, *, provisional: bool) -> dict[str, str]:
-    """Return the value_meta of the row: strings only, because the API requires strings."""
+    """Return the value_meta of the row. All values are strings, because the API requires strings."""
     texts = {
         "record_count": str(usage.count),
         "firstrecord_timestamp_string": _utc(usage.first_ms),
@@ -90,8 +89,8 @@ def _hash(parts: tuple[bytes, ...]) -> bytes:
 
 
 class Spool:
-    """Messages to publish, written once and then read once: in memory if they are few, otherwise in an unnamed
-    temporary file, which is removed at the end of the block."""
+    """Holds messages to publish, which are written once and then read once. Few messages stay in memory; more are
+    written to an unnamed temporary file, which is removed at the end of the block."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
@@ -108,7 +107,7 @@ class Spool:
         self.count += 1
 
     def bulks(self) -> Iterator[list[OutputMessage]]:
-        """Yield the messages in their order, at most `BULK` at a time."""
+        """Yield the messages in order, at most `BULK` at a time."""
         self._file.seek(0)
         for start in range(0, self.count, BULK):
             yield [OutputMessage(*pickle.load(self._file)) for _ in range(min(BULK, self.count - start))]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partial aggregates: the state of some records of one group in one window, and the merge of two partials.
 
-Merging is exact: associative and commutative to the last bit. So however the input is split (Kafka partitions,
-batches, retries, a backfill in other pieces), the same records make an equal partial, the same output and the same
-message id. A sum of floats in order of arrival is not exact (``0.1 + 0.2 + 0.3`` has two values; ``1e16 + 1 - 1e16``
-may lose the 1), and an id that hashes such a value would make a repeat look like a new message. So a sum is stored as
-the few floats whose exact sum it is: one, two or three in practice.
+Merging is exact: associative and commutative to the last bit. The same records therefore result in an equal partial,
+the same output and the same message id, however the input is split (Kafka partitions, batches, retries, other batches
+of a backfill). A sum of floats in order of arrival is not exact: ``0.1 + 0.2 + 0.3`` has two values, and ``1e16 + 1 -
+1e16`` can lose the 1. Because message ids hash the sum, a repeated message would get a new id. So a sum is stored as a
+few floats (in practice one to three) whose exact sum it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monasca_common.models import json_text
 from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.records import Group, Records
 
-# The maximum number of values that wait to be summed: 32 kB per group.
+# The maximum number of buffered values before they are summed: 32 kB per group.
 _MOST_PENDING = 1024
 
 
@@ -31,7 +31,7 @@ class PartialKey(NamedTuple):
     group: Group
 
 
-# Building a named tuple from a tuple: a third cheaper than calling its class.
+# Creating a named tuple from a tuple takes a third less time than calling its class.
 _reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__new__, Reading)
 _key: Callable[[tuple[str, int, Group]], PartialKey] = partial(tuple.__new__, PartialKey)
 
@@ -51,7 +51,7 @@ def earlier(one: Reading, other: Reading) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The state of at least one record. ``sums``: see `exact_sum`; ``first`` and ``last`` record times are those of the
+    """The aggregate of at least one record. ``sums``: see `exact_sum`. The first and last record times are those of the
     readings."""
 
     count: int
@@ -84,7 +84,7 @@ class Partial:
         return self.latest.timestamp_ms
 
     def merge(self, other: Partial) -> Partial:
-        """Return the partial of both. ``other`` has other records of the same group and window (or period)."""
+        """Return the merged partial. ``other`` has different records of the same group and window (or period)."""
         return Partial(
             self.count + other.count,
             exact_sum(self.sums + other.sums),
@@ -100,7 +100,7 @@ class Partial:
 
     @classmethod
     def of_row(cls, row: Sequence[object]) -> Partial:
-        """Return the partial of a row of `as_row`. ``sums`` may be concatenated, as in the database."""
+        """Return the partial of a row that `as_row` returned. ``sums`` may be concatenated, as in the database."""
         count, sums, least, greatest, *readings = row
         oldest, latest = Reading(*readings[:4]), Reading(*readings[4:])  # type: ignore[arg-type]
         return cls(count, exact_sum(sums), least, greatest, oldest, latest)  # type: ignore[arg-type]
@@ -125,8 +125,8 @@ def group_of_text(text: str) -> Group:
 
 
 class _State:
-    """The state of one key in `Accumulator`. Values wait in a list, because appending costs a tenth of exact
-    addition."""
+    """The state of one key in `Accumulator`. Values are buffered in a list, because appending takes a tenth of the time
+    of exact addition."""
 
     __slots__ = ("count", "greatest", "latest", "least", "oldest", "pending", "sums")
 
@@ -154,13 +154,13 @@ class _State:
 
 
 class Accumulator:
-    """Folds records into partials, many at a time. Memory grows with the number of keys. Not thread-safe."""
+    """Folds batches of records into partials. Memory grows with the number of keys. Not thread-safe."""
 
     def __init__(self) -> None:
         self._states: dict[tuple[str, int, Group], _State] = {}
 
     def add(self, records: Records, partitions: Sequence[int], offsets: Sequence[int]) -> None:
-        """Add records. ``partitions`` and ``offsets`` are those of the messages, by the message's index."""
+        """Add records. ``partitions`` and ``offsets`` list the places of the messages, by message index."""
         states, find = self._states, self._states.get
         for key, timestamp_ms, quantity, index in zip(
             zip(records.specification_ids, records.windows_ms, records.groups, strict=True),
@@ -191,7 +191,7 @@ class Accumulator:
 
 
 def by_window(partials: Mapping[PartialKey, Partial]) -> dict[int, dict[Group, Partial]]:
-    """Return the partials of one specification by window, in order of time, and by group."""
+    """Return the partials of one specification by window (in order of time) and group."""
     windows: dict[int, dict[Group, Partial]] = {}
     for key in sorted(partials):
         windows.setdefault(key.window_ms, {})[key.group] = partials[key]

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which periods are due, and publishes them.
-
-A row of ``aggregate_period`` has everything that the messages of a period depend on in addition to the usages: its
-version, and whether it is provisional. Both are decided in the database before a message is sent. So every process that
-publishes a version sends the same messages under the same ids.
+"""Decides which periods are due, and publishes them. The messages of a period depend on its usages and on its row in
+``aggregate_period``, which has its version and whether it is provisional. Both are stored in the database before a
+message is sent, so every process that publishes a version sends the same messages with the same ids.
 """
 
 from __future__ import annotations
@@ -74,8 +72,8 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedPeriods:
-    """The numbers of periods that have changed since they were published. ``due``: the next turn publishes them.
-    ``still_open``: they are published once they are over, because the job emits ``final``."""
+    """Counts of periods that have changed since they were published. ``due``: periods that the next turn publishes.
+    ``still_open``: periods that are published once they are over, because the option ``emit`` is ``final``."""
 
     due: int
     still_open: int
@@ -93,7 +91,7 @@ def unpublished(
     if emit == "final":
         query = sa.select(table.specification, table.period_start).where(changed, table.provisional)
         marked = (Period(*row) for row in connection.execute(query))
-        # The mark is not enough: until the next run of the job, periods that are over have it, too.
+        # The mark is not sufficient: until the next run of the job, periods that are over have it, too.
         still_open = sum(
             closing.specifications.find(period.specification) is not None and closing.is_open(period, now_ms)
             for period in marked
@@ -102,7 +100,7 @@ def unpublished(
 
 
 def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closing: Closing, now_ms: int) -> None:
-    """Record that these periods have changed: each is due under a greater version than before."""
+    """Record that these periods have changed. Each is due with a greater version than before."""
     table = aggregate_period
     insert = schema.insert(connection, table)
     rows = [
@@ -189,7 +187,8 @@ class PeriodPublisher:
             return list(self._rows(connection, wanted))
 
     def _rows(self, connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterator[Due]:
-        """Yield the rows of the configured specifications. Periods of others stay due until these are configured."""
+        """Yield the rows of the configured specifications. Periods of other specifications stay due until those are
+        configured again."""
         table = aggregate_period.c
         columns = (table.specification, table.period_start, table.version, table.provisional)
         query = sa.select(*columns).where(table.job == self._publisher.job, wanted).order_by(*columns[:2])
@@ -214,7 +213,8 @@ class PeriodPublisher:
         transform = self._closing.specifications.find(period.specification)
         assert transform is not None
         with self._offset_store.reading() as connection:
-            # Version and usages are of one snapshot; after a later change the period is due for another version.
+            # Version and usages are read from one snapshot. After a later change, the period is due with a greater
+            # version.
             current = next(self._rows(connection, sa.and_(*self._of(period))), None)
             if current is None:
                 return None

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns metric envelopes into records: each is decoded once and copied to the specifications that take it.
-
-A record counts for all of them or for none: an envelope with a fault is rejected with its reason. If a part counted, a
-corrected copy that is replayed from the dead letters would count that part twice.
+"""Turns metric envelopes into records: each envelope is decoded once and copied to the specifications that select it. A
+record counts for all of these specifications or for none: an envelope with a fault is rejected with its reason. If it
+counted for some of them, these would count a corrected copy that is replayed from the dead letters again.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ _decode_map = msgspec.json.Decoder(dict[str, Any] | None).decode
 class Records:
     """The result of one call of `read`, as columns: the i-th entries of the first six make the i-th record.
 
-    ``indices``: the index of each record's message. ``rejected``: rejections by that index. Other messages are
-    excluded: no specification names the metric, it has the name of an aggregate, it lacks a required field, or a filter
-    leaves it out.
+    ``indices``: the index of each record's message. ``rejected``: rejections by that index. Messages that are neither
+    rejected nor records are excluded: no specification names the metric, it has the name of an aggregate, it lacks a
+    required field, or a filter excludes it.
     """
 
     specification_ids: list[str] = field(default_factory=list)
@@ -77,8 +76,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """The specifications that records of one name, dimensions and meta belong to. ``undated``: the metrics for which
-    creation_time may be missing."""
+    """The specifications that select records of one name, dimensions and meta. ``undated``: the metrics for which
+    creation_time is optional."""
 
     dated: tuple[tuple[str, Group], ...]
     undated: tuple[tuple[str, Group], ...]
@@ -89,10 +88,8 @@ _VARIES = _Targets((), ())
 
 
 class RecordReader:
-    """Decodes messages into records. Not thread-safe.
-
-    It caches what follows from the text of dimensions and meta (``max_remembered`` entries of about 1 kB): most records
-    repeat both, and then need no second decoding and no lookups.
+    """Decodes messages into records. Not thread-safe. It caches the result of decoding dimensions and meta by their
+    text (``max_remembered`` entries of about 1 kB), because most records repeat both.
     """
 
     def __init__(self, specifications: Specifications, *, max_remembered: int = 100_000) -> None:
@@ -196,8 +193,8 @@ class Subject:
         return self._value_meta is not None
 
     def wanted_by(self, row: PreTransform, transform: Transform) -> bool:
-        """Return whether the transform takes the record. The reader checks creation_time, because equal dimensions and
-        meta do not imply an equal creation_time."""
+        """Return whether the transform selects the record. The reader checks creation_time separately, because equal
+        dimensions and meta do not imply an equal creation_time."""
         for required in row.required:
             kind, key = columns.map_and_key(required)
             if kind and _text(self._map(kind).get(key)) is None:
@@ -207,8 +204,8 @@ class Subject:
         return all(kept.keeps(self.column(kept.column, row, transform)) for kept in transform.filters)
 
     def group(self, row: PreTransform, transform: Transform) -> Group:
-        """Return the group of the record. Raises `ValueError` for a value that cannot be a database key: too long, or
-        with a NUL."""
+        """Return the group of the record. Raises `ValueError` for a value that cannot be a database key, because it is
+        too long or contains NUL."""
         values = tuple(self.column(column, row, transform) for column in transform.group_by)
         for column, value in zip(transform.group_by, values, strict=True):
             for fault in STORED.value.faults(value):
@@ -241,13 +238,13 @@ class Subject:
 
 
 def _text(value: Any) -> str | None:
-    """Return the value as text: JSON if it is not a string, because value_meta has numbers."""
+    """Return the value as text. Values other than strings, such as numbers in value_meta, become JSON."""
     if value is None or value == "":
         return None
     return value if isinstance(value, str) else json_text.write(value).decode()
 
 
-# Finds the reason of a rejection. It is slow, and called only after the fast path has refused.
+# Finds the reason for a rejection. It is slow, and is only called if the fast path has refused the envelope.
 
 
 def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None) -> Rejection:
@@ -269,7 +266,7 @@ def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None
         return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
     if timestamp_ms is not None and timestamp_ms < bounds.oldest_ms:
         return Rejection(TOO_OLD, "metric.timestamp is older than the retention: is it in milliseconds?")
-    # The branches above cover values that msgspec refuses; this one covers all others.
+    # The branches above cover values that msgspec refuses. This branch covers all other values.
     return Rejection(MALFORMED, str(error) if isinstance(error, _Ungroupable) else "cannot be read as a metric")
 
 

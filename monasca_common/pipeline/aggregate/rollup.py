@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the output rows of a period from its partials: usages, rolled up, in two stages where specified.
+"""Computes the output rows of a period from its partials: usages, rolled up in one or two stages.
 
 One stage: the partials of all windows of the period are merged, then become usages. Two stages: the partials of each
-ten-minute window become separate rolled-up rows, and these are combined to the period (an average of averages,
-where avg is specified: a window with few records weighs as much as one with many).
+ten-minute window become separate rolled-up rows, which are then combined into the rows of the period. With avg, this is
+an average of averages: a window with few records has the same weight as a window with many.
 
-These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. The latest quantity
-of a rate is the latest, not the average. A rate is computed per group, not for the first group alone. Its count is the
-number of its records, not twice that. A rate whose oldest quantity is zero gives no row (and is counted) instead of
+These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. A rate uses the
+latest quantity, not the average. A rate is computed for each group, not only for the first. Its count is the number of
+its records, not twice that number. A rate whose oldest quantity is zero results in no row (and is counted) instead of
 stopping the job. Name and period are always those of the specification. Sums do not depend on the order of their parts.
 
-A period is aggregated block by block, so that memory does not grow with the number of its groups. A block has all
-partials of one output row, and no others: their groups agree in the columns that every stage keeps.
+A period is aggregated block by block, so that memory does not grow with the number of its groups. A block consists of
+all partials of one output row: their groups agree in the columns that every stage keeps.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from monasca_common.pipeline.windows import period_start_ms
 ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
 """Why a row is dropped: a rate whose oldest quantity is zero; a quantity beyond the range of a float, which an envelope
 cannot hold."""
-# Components of other packages may need all groups together.
+# A component of another package can require all groups together.
 _USAGES = frozenset(("fetch_quantity", FETCH_QUANTITY_UTIL, CALCULATE_RATE))
 _SETTERS = frozenset(("rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period"))
 
 
 def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial]]) -> Aggregate:
-    """Aggregate the partials of one transform and one period; those of one key are merged.
+    """Aggregate the partials of one transform and one period. Partials with the same key are merged.
 
     Raises `ValueError` for partials of another transform or period.
     """
@@ -79,7 +79,7 @@ def first_stage(transform: Transform, groups: Mapping[Group, Partial]) -> Aggreg
 
 
 def second_stage(transform: Transform, windows: Sequence[Iterable[Usage]]) -> Aggregate:
-    """Combine the rows of the period's windows, in order of time. A window may be missing, or have no rows."""
+    """Combine the rows of the period's windows, in order of time. Windows can be missing or empty."""
     assert transform.second_operation is not None
     rows = [usage for window in windows for usage in window]
     if transform.second_operation != RATE:
@@ -93,7 +93,8 @@ def second_stage(transform: Transform, windows: Sequence[Iterable[Usage]]) -> Ag
 
 
 def roll_up(rows: Iterable[Usage], by: Sequence[str], operation: str) -> list[Usage]:
-    """Return one row per group: other columns become ``all``, counts are added, times are the first and the last."""
+    """Return one row per group: other columns become ``all``, counts are added, and the earliest and latest times are
+    kept."""
     combine = components.operation(operation).combine
     assert combine is not None  # the reader has refused others
     return [
@@ -126,7 +127,7 @@ def _rolled_up(transform: Transform, rows: Sequence[Usage]) -> list[Usage]:
 
 
 def _rates(transform: Transform, groups: Mapping[Group, Partial]) -> Aggregate:
-    """Compute rates: the oldest and the latest quantities are each rolled up by sum, then compared."""
+    """Compute rates from the sums of the oldest and of the latest quantities."""
     oldest = roll_up(fetched(transform, groups, "oldest"), transform.rollup_by, "sum")
     latest = roll_up(fetched(transform, groups, "latest"), transform.rollup_by, "sum")
     rates, dropped = _as_rates(
@@ -174,7 +175,7 @@ def kept_columns(transform: Transform) -> tuple[int, ...]:
 def rows(
     transform: Transform, partials: Iterable[tuple[PartialKey, Partial]], dropped: Counter[str]
 ) -> Iterator[Usage]:
-    """Yield the output rows of a period. ``partials``: ordered by `kept_columns`. ``dropped``: gets the counts of
+    """Yield the output rows of a period. ``partials``: ordered by `kept_columns`. ``dropped``: receives the counts of
     `Aggregate.dropped`."""
     kept = kept_columns(transform)
     for _, block in groupby(partials, lambda each: [each[0].group[position] for position in kept]):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partials in the database: they are staged, merged into the stored partials of their groups, read back, and removed.
-
+"""Stages partials in the database, merges them into the stored partials of their groups, reads them and removes them.
 Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums are concatenated (the exact sum is
-computed when they are read), and ends are compared as `earlier` and `later` compare them. A long concatenation is
-replaced by the few floats of its exact sum, in the same transaction: nothing is rounded.
+computed when they are read), and oldest and latest readings are compared as in `earlier` and `later`. A long
+concatenation is replaced by the few floats of its exact sum, in the same transaction. Nothing is rounded.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def staged_row(specification: str, window_ms: int, group: str, partial: Partial)
 
 
 def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
-    """Add what these attempts have staged for ``batch`` to the stored partials. Each key is staged once."""
+    """Merge the partials that these attempts staged for ``batch`` into the stored partials. Each key is staged once."""
     staging, usage = aggregate_staging, aggregate_usage
     columns = [staging.c[name] for name in STAGED]
     source = sa.select(sa.literal(job).label("job"), *columns).where(*staged_rows(aggregate_staging, batch, attempts))
@@ -101,7 +100,7 @@ def known_windows(
 
 
 def remove(connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> None:
-    """Remove the windows of these specifications that start in [from_ms, to_ms)."""
+    """Remove the stored windows of these specifications that start in [from_ms, to_ms)."""
     connection.execute(aggregate_usage.delete().where(*_within(job, specifications, from_ms, to_ms)))
 
 
@@ -116,7 +115,7 @@ def read(
 ) -> Iterator[tuple[PartialKey, Partial]]:
     """Yield the stored partials of one specification whose windows start in [from_ms, to_ms), read in portions.
 
-    ``ordered_by``: the positions of columns of the group by which the partials are ordered.
+    ``ordered_by``: the positions of the group's columns by which the partials are ordered.
     """
     usage = aggregate_usage.c
     where = _within(job, [specification], from_ms, to_ms)
@@ -129,7 +128,8 @@ def read(
 
 
 def _group_column(connection: sa.Connection, position: int) -> sa.ColumnElement[str]:
-    """Return one value of the group, which is a JSON array. It is ordered by bytes, which is faster than a locale."""
+    """Return one value of the group, which is a JSON array. Values are ordered by bytes, which is faster than by a
+    locale."""
     group = aggregate_usage.c.group_values
     if connection.dialect.name == "postgresql":
         text: sa.ColumnElement[str] = sa.cast(group, postgresql.JSON)[position].astext
@@ -190,7 +190,7 @@ class Retention:
     def __init__(self, offset_store: OffsetStore, job: str, retention_ms: int) -> None:
         self._offset_store = offset_store
         self._job = job
-        # A day more, because a record within retention may belong to a day that began before it.
+        # Keep one more day, because a record within retention can belong to a day that began before it.
         self._kept_ms = retention_ms + DAY_MS
         self._applied_ms = 0
 
@@ -206,7 +206,7 @@ class Retention:
             specifications = connection.scalars(
                 sa.select(period.specification).where(period.job == self._job).distinct()
             )
-            # One after the other, because the key begins with them.
+            # Delete by specification, because the primary key begins with it.
             for specification in specifications.all():
                 old_usage = (usage.job == self._job, usage.specification == specification)
                 old_period = (period.job == self._job, period.specification == specification)

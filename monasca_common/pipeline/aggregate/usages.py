@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usages, the rows computed from the partials of one window or period, one per group; and the operations on quantities.
+"""Computes usages (one row per group from the partials of one window or period), and operations on quantities.
 
 Each is an entry point of ``monasca_common.pipeline.usages`` or ``monasca_common.pipeline.operations``.
 """
@@ -30,7 +30,8 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A row before it becomes output. ``group``: columns and their values; every other column is ``otherwise``.
+    """A row from which output is created. ``group``: columns and their values; every other column has the value
+    ``otherwise``.
 
     ``first_ms`` and ``last_ms`` are the event times of its first and last record. Only a rate has ``ends``.
     """
@@ -85,7 +86,7 @@ def _fetched(transform: Transform, partials: Mapping[Group, Partial]) -> Aggrega
 
 
 def _utilised(transform: Transform, partials: Mapping[Group, Partial]) -> Aggregate:
-    """Return ``(100 - idle) * total / 100``, or the total if idle is missing or zero. Count and times are those of the
+    """Return ``(100 - idle) * total / 100``, or the total if idle is missing or zero. Count and times come from the
     quantity."""
     found = _fetched(transform, partials).usages
     idle = {

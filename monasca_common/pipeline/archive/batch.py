@@ -2,8 +2,8 @@
 """Writes each record of a topic to Parquet once.
 
 A batch is a range of offsets of each partition. Executors write its files to a hidden folder. One transaction records
-them in the manifest and advances the offsets; then they are moved to where readers find them. A file that is not in the
-manifest is never moved. A file that is in it always is, by this process or by the next.
+the files in the manifest and advances the offsets; then the files are moved to the folders of readers. A file that is
+not in the manifest is never moved. A file in the manifest is always moved, by this process or by the next one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _OWNER = "_archive"
 
 
 class Archiver:
-    """One driver of the job, for one topic. Its caller repeats `step`. A `step` that raises changes nothing but hidden
-    files, which the next step removes."""
+    """One driver of the job, for one topic. Its caller repeats `step`. A `step` that raises changes only hidden files,
+    which the next step removes."""
 
     def __init__(
         self,
@@ -65,9 +65,8 @@ class Archiver:
         self._is_tidy = False
 
     def step(self) -> JobProgress:
-        """Archive one batch, if there is one.
-
-        Raises `Fenced`, `RecordsLost`, `AlreadyArchived`, and the errors of Kafka, storage, Spark and the store.
+        """Archive one batch, if any. Raises `Fenced`, `RecordsLost`, `AlreadyArchived`, and the errors of Kafka,
+        storage, Spark and the store.
         """
         stream = self._stream
         source = Source(stream.group, stream.topic, self._topic.topic_id())
@@ -113,9 +112,9 @@ class Archiver:
         return replace(progress, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 
     def _recover(self, source: Source) -> None:
-        """Place the committed files, and remove the files of a crash or of a failed batch."""
+        """Place the committed files, and remove files that a crash or a failed batch left."""
         with self._offset_store.writing() as connection:
-            # A batch commits under the same lock, and notices if its files were removed.
+            # A batch commits while it holds the same lock, and fails if its files were removed.
             manifest.lock(connection, source)
             committed = manifest.find(connection, source, FileState.COMMITTED)
             batches = {file.batch for file in committed}
@@ -130,18 +129,19 @@ class Archiver:
 def check_owner(store: Store, group: str) -> None:
     """Raises `ConfigurationError` if another group archives here: each record would be in the archive twice."""
     found = store.read_small(_OWNER)
-    if not found:  # empty if the disk had room for its name only
+    if not found:  # empty if the disk was full when it was written
         with store.writing(_OWNER) as stream:
             stream.write(group.encode())
     elif found.decode() != group:
         raise ConfigurationError(
-            f"the archive is that of group_id {found.decode()!r}, and this job's is {group!r}: readers would find each "
+            f"the archive belongs to group_id {found.decode()!r}, and this job's is {group!r}: readers would find each "
             "record twice; give it its own location"
         )
 
 
 def _progress(offsets: int, staged: StagedFiles) -> JobProgress:
-    """Return the progress of a batch. ``undated_records`` are filed by Kafka's timestamp."""
+    """Return the progress of a batch. ``undated_records``: the number of records that are filed by Kafka's
+    timestamp."""
     results = {
         "records": sum(file.records for file in staged.files),
         "undated_records": staged.undated,

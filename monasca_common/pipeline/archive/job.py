@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``archive``, wired together from its configuration."""
+"""Builds the job ``archive`` from its configuration."""
 
 from __future__ import annotations
 

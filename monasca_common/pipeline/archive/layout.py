@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of folders and files of an archive.
+"""Names of the folders and files of an archive.
 
 ::
 
     <location>/topic=metrics/date=2026-01-31/hour=6/p00003-000000000000120000-000000000000129999-<batch>.parquet
     <location>/_staging/topic=metrics/<batch>/<task attempt>-<number>.staged
 
-The folders have the names that Hive and Spark give to partitions, so every reader of Parquet takes topic, date and hour
-from them. The hour is a number to all of them, because it has no leading zero. Staged files are hidden twice: most
-readers ignore names that begin with ``_``, and the others search for ``.parquet``. A file's name has its partition of
-the topic, and its first and last offset.
+The folders are named like partitions of Hive and Spark, so every Parquet reader derives topic, date and hour from them.
+All readers parse the hour as a number, because it has no leading zero. Staged files are hidden twice: most readers
+ignore names that begin with ``_``, and other readers search for ``.parquet``. A file's name contains its partition and
+its first and last offset.
 """
 
 from __future__ import annotations
@@ -58,6 +58,6 @@ def file_name(offsets: Offsets, batch: str) -> str:
 
 
 def staging_folder(topic: str, batch: str | None = None) -> str:
-    """Return the hidden folder of one batch, or of all."""
+    """Return the hidden folder of one batch, or of all batches."""
     folder = f"{STAGING}/{topic_folder(topic)}"
     return folder if batch is None else f"{folder}/{batch}"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archive's files in the database: recorded in the transaction that accounts for their offsets.
-
-A file is *committed* with its offsets, *placed* once readers find it, and *expired* from the moment its hour is too old
-until the file is removed. After a crash in between, the next process continues from these states.
+"""Records the archive's files in the database, in the transaction that accounts for their offsets. A file is
+*committed* with its offsets, *placed* once readers can find it, and *expired* from the time its hour is too old until
+the file is removed. After a crash, the next process continues from these states.
 """
 
 from __future__ import annotations
@@ -49,9 +48,8 @@ class ArchivedFile:
 
 
 def lock(connection: sa.Connection, source: Source) -> None:
-    """Lock the topic: until the end of the transaction no other process commits its files, or removes orphans.
-
-    Take it after the locks on partitions, never before, because otherwise two processes may deadlock.
+    """Lock the topic: until the transaction ends, no other process commits its files or removes orphans. To avoid a
+    deadlock, take this lock after the locks on partitions.
     """
     if connection.dialect.name == "postgresql":  # on SQLite there is one transaction at a time
         text = f"archive/{source.group}/{source.topic}".encode()
@@ -60,7 +58,7 @@ def lock(connection: sa.Connection, source: Source) -> None:
 
 
 def check_new(connection: sa.Connection, source: Source, ranges: Iterable[OffsetRange]) -> None:
-    """Raises `AlreadyArchived` if a file has offsets of these ranges: the position was put back."""
+    """Raise `AlreadyArchived` if a file has offsets of these ranges, because the position was moved back."""
     table = archive_file.c
     ours = _of(source)
     if source.topic_id is not None:  # a recreated topic begins at offset 0 again
@@ -103,7 +101,7 @@ def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]
 
 
 def find(connection: sa.Connection, source: Source, state: FileState) -> list[ArchivedFile]:
-    """Return the files in this state, in the order of hours and names."""
+    """Return the files in this state, ordered by hour and name."""
     table = archive_file.c
     query = sa.select(archive_file).where(*_of(source), table.state == state).order_by(table.hour, table.name)
     return [
@@ -126,7 +124,7 @@ def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str]
 
 
 def set_expired(connection: sa.Connection, source: Source, before_ms: int) -> int:
-    """Mark the placed files of hours that begin before this time as expired. Returns how many."""
+    """Mark the placed files of hours that begin before this time as expired. Return their number."""
     return _change(connection, source, archive_file.c.hour < before_ms, FileState.PLACED, FileState.EXPIRED)
 
 

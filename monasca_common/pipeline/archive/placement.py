@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves committed files to where readers find them, and removes expired files.
-
-This process or the next one does what the manifest states, and repeating it changes nothing.
+"""Moves committed files to the folders of readers, and removes expired files. The manifest decides which files to move
+or remove, so the next process can repeat every step.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ class Placement:
         self._offset_store = offset_store
 
     def check_staged(self, files: Sequence[ArchivedFile]) -> None:
-        """Check that the files are whole, and can be placed. The caller holds the lock, so no process can remove them
-        as orphans any more. Raises `StagingLost`; `ConfigurationError` for a file that is too large."""
+        """Check that the files are complete and can be placed. The caller holds the lock, so no other process can
+        remove them as orphans. Raises `StagingLost`; `ConfigurationError` for a file that is too large."""
         largest_bytes = self._store.largest_bytes
         for file in files:
             size_bytes = self._store.size(file.staged)
             if size_bytes != file.size_bytes:
-                raise StagingLost(f"{file.staged} was written with {file.size_bytes} bytes, and has {size_bytes} now")
+                raise StagingLost(f"{file.staged} was written with {file.size_bytes} bytes, but now has {size_bytes}")
             if largest_bytes is not None and size_bytes > largest_bytes:
                 raise ConfigurationError(
                     f"{file.staged} has {size_bytes} bytes, and S3 moves no file of more than {largest_bytes}: lower "
@@ -41,7 +40,7 @@ class Placement:
                 )
 
     def place(self, source: Source, files: Sequence[ArchivedFile]) -> None:
-        """Move committed files into place."""
+        """Move committed files to the folders of readers."""
         if not files:
             return
         for file in files:
@@ -52,7 +51,7 @@ class Placement:
 
 
 class Expiry:
-    """Removes old hours of one archive. With ``retention_days`` 0 nothing is ever removed."""
+    """Removes old hours of one archive. With ``retention_days`` 0, nothing is removed."""
 
     def __init__(self, offset_store: OffsetStore, store: Store, retention_days: int) -> None:
         self._offset_store = offset_store
@@ -61,7 +60,7 @@ class Expiry:
         self._applied_ms = -HOUR_MS
 
     def apply(self, source: Source, now_ms: int) -> int:
-        """Remove files that are too old, at most once an hour. Returns how many files were removed."""
+        """Remove files that are too old, at most once an hour. Return the number of removed files."""
         if not self._kept_ms or now_ms - self._applied_ms < HOUR_MS:
             return 0
         self._applied_ms = now_ms
@@ -72,7 +71,7 @@ class Expiry:
         return self.finish(source)
 
     def finish(self, source: Source) -> int:
-        """Remove the expired files, also those that a crash left. Returns how many."""
+        """Remove the expired files, including those that a crash left. Return their number."""
         with self._offset_store.reading() as connection:
             files = manifest.find(connection, source, FileState.EXPIRED)
         for file in files:

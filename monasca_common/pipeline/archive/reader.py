@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads archived records of a time range as they came from Kafka.
-
-Readers read the placed files: each is complete, and no two files have a record in common. So an archive can be read
-without the database that it was written with.
+"""Reads archived records of a time range as they were read from Kafka. Readers read only placed files: each file is
+complete, and no record is in two files. An archive can therefore be read without its database.
 """
 
 from __future__ import annotations
@@ -34,19 +32,19 @@ _FRAME = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Event times from ``from_ms`` to just before ``to_ms``; ``None``: no bound."""
+    """The event times in [from_ms, to_ms); ``None``: no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None
 
     def has_time(self, first_ms: int, last_ms: int) -> bool:
-        """Return whether a time between these, both included, may be selected."""
+        """Return whether the selection includes a time between ``first_ms`` and ``last_ms``, both inclusive."""
         after = self.from_ms is None or last_ms >= self.from_ms
         return after and (self.to_ms is None or first_ms < self.to_ms)
 
 
 def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
-    """Return the paths of the files of the hours that the selection may cover, in order of time. Raises
+    """Return the paths of the files of all hours that the selection overlaps, in order of time. Raises
     `ArchiveUnavailable`."""
     found: list[tuple[int, str]] = []
     root = layout.topic_folder(topic)

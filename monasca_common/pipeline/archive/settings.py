@@ -34,8 +34,8 @@ class ArchiveSettings:
         minimum=0,
         maximum=36_525,
         unit="days",
-        help="How many days records are kept, by their event time: whole hours are removed, no matter when their "
-        "records arrived. Larger: the archive takes more room. 0: they are never removed.",
+        help="The number of days to keep records, by their event time. Whole hours are removed, no matter when their "
+        "records arrived. Larger: the archive takes more space. 0: records are never removed.",
     )
 
 
@@ -45,7 +45,7 @@ _ARCHIVE = StreamGroup(
         (*with_defaults(options_of(StreamSettings), {"trigger_seconds": 300.0}), *options_of(ArchiveSettings)),
         removed={
             "columns": "values are archived unchanged, and readers parse their JSON",
-            "compact_to_mb": "trigger_seconds decides how many files the archive has",
+            "compact_to_mb": "trigger_seconds determines the number of files",
             "compression": "files are compressed with zstd",
         },
     ),
@@ -65,8 +65,8 @@ def has_archive(conf: cfg.ConfigOpts) -> bool:
 
 
 def archive_location(conf: cfg.ConfigOpts, *, remedy: str) -> str:
-    """Return the location of the archive. Raises `ConfigurationError`, with ``remedy`` in its text, if that is not
-    set."""
+    """Return the location of the archive. Raises `ConfigurationError`, with ``remedy`` in its message, if the option is
+    not set."""
     read = GroupReader(conf, _LOCATION)
     location: str | None = read["location"]
     if not location:

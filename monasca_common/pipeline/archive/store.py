@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of an archive, which driver and executors share: a folder, or a URI.
-
-`Store.place` makes a file visible. A folder and HDFS rename atomically. An object store copies and removes: a copy is
-complete as soon as it is visible, and after a crash in between the next process does both again. S3 copies no object
-larger than 5 GiB, so `Store.largest_bytes` is compared before a file is committed.
-
-An absolute path is a folder. A URI is opened by pyarrow's own clients; ``s3a``, as Hadoop writes it, is ``s3``.
+"""The files of an archive, in a folder or at a URI that driver and executors share. `Store.place` makes a file visible.
+Folders and HDFS rename atomically. An object store copies and removes: a copy is complete as soon as it is visible, and
+after a crash in between the next process repeats both. S3 cannot copy objects larger than 5 GiB, so
+`Store.largest_bytes` is checked before a file is committed. An absolute path is a folder. A URI is opened by pyarrow's
+own clients; ``s3a``, as Hadoop writes it, is ``s3``.
 """
 
 from __future__ import annotations
@@ -65,10 +63,10 @@ class Store:
             with _translated(full):
                 yield
         except ArrowInvalid as error:
-            raise ArchiveDamaged(f"{full} is not a whole Parquet file: {error}") from error
+            raise ArchiveDamaged(f"{full} is not a complete Parquet file: {error}") from error
 
     def read_small(self, path: str) -> bytes | None:
-        """Return the whole content of a file; ``None`` if it does not exist."""
+        """Return the content of a file, or ``None`` if it does not exist."""
         full = self._full(path)
         with _translated(full):
             try:
@@ -78,13 +76,13 @@ class Store:
                 return None
 
     def size(self, path: str) -> int | None:
-        """Return the size in bytes; ``None`` if the file does not exist."""
+        """Return the size in bytes, or ``None`` if the file does not exist."""
         full = self._full(path)
         with _translated(full):
             return self._files.get_file_info(full).size  # type: ignore[no-any-return]
 
     def require_folder(self, path: str) -> None:
-        """Raises `ConfigurationError` if there is no such folder."""
+        """Raise `ConfigurationError` if the folder does not exist."""
         from pyarrow import fs
 
         full = self._full(path)
@@ -96,7 +94,7 @@ class Store:
             )
 
     def place(self, staged: str, final: str) -> None:
-        """Move a file to where readers find it; a file that is there already stays. Raises `ArchiveDamaged`."""
+        """Move a file to its final path. An existing file at that path is kept. Raises `ArchiveDamaged`."""
         source, target = self._full(staged), self._full(final)
         with _translated(target):
             self._files.create_dir(target.rpartition("/")[0])
@@ -105,7 +103,7 @@ class Store:
             except OSError:
                 if self.size(staged) is not None:
                     raise
-                # Another process has moved it, or an earlier attempt did.
+                # Another process or an earlier attempt has moved it.
                 if self.size(final) is None:
                     raise ArchiveDamaged(f"{target} is in the manifest, but neither there nor at {source}") from None
             self._sync(target.rpartition("/")[0])
@@ -123,21 +121,20 @@ class Store:
         return {info.base_name: info.size for info in self._listed(path) if info.type == fs.FileType.File}
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; one that is missing is not an error."""
+        """Remove a file. A missing file is not an error."""
         full = self._full(path)
         with _translated(full), contextlib.suppress(FileNotFoundError):
             self._files.delete_file(full)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with its content; one that is missing is not an error."""
+        """Remove a folder with its content. A missing folder is not an error."""
         full = self._full(path)
         with _translated(full), contextlib.suppress(FileNotFoundError):
             self._files.delete_dir(full)
 
     def remove_empty_folder(self, path: str) -> bool:
-        """Remove a folder if it is empty. Return whether it was removed.
-
-        Only a disk can do so: elsewhere a file that arrives in the meantime would be removed with the folder.
+        """Remove a folder if it is empty, and return whether it was removed. Only local folders are removed: in other
+        stores, a file that is added in the meantime would be removed with the folder.
         """
         if not self._is_local:
             return False
@@ -163,7 +160,7 @@ class Store:
         return f"{self._base}/{path}"
 
     def _sync(self, full: str) -> None:
-        # The database keeps a commit through a loss of power; so the disk must keep the files that it names.
+        # A commit in the database survives a power failure, so the files in the manifest must survive it, too.
         if self._is_local:
             opened = os.open(full, os.O_RDONLY)
             try:
@@ -181,7 +178,7 @@ def _translated(full: str) -> Iterator[None]:
 
 
 def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system, and the path of the location in it. Raises `ConfigurationError`."""
+    """Return the file system and the location's path in it. Raises `ConfigurationError`."""
     from pyarrow import fs
 
     scheme, separator, rest = location.partition("://")

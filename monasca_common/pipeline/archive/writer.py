@@ -4,10 +4,10 @@
 A staged file has its own suffix, because some readers list hidden folders. A task reports its files when they are
 complete and on disk. Files of another attempt are never reported; they are removed with the folder.
 
-The hour is that of the event time, as the models read it; a message without one has Kafka's timestamp. The member of an
-envelope names its model: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. An envelope that breaks another rule
-of its model is archived, too. Event times are computed by Spark's own expressions, because passing each record through
-Python costs more than all other steps of the job.
+The hour is that of the event time, as the models parse it; a message without an event time is filed by Kafka's
+timestamp. The member of an envelope names its model: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. An
+envelope that breaks another rule of its model is archived, too. Event times are computed by Spark's own expressions,
+because passing each record through Python takes longer than all other steps of the job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: The columns of the connector's rows that are archived; the topic is in the name of the folder.
 KEPT = ("partition", "offset", "timestamp", "key", "value", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
-# These divide the records into files, and are not in them.
+# These columns divide the records into files, and are not written to them.
 _HOUR, _DATED = "of_hour", "is_dated"
 _TEXT = "text"  # the value in JSON
 _REPORT = (
@@ -43,16 +43,16 @@ _MOST_OPEN = 256  # files of a task
 _DICTIONARIES = ["partition", "key", "headers.list.element.key"]
 #: The last millisecond of the year 9999. A later time has no date, and counts as missing.
 LATEST_MS = 253_402_300_799_999
-# A metric as the API and agents write it. The expression is three times as fast as the parser, which reads all others.
-# It cannot match within a string, because a quote there has a backslash before it.
+# A metric as the API and agents write it. The expression is three times as fast as the parser, which reads all other
+# envelopes. It cannot match within a string, because quotes in strings are escaped.
 _USUAL_METRIC = r'^\{"metric": ?\{"name": ?"[^"]*", ?"dimensions": ?\{[^}]*\}, ?"timestamp": ?(\d{1,15})[,}]'
 _DATE = f"^(?:{times.ISO_8601.pattern})$"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """The staged files of a batch. ``undated``: records that are filed by Kafka's timestamp. ``newest_ms``: the
-    greatest event time of each partition."""
+    """The staged files of a batch. ``undated``: the number of records that are filed by Kafka's timestamp.
+    ``newest_ms``: the greatest event time of each partition."""
 
     files: tuple[ArchivedFile, ...]
     undated: int
@@ -141,15 +141,15 @@ class _WriteHours:
 
 
 def _without_null(headers: Column) -> Column:
-    """Replace null by an empty list: passing a null list to Python costs Spark five times as much as all other fields
-    of a record."""
+    """Replace null by an empty list, because passing a null list to Python takes Spark five times as long as all other
+    fields of a record."""
     from pyspark.sql import functions as sql
 
     return sql.coalesce(headers, sql.array().cast(_HEADERS))
 
 
 def _with_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Restore the headers of the connector, which has no empty lists."""
+    """Restore null headers, because the connector never returns an empty list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -185,7 +185,7 @@ class TaskFiles:
             self._file(partition, hour).write(part.drop_columns([_HOUR]))
 
     def close(self) -> list[dict[str, Any]]:
-        """Complete the files. Returns a report of each."""
+        """Complete the files. Return a report for each file."""
         for key in list(self._open):
             self._close(key)
         return self._reports
@@ -240,7 +240,7 @@ class HourFile:
         self._writer.write_table(table)
 
     def close(self) -> dict[str, int]:
-        """Complete the file, which is then on disk. Returns the facts of a report."""
+        """Complete the file, which is then on disk. Return the fields of a report."""
         self._stack.close()
         return {
             "first": min(self._offsets),
@@ -253,12 +253,12 @@ class HourFile:
 
 
 def with_own_ms(records: DataFrame) -> DataFrame:
-    """Add the column ``own_ms``: the event time in each ``value`` (or its text in JSON); null without one. If a member
-    is repeated, the first one counts."""
+    """Add the column ``own_ms`` with the event time in ``value`` (or in its JSON text), or null without an event time.
+    If a member is repeated, the first occurrence counts."""
     from pyspark.sql import functions as sql
 
     text = sql.col(_TEXT if _TEXT in records.columns else "value").cast("string")
-    # Compute in steps, because Spark may compute a value twice if one expression uses it twice.
+    # Compute in steps, because Spark can compute a value twice if one expression uses it twice.
     return (
         records.withColumn("written", _written(text))
         .withColumn("written_ms", sql.coalesce(_number_ms(), _date_ms(), _creation_ms(text)))
@@ -284,11 +284,12 @@ def _number_ms() -> Column:
 
 def _date_ms() -> Column:
     """Return the time of the date text of logs and events, as their models read it. A metric with a date text is
-    invalid, and is archived by any hour."""
+    invalid, so its hour does not matter."""
     from pyspark.sql import functions as sql
 
     written = sql.col("written")
-    # With both Z and an offset, as in an example of the public API, the offset counts. Spark needs seconds before it.
+    # If the text has both Z and an offset, as in an example of the public API, the offset counts. Spark requires
+    # seconds before the offset.
     offset_alone = sql.regexp_replace(written, "Z([+-])", "$1")
     with_seconds = sql.regexp_replace(offset_alone, "^(.{16})(?!:)", "$1:00")
     usual = sql.replace(with_seconds, sql.lit(","), sql.lit("."))
@@ -296,7 +297,7 @@ def _date_ms() -> Column:
 
 
 def _creation_ms(text: Column) -> Column:
-    """Return the envelope's creation_time, which is in seconds, in place of a missing event time."""
+    """Return the envelope's creation_time in ms, which replaces a missing event time."""
     from pyspark.sql import functions as sql
 
     created = _member(text, "creation_time").try_cast("double")
@@ -316,7 +317,8 @@ def _member(text: Column, path: str) -> Column:
 
 
 def kafka_ms(timestamp: Column) -> Column:
-    """Return Kafka's timestamp in ms, within the years that have a date. A topic without timestamps has -1."""
+    """Return Kafka's timestamp in ms, limited to the years that dates support. It is -1 in a topic without
+    timestamps."""
     from pyspark.sql import functions as sql
 
     return sql.least(sql.greatest(sql.unix_millis(timestamp), sql.lit(0)), sql.lit(LATEST_MS))

@@ -258,7 +258,7 @@ class CommandTest(ArchiveCase):
         self.assertEqual(1, damaged.returncode)
         told = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
         self.assertEqual(1, len(told), damaged.stderr)
-        self.assertIn(f"ArchiveDamaged: {cut} is not a whole Parquet file", told[0])
+        self.assertIn(f"ArchiveDamaged: {cut} is not a complete Parquet file", told[0])
 
     @periodic("a dry run of ReplayToKafkaTest counts the same")
     def test_a_replay_without_execute_only_counts(self):

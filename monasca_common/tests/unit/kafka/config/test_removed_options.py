@@ -60,7 +60,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
 
     def test_a_group_with_options_of_a_consumer_reports_the_deciding_option_too(self):
         conf = self.with_kafka(pipeline_archive="compact_to_mb = 64\n")
-        self.assertIn("trigger_seconds decides how many files the archive has", self.refused(archive_settings, conf))
+        self.assertIn("trigger_seconds determines the number of files", self.refused(archive_settings, conf))
 
     def test_a_removed_name_is_not_an_option_and_none_of_an_option_s_former_names(self):
         current = {(group, each.name) for group, options in own_options() for each in options}

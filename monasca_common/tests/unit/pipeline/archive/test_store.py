@@ -54,7 +54,7 @@ class StoreTest(base.BaseTestCase):
         self.assertEqual(b"g", self.store.read_small("_archive"))
         check_owner(self.store, "g")
         error = self.assertRaises(ConfigurationError, check_owner, self.store, "other")
-        self.assertIn("that of group_id 'g'", str(error))
+        self.assertIn("belongs to group_id 'g'", str(error))
 
     def test_removing_a_missing_file_or_folder_is_not_an_error(self):
         self.put("t/one")
