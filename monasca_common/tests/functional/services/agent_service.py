@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forwarder of monasca-agent 10.0.0, unmodified, as a process of its own."""
+"""The unmodified forwarder of monasca-agent 10.0.0 in its own process."""
 
 import http.client
 import json
@@ -12,11 +12,11 @@ from monasca_common.devbroker import ports
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
-BATCH = 200  # measurements that the forwarder sends within a second; it waits for three more where it has fewer
+BATCH = 200  # the forwarder sends this number of measurements within a second; with fewer, it waits three more seconds
 
 
 class Forwarder:
-    """Takes measurements on its port and posts them to the API at ``url``, with a token of the Keystone given."""
+    """Receives measurements on its port and posts them to the API at ``url``, with a token of the given Keystone."""
 
     def __init__(self, folder, url, keystone_url, *, user, password, project, **api):
         self.folder = Path(folder)
@@ -44,7 +44,7 @@ class Forwarder:
         return self
 
     def post(self, measurements, tenant=None):
-        """The status of its answer: 200 when they are in its memory."""
+        """Return the status of the answer: 200 if the measurements are in the forwarder's memory."""
         connection = http.client.HTTPConnection("localhost", self.port, timeout=PATIENCE_SECONDS)
         try:
             envelopes = [{"measurement": each, "tenant_id": tenant} for each in measurements]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-api 11.0.0, unmodified, under gunicorn, in front of a real Kafka and InfluxDB."""
+"""The unmodified monasca-api 11.0.0 under gunicorn, with Kafka and InfluxDB."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 TOPIC = "metrics"
 PROJECT = "a-project"
 PUBLISHED_PIPELINE = "request_id auth api"
-# What Keystone's middleware puts there; most tests have a pipeline without it.
+# The headers that Keystone's middleware sets; most tests have a pipeline without the middleware.
 IDENTITY = {"X-Project-Id": PROJECT, "X-Roles": "monasca-user"}
 
 _CONFIGURATION = """\
@@ -54,7 +54,7 @@ paste.filter_factory = oslo_middleware.request_id:RequestId.factory
 
 
 class PublishedApi(ApiProcess):
-    """In a folder of its own, which is its home: there it looks for its configuration."""
+    """A process with its own home folder, in which it looks for its configuration."""
 
     def __init__(self, folder, configuration, *, pipeline="request_id api"):
         (self.port,) = ports.free_ports(1)
@@ -73,7 +73,7 @@ class PublishedApi(ApiProcess):
             )
 
     def kill(self):
-        """SIGKILL for all of its processes at once."""
+        """Send SIGKILL to all of its processes."""
         group = [self.process, *self.workers()]
         for each in group:
             each.send_signal(signal.SIGKILL)
@@ -82,7 +82,8 @@ class PublishedApi(ApiProcess):
 
 
 class PublishedApiCase(ProducerCase):
-    """``self.published_api()`` starts one. Its code names the topic of metrics, so tests share that of a cluster."""
+    """``self.published_api()`` starts an API. Its code contains the name of the metrics topic, so tests of a cluster
+    share this topic."""
 
     partitions = 2
     _prepared: ClassVar[list[KafkaCluster]] = []  # clusters that have the topic
@@ -105,6 +106,6 @@ class PublishedApiCase(ProducerCase):
         return self.start_published_api(**changes).wait_until_ready()
 
     def logged(self, prefix):
-        """What the log has of metrics whose names begin so: a list of envelopes."""
+        """Return the envelopes in the log whose metric names have this prefix."""
         envelopes = [json.loads(record.value) for record in self.log(TOPIC, self.partitions)]
         return [each for each in envelopes if each["metric"]["name"].startswith(prefix)]

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published services, unmodified from PyPI, each in an environment of its own with this checkout's monasca-common.
+"""Unmodified services from PyPI, each in its own environment with the monasca-common of this checkout.
 
-`environment` is all that a test needs::
+A test only needs `environment`::
 
     persister = environment("monasca-persister")
     subprocess.Popen([persister.program("monasca-persister"), "--config-file", path])
     subprocess.run([persister.python, "-c", "import monasca_persister"])
 
-What PyPI gives is installed once, and kept in the user's cache under its versions: pip resolves the service together
-with a wheel of the checkout. Over it lies a thin environment for each state of the checkout, which has that wheel
-alone; a test never runs the code of another checkout, or of an earlier state. ``python -m`` this module makes them all,
-or those that it is given.
+pip resolves the service together with a wheel of the checkout. The packages from PyPI are installed once, in an
+environment in the user's cache whose name depends on their versions. For each state of the checkout, a second
+environment on top of it contains only the wheel, so a test never runs the code of another checkout or of an earlier
+state. ``python -m`` with this module creates all environments, or the named ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SERVICES = {
     "monasca-api": "monasca-api[influxdb]==11.0.0",
     "monasca-agent": "monasca-agent==10.0.0",
 }
-# What a service imports and does not declare: it came with monasca-common 3.8.0, or is the operator's choice.
+# Undeclared imports of a service, which were installed with monasca-common 3.8.0 or are the operator's choice.
 _UNDECLARED = {
     "monasca-notification": ["Jinja2", "PyMySQL", "psycopg2-binary"],
     "monasca-api": ["PyMySQL", "gunicorn"],
@@ -45,20 +45,20 @@ _CHECKOUT = Path(__file__).parents[4]
 _PACKAGED = ("monasca_common", "LICENSE", "README.rst", "pyproject.toml", "requirements.txt", "setup.cfg", "setup.py")
 _OURS = "monasca-common"
 _OLD = "monasca-common==3.8.0"
-_HOME = Path.home()  # oslotest gives every test an empty one
-_SECONDS = 600  # for one installation; twice that for whoever waits for another's
+_HOME = Path.home()  # the real home, because oslotest gives every test an empty one
+_SECONDS = 600  # for one installation; a process that waits for another's installation waits twice as long
 _DAY_SECONDS = 24 * 3600
 _KEEP_SECONDS = {
     "wheel": _DAY_SECONDS,
     "over": _DAY_SECONDS,
     "packages": 30 * _DAY_SECONDS,
     "old": 30 * _DAY_SECONDS,
-}  # after the last use
+}  # age after the last use
 
 
 @dataclass(frozen=True)
 class Environment:
-    """``folder`` is a virtual environment without pip, over ``below``."""
+    """An environment of a service. ``folder``: a virtual environment without pip on top of ``below``."""
 
     folder: Path
 
@@ -67,7 +67,8 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def program(self, name: str) -> Path:
-        """A program by its name, such as ``monasca-persister``. Raises `FileNotFoundError` for an unknown one."""
+        """Return the path of a program, such as ``monasca-persister``. Raises `FileNotFoundError` for an unknown
+        program."""
         found = self.folder / "bin" / name
         if not found.exists():
             known = sorted(each.name for each in found.parent.iterdir())
@@ -76,27 +77,27 @@ class Environment:
 
     @property
     def below(self) -> Path:
-        """The environment with all packages but ours; it has pip."""
+        """Return the environment with pip and all packages except monasca-common."""
         link = self.folder / "below"
         return link.readlink() if link.is_symlink() else self.folder
 
     def pip_check(self) -> str:
-        """What ``pip check`` objects to; empty if nothing."""
+        """Return the errors of ``pip check``, or an empty string."""
         pip: list[str | Path] = [self.below / "bin" / "python", "-m", "pip", "--python", self.python, "check"]
         done = subprocess.run(pip, capture_output=True, text=True, timeout=_SECONDS)
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def environment(service: str) -> Environment:
-    """The environment of one of `SERVICES`, which is made if it is missing: a minute; later calls take no time.
+    """Return the environment of one of `SERVICES`. Creates it if it is missing, which takes a minute.
 
-    Raises `subprocess.CalledProcessError` when it cannot be made, and `TimeoutError` when another process, that is
-    making it, does not end.
+    Raises `subprocess.CalledProcessError` if it cannot be created, and `TimeoutError` if another process that creates
+    it does not finish.
     """
     wheel = _wheel()
     with _locked(service):
         below = _packages_of(service, wheel)
-        # Both keys: what lies below, and the wheel that lies over it.
+        # Both digests: of the environment below, and of the wheel on top of it.
         folder = _cache() / "-".join(["over", _after_dash(below.name), _after_dash(wheel.parent.name)])
         if not (folder / "complete").exists():
             _lay_over(folder, below, wheel)
@@ -107,7 +108,8 @@ def environment(service: str) -> Environment:
 
 
 def environment_of_old(service: str) -> Environment:
-    """The environment of one of `SERVICES` with the monasca-common that it was published for, and nothing of ours."""
+    """Return the environment of one of `SERVICES` with the old monasca-common that it requires, instead of this
+    checkout."""
     pins, requirement = _pins(), SERVICES[service]
     needed = [requirement, _OLD, *_UNDECLARED.get(service, [])]
     folder = _cache() / f"old-{service}-{_digest(pins, *needed, platform.python_version())}"
@@ -126,7 +128,7 @@ def environment_of_old(service: str) -> Environment:
 
 
 def _packages_of(service: str, wheel: Path) -> Path:
-    """The environment that has all of a service's packages but ours."""
+    """Return the environment with all packages of a service except monasca-common."""
     pins = _pins()
     requirement = SERVICES[service]
     needed = (_CHECKOUT / "requirements.txt").read_text(encoding="utf-8")
@@ -145,7 +147,7 @@ def _packages_of(service: str, wheel: Path) -> Path:
 
 
 def _wheel() -> Path:
-    """A wheel of the checkout, as it stands now and under the version that the tests run with."""
+    """Return a wheel of the checkout in its current state, with the version that the tests use."""
     folder = _cache() / f"wheel-{_key_of_checkout()}"
     with _locked("wheel"):
         if not (folder / "complete").exists():
@@ -157,7 +159,7 @@ def _wheel() -> Path:
                         shutil.copytree(found, Path(source, name), ignore=shutil.ignore_patterns("__pycache__"))
                     else:
                         shutil.copy(found, source)
-                # pbr packs what git knows, in a repository that no other process writes to.
+                # pbr packs the files that git tracks, so use a repository that no other process writes to.
                 _run("git", "init", "--quiet", source)
                 _run("git", "-C", source, "add", "--all")
                 named = {"PBR_VERSION": metadata.version(_OURS), "SKIP_WRITE_GIT_CHANGELOG": "1"}
@@ -180,7 +182,7 @@ def _lay_over(folder: Path, below: Path, wheel: Path) -> None:
     pip = (below / "bin" / "python", "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
     _run(*pip, "install", "--no-deps", "--no-index", wheel)
     for program in filter(Path.is_file, (below / "bin").iterdir()):
-        # Of programs pip writes the interpreter into the first line; python is a link, and activate no program.
+        # pip writes the interpreter into the first line of programs. python is a link, and activate is not a program.
         text = program.read_bytes()
         if bytes(below / "bin" / "python") in text.partition(b"import")[0] and not program.name.startswith("pip"):
             target = folder / "bin" / program.name
@@ -200,7 +202,7 @@ def _forget_old(kind: str, pattern: str) -> None:
 
 
 def _pins() -> str:
-    """The versions of upper-constraints.txt, where constraints.txt beside this file names no other."""
+    """Return the versions in upper-constraints.txt, overridden by constraints.txt in this folder."""
     own = Path(__file__).with_name("constraints.txt").read_text(encoding="utf-8").splitlines()
     named = {_name(line) for line in own}
     common = (_CHECKOUT / "upper-constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -234,7 +236,7 @@ def _cache() -> Path:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Alone among processes, and threads, in making what ``name`` says."""
+    """Hold the lock of ``name``, which excludes other processes and threads."""
     lock_file = _cache() / f"{name}.lock"
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 2 * _SECONDS
@@ -255,7 +257,7 @@ def _run(*command: str | Path, **variables: str) -> None:
     environ.pop("PYTHONPATH", None)
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environ)
     if done.returncode:
-        print(done.stdout, done.stderr, file=sys.stderr)  # noqa: T201 - the error says only that it failed
+        print(done.stdout, done.stderr, file=sys.stderr)  # noqa: T201 - the error contains only the exit status
         done.check_returncode()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands between a persister and InfluxDB, which keeps one point of two that are equal: counts what was written."""
+"""A relay between a persister and InfluxDB that counts writes, because InfluxDB stores equal points only once."""
 
 import collections
 import contextlib
@@ -17,7 +17,7 @@ class InfluxRelay:
 
     def __init__(self):
         self.writes: list[list[str]] = []
-        self._withheld = threading.Event()  # an answer is
+        self._withheld = threading.Event()  # set after an answer was withheld
         self._is_withholding = False
         self._is_refusing = False
         self._server = http_server(self._answer, keep_alive=True)
@@ -28,32 +28,32 @@ class InfluxRelay:
         return self._server.server_port
 
     def withhold_answers(self):
-        """From now on nobody hears that what it wrote is stored."""
+        """Withhold all answers to writes from now on."""
         self._is_withholding = True
 
     def has_withheld(self):
-        """Whether something was stored of which nobody has heard."""
+        """Return whether a write was stored whose answer was withheld."""
         return self._withheld.is_set()
 
     def refuse(self, *, refuse=True):
-        """Answer with 503, or no longer."""
+        """Start or stop answering with status 503."""
         self._is_refusing = refuse
 
     def answer(self):
-        """No longer withhold anything; what was, stays without an answer."""
+        """Stop withholding answers. Withheld answers are never sent."""
         self._is_withholding = False
         self._withheld.clear()
 
     def lines(self):
-        """How often each line was written."""
+        """Return the number of writes of each line."""
         return collections.Counter(line for write in list(self.writes) for line in write)
 
     def _answer(self, handler):
         answer = self._write(handler.path, handler.headers.get("Content-Type", "text/plain"), body_of(handler))
-        with contextlib.suppress(ConnectionError):  # whoever asked is killed
+        with contextlib.suppress(ConnectionError):  # the client was killed
             if answer is None:
                 handler.close_connection = True
-                handler.rfile.read(1)  # until whoever waits for it is gone
+                handler.rfile.read(1)  # until the waiting client is gone
                 return
             status, text = answer
             handler.send_response(status)
@@ -63,7 +63,7 @@ class InfluxRelay:
             handler.wfile.write(text)
 
     def _write(self, path, content_type, body):
-        """InfluxDB's status and answer; None if there is to be no answer."""
+        """Return InfluxDB's status and answer, or ``None`` to withhold the answer."""
         is_points = path.startswith("/write")
         if is_points and self._is_refusing:
             return 503, b'{"error":"away for a test"}'

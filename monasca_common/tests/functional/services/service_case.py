@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of published services share: a service as a process on a real Kafka, killed and started again."""
+"""The base of the tests of published services: a service as a process with Kafka, which is killed and started again."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 
 class ServiceProcess:
-    """A running service with the processes that it forks."""
+    """A running service including its forked processes."""
 
     def __init__(self, process, log):
         self.process = process
@@ -33,19 +33,19 @@ class ServiceProcess:
         return self.log.read_text(errors="replace")
 
     def kill(self):
-        """SIGKILL for all of its processes."""
+        """Send SIGKILL to all of its processes."""
         self.may_end = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_SECONDS)
 
     def terminate(self):
-        """The exit status after SIGTERM."""
+        """Send SIGTERM and return the exit status."""
         self.process.terminate()
         return self.wait_for_end()
 
     def wait_for_end(self):
-        """The exit status of one that ends by itself."""
+        """Wait for a service that ends by itself, and return its exit status."""
         self.may_end = True
         return self.process.wait(PATIENCE_SECONDS)
 
@@ -71,29 +71,29 @@ class ServiceCase(Waiting, base.BaseTestCase):
         self.group = f"group-{uuid.uuid4().hex[:12]}"
         self.producer = client_factory.get_kafka_producer(self.servers.split(","))
         self.addCleanup(self.producer.close, 5)
-        # They ask about the group, and never join it.
+        # These clients query the group and never join it.
         self._admin = confluent_kafka.admin.AdminClient(self.cluster.direct_options())
         self._reader = confluent_kafka.Consumer({**self.cluster.direct_options(), "group.id": self.group})
         self.addCleanup(self._reader.close)
 
     def publish(self, topic, messages):
-        """All of them, acknowledged."""
+        """Publish all messages and wait for their acknowledgements."""
         self.assertEqual(0, self.producer.publish(topic, list(messages), timeout=PATIENCE_SECONDS))
 
     def ends(self, topic):
-        """Where each partition's log ends."""
+        """Return the end of the log of each partition."""
         return {
             one.partition: self._reader.get_watermark_offsets(one, timeout=PATIENCE_SECONDS)[1]
             for one in self._partitions(topic)
         }
 
     def is_read(self, topic):
-        """Whether the group has committed all that there is, and was when the commits were asked for."""
+        """Return whether the group has committed all messages that existed when its commits were read."""
         committed = self._reader.committed(self._partitions(topic), timeout=PATIENCE_SECONDS)
         return self.ends(topic) == {one.partition: max(0, one.offset) for one in committed}
 
     def has_settled(self, members):
-        """Whether the group has so many members, and each knows what it is to read."""
+        """Return whether the group has this number of members and each has an assignment."""
         [asked] = self._admin.describe_consumer_groups([self.group], request_timeout=PATIENCE_SECONDS).values()
         group = asked.result(PATIENCE_SECONDS)
         return group.state is confluent_kafka.ConsumerGroupState.STABLE and len(group.members) == members
@@ -103,7 +103,7 @@ class ServiceCase(Waiting, base.BaseTestCase):
         return [confluent_kafka.TopicPartition(topic, number) for number in numbers]
 
     def start(self, program, configuration, name):
-        """The program with a file of this configuration; ``name`` is its log's."""
+        """Start the program with a file of this configuration. ``name``: the name of its log."""
         path = self.folder / f"{name}.conf"
         path.write_text(configuration, encoding="utf-8")
         log = self.folder / f"{name}.log"
@@ -119,7 +119,7 @@ class ServiceCase(Waiting, base.BaseTestCase):
         return running
 
     def wait_until(self, condition, what):
-        """Fails as soon as a service has ended that nobody has ended."""
+        """Wait until the condition is true. Fails if a service ends that the test did not stop."""
 
         def came_about():
             ended = [each.log.name for each in self.running if not each.may_end and each.process.poll() is not None]

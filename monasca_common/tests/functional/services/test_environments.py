@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environments that published services are tested in are what somebody gets who installs ours beside a service."""
+"""The environments of published services equal an installation of this package together with a service."""
 
 import subprocess
 from importlib import metadata
@@ -21,24 +21,24 @@ class EnvironmentTest(base.BaseTestCase):
     def assert_pip_agrees(self, service):
         self.assertEqual("", environments.environment(service).pip_check())
 
-    def test_pip_has_no_objection_to_the_persister_and_ours(self):
+    def test_pip_check_passes_for_the_persister_with_this_package(self):
         self.assert_pip_agrees("monasca-persister")
 
-    def test_pip_has_no_objection_to_the_notification_service_and_ours(self):
+    def test_pip_check_passes_for_the_notification_service_with_this_package(self):
         self.assert_pip_agrees("monasca-notification")
 
-    def test_pip_has_no_objection_to_the_api_and_ours(self):
+    def test_pip_check_passes_for_the_api_with_this_package(self):
         self.assert_pip_agrees("monasca-api")
 
-    def test_pip_has_no_objection_to_the_agent_and_ours(self):
+    def test_pip_check_passes_for_the_agent_with_this_package(self):
         self.assert_pip_agrees("monasca-agent")
 
-    def test_pip_objects_when_ours_is_missing(self):
+    def test_pip_check_fails_without_this_package(self):
         persister = environments.environment("monasca-persister")
         below = environments.Environment(persister.below)
         self.assertIn("monasca-common, which is not installed", below.pip_check())
 
-    def test_the_extra_for_services_has_what_the_notification_service_imports_and_does_not_name(self):
+    def test_the_services_extra_has_undeclared_imports_of_the_notification_service(self):
         extra = {
             each.partition(">")[0] for each in metadata.requires("monasca-common") if 'extra == "services"' in each
         }
@@ -63,7 +63,7 @@ class EnvironmentTest(base.BaseTestCase):
         self.assertEqual(metadata.version("monasca-common"), version)
         self.assertTrue(path.startswith(str(persister.folder)), path)
 
-    def test_an_unknown_program_is_refused_with_those_that_there_are(self):
+    def test_an_unknown_program_is_refused_with_the_known_ones(self):
         persister = environments.environment("monasca-persister")
         error = self.assertRaises(FileNotFoundError, persister.program, "monasca-perister")
         self.assertIn("monasca-persister", str(error))

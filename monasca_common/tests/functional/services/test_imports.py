@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a published service imports of monasca-common is there: read from the installed packages, not from a list.
+"""Everything that a published service imports from monasca-common exists.
 
-Their own tests are left out: no service runs them.
+The imports are read from the installed packages. The tests of these packages are excluded, because services do not run
+them.
 """
 
 import ast
@@ -15,7 +16,7 @@ from monasca_common.tests.periodic import periodic
 
 _SECONDS = 120
 
-# In the service's environment: {name: what is wrong with it}.
+# Runs in the service's environment, and prints the errors by imported name.
 _RESOLVE = """
 import importlib, importlib.metadata, json, sys
 
@@ -34,8 +35,8 @@ print(json.dumps({name: text for name, text in problems.items() if text}))
 
 
 def imported_names(source):
-    """Of monasca_common, as ``module`` or ``module:name``; within functions and ``try`` too, and attributes of modules
-    that are imported under a name, such as ``client.KafkaUnavailableError``."""
+    """Return the names imported from monasca_common, as ``module`` or ``module:name``. Includes imports within
+    functions and ``try``, and attributes of imported modules, such as ``client.KafkaUnavailableError``."""
     tree = ast.parse(source)
     found, modules = set(), {}
     for node in ast.walk(tree):
@@ -91,18 +92,18 @@ class ImportsTest(base.BaseTestCase):
         self.assertNotEqual(set(), names, f"no import is found in {len(paths)} files")
         self.assertEqual({}, self.problems(environment, names))
 
-    def test_what_is_not_there_would_be_found(self):
+    def test_missing_imports_are_detected(self):
         found = imported_names(_SAMPLE)
         self.assertEqual(_MISSING, self.problems(environments.environment("monasca-persister"), found).keys())
 
-    def test_all_that_the_persister_imports_is_there(self):
+    def test_all_imports_of_the_persister_exist(self):
         self.assert_imports_resolve("monasca-persister", "monasca_persister")
 
-    def test_all_that_the_notification_service_imports_is_there(self):
+    def test_all_imports_of_the_notification_service_exist(self):
         self.assert_imports_resolve("monasca-notification", "monasca_notification")
 
-    def test_all_that_the_api_imports_is_there(self):
+    def test_all_imports_of_the_api_exist(self):
         self.assert_imports_resolve("monasca-api", "monasca_api")
 
-    def test_all_that_the_agent_imports_is_there(self):
+    def test_all_imports_of_the_agent_exist(self):
         self.assert_imports_resolve("monasca-agent", "monasca_agent", "monasca_setup")

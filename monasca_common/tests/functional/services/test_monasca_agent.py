@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-agent 10.0.0 from PyPI over this library: what its forwarder flushed arrives in a real Kafka."""
+"""monasca-agent 10.0.0 from PyPI with this library: measurements that its forwarder flushes arrive in Kafka."""
 
 import json
 import re
@@ -41,7 +41,7 @@ print(json.dumps([refused, [each["measurement"]["name"] for each in gathered.flu
 
 @periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestForwarder(PublishedApiCase, ApiProcessCase):
-    """``self.bulk(letter)`` are as many measurements as it sends at once."""
+    """``self.bulk(letter)`` returns the number of measurements that the forwarder sends in one request."""
 
     @classmethod
     def setUpClass(cls):
@@ -66,7 +66,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         timeouts = {
             "write_timeout": PATIENCE_SECONDS,
             "keystone_timeout": PATIENCE_SECONDS,
-        }  # nothing is sent again on a busy machine
+        }  # so that nothing is sent twice on a busy machine
         forwarder = Forwarder(folder, url, self.keystone.url, **account, **timeouts)
         self.addCleanup(forwarder.kill)
         return forwarder.start()
@@ -84,12 +84,12 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         ]
 
     def counted(self):
-        """How often each metric is in the log."""
+        """Return how often each metric is in the log."""
         logged = (json.loads(record.value) for record in self.log(self.topic, self.partitions))
         return Counter(each["metric"]["name"] for each in logged if each["metric"]["name"].startswith(self.name))
 
     def wait_for(self, *bulks, times=1):
-        """Until each measurement is in the log so often, or more often."""
+        """Wait until each measurement is in the log at least this number of times."""
         wanted = {each["name"] for bulk in bulks for each in bulk}
         self.wait_until(lambda: wanted <= {name for name, count in self.counted().items() if count >= times})
 
@@ -114,12 +114,12 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         self.assertEqual(sent, sorted((each["metric"] for each in logged), key=lambda metric: metric["timestamp"]))
         self.assertEqual({self.project}, {each["meta"]["tenantId"] for each in logged})
 
-    def test_what_it_flushed_is_in_the_log_after_it_is_killed(self):
+    def test_flushed_measurements_are_in_the_log_after_a_kill(self):
         forwarder = self.forwarder(self.api())
         flushed, in_memory, later = self.bulk("a"), self.bulk("b", BATCH - 1), self.bulk("c")
         self.assertEqual(200, forwarder.post(flushed))
         self.wait_for(flushed)
-        # It answers for what is in its memory alone, where fewer than a batch stay for three seconds.
+        # Its answer covers only its memory, in which less than a batch stays for three seconds.
         self.assertEqual(200, forwarder.post(in_memory))
         forwarder.kill()
         forwarder.start()
@@ -130,7 +130,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
             self.assertEqual({1}, set(counted.values()))
         self.assertLessEqual({each["name"] for each in flushed + later}, set(counted))
 
-    def test_it_keeps_what_an_api_that_is_gone_does_not_take(self):
+    def test_measurements_are_kept_while_the_api_is_unavailable(self):
         text = self.configuration()
         api = self.start_api(text).wait_until_ready()
         forwarder = self.forwarder(api)
@@ -143,13 +143,13 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         again = self.start_api(text.replace("{port}", str(api.port)))
         again.port = api.port
         again.wait_until_ready()
-        # What is kept goes out behind the next that is taken.
+        # Kept measurements are sent after the next ones that it accepts.
         forwarder.post(after)
         self.wait_for(before, gone, after)
         with each_once():
             self.assertEqual({1}, set(self.counted().values()))
 
-    def test_it_sends_again_what_is_stored_and_not_confirmed_in_time(self):
+    def test_stored_measurements_without_a_timely_answer_are_sent_again(self):
         forwarder = self.forwarder(self.api(api=["publish_timeout_seconds = 1"]))
         before, twice, after = (self.bulk(letter) for letter in "abc")
         forwarder.post(before)
@@ -165,7 +165,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
 
 @periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestAggregator(base.BaseTestCase):
-    def test_it_refuses_what_breaks_a_rule_as_before(self):
+    def test_violations_are_refused_as_before(self):
         good, hostname = "cpu.idle_perc", {"hostname": "a-host"}
         tried = [
             (good, 1.5, hostname, {"why": "x"}),
@@ -210,7 +210,7 @@ class TestKafkaCheck(ProducerCase):
         self.assertEqual({f"{group} {topic}": 4}, self.lags({group: [topic], uuid.uuid4().hex: ["no-such-topic"]}))
 
     def lags(self, groups):
-        """What the collector's command prints, group and topic -> lag."""
+        """Return the lags that the collector's command prints, by group and topic."""
         folder = Path(self.useFixture(fixtures.TempDir(tempfile.gettempdir())).path)
         instance = {"kafka_connect_str": self.cluster.bootstrap_servers, "consumer_groups": groups}
         (folder / "agent.yaml").write_text(json.dumps({"Main": {"hostname": "a-host"}}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-api 11.0.0 from PyPI over this library: what it answers, against what a real Kafka and InfluxDB have."""
+"""monasca-api 11.0.0 from PyPI with this library: its answers compared with the contents of Kafka and InfluxDB."""
 
 import http.client
 import itertools
@@ -25,7 +25,7 @@ from monasca_common.tests.functional.storage import influxdb_case
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
-_PROMISED_AFTER_SECONDS = 1.9  # a publish waits 2 s; then the API answers 204 for what is still on its way
+_PROMISED_AFTER_SECONDS = 1.9  # a publish waits 2 s; then the API returns 204 even if messages are unacknowledged
 
 _PERSISTER = """\
 [kafka]
@@ -71,7 +71,7 @@ class TestPosting(PublishedApiCase):
         return Counter(envelope["metric"]["name"] for envelope in self.logged(self.name))
 
     def wait_for(self, count):
-        """Until the log has so many: on a busy machine some are still on their way when it answers."""
+        """Wait until the log has this number of messages: on a busy machine, some arrive after the answer."""
         self.wait_until(lambda: len(self.counted()) >= count, f"{count} in the log")
 
     def test_accepted_messages_are_in_the_log_unchanged(self):
@@ -162,7 +162,8 @@ class TestHealthCheck(PublishedApiCase):
 
 @periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestBrokerGone(PublishedApiCase):
-    """While Kafka is gone it answers 204 for as much as its queue takes, and delivers that when Kafka is back."""
+    """While Kafka is down, the API returns 204 until its queue is full, and delivers the queue after Kafka has
+    restarted."""
 
     def test_an_unavailable_broker_at_the_start_and_during_posts_is_tolerated(self):
         name = f"t{uuid.uuid4().hex[:8]}"
@@ -233,7 +234,7 @@ class TestKilled(PublishedApiCase):
 
 @periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestReadingFromInfluxdb(PublishedApiCase):
-    # Another cluster than that of the tests above, which post thousands of names.
+    # A different cluster, because the tests above post thousands of names.
     cluster_settings = {}  # noqa: RUF012
 
     def test_measurements_are_read_from_influxdb(self):

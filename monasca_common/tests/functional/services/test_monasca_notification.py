@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-notification 9.0.0, as published, notifies of what comes through this library, whoever is killed.
+"""The published monasca-notification 9.0.0 with this library notifies of each alarm, even if processes are killed.
 
-It posts, writes that it has posted to a topic, and then commits: killed in between it posts once more, and never
-otherwise. What could not be posted goes to a topic of its own, and is tried again half a minute later.
+It posts, writes a record of the post to a topic, and then commits. If it is killed in between, it posts once more, and
+never otherwise. Failed posts are written to another topic and retried half a minute later.
 """
 
 import time
@@ -44,9 +44,9 @@ database = {database}
 enable = false
 """
 
-# What the service reads of monasca-api's database; whoever hears of all alarms here, and an alarm that stands. Its
-# driver for PostgreSQL gives an id where psycopg2 wants a list of parameters: ids of one character are both. (The one
-# for SQLAlchemy does not start, and MySQL's needs a MySQL.)
+# The tables of monasca-api's database that the service reads: a receiver of all alarms, and an active alarm. Its
+# PostgreSQL driver passes an id where psycopg2 expects a list of parameters; ids of one character work as both. (Its
+# SQLAlchemy driver does not start, and its MySQL driver needs MySQL.)
 _STATEMENTS = (
     "CREATE TABLE notification_method_type (name text PRIMARY KEY)",
     "CREATE TABLE notification_method (id text PRIMARY KEY, type text, name text, address text, period integer)",
@@ -81,7 +81,7 @@ class MonascaNotificationTest(ServiceCase):
         return receiver
 
     def database(self, receiver, period):
-        """One from which a service knows of this receiver, that it posts to again after ``period`` seconds."""
+        """Return a database with this receiver, which the service notifies again after ``period`` seconds."""
         if receiver not in self.databases:
             name = make_url(self.server.create_database()).database
             self.addCleanup(self.server.execute, f'DROP DATABASE "{name}" WITH (FORCE)')
@@ -110,11 +110,12 @@ class MonascaNotificationTest(ServiceCase):
         now_ms = time.time_ns() // 1_000_000
         self.publish(self.topic, [envelopes.alarm(number, now_ms=now_ms) for number in numbers])
 
-    # Whoever waits for a silent receiver keeps a rebalance waiting. So a receiver falls silent only in a group that has
-    # settled: the processors, and of each service the engine that retries; the periodic one joins when it has a topic.
+    # A process that waits for a silent receiver delays a rebalance. So receivers become silent only after the group is
+    # stable: it consists of the processors and the retry engine of each service; the periodic engine joins when its
+    # topic exists.
 
     def flow_until(self, condition, what):
-        """More and more alarms, until it comes about."""
+        """Publish alarms until the condition is true."""
 
         def flowing():
             self.publish_alarms(range(self.published, self.published + 8))
@@ -124,11 +125,11 @@ class MonascaNotificationTest(ServiceCase):
         self.wait_until(flowing, what)
 
     def alarms(self, status):
-        """How often each was answered with this status, by whichever receiver."""
+        """Return how often each alarm was answered with this status by any receiver."""
         return sum((receiver.alarms(status) for receiver in self.receivers), Counter())
 
     def wait_for(self, numbers):
-        """Until each was answered with success, and all is committed."""
+        """Wait until each alarm was answered with success and all messages are committed."""
         wanted = {f"alarm-{number}" for number in numbers}
         self.wait_until(lambda: self.alarms(200).keys() == wanted, f"{len(wanted)} notifications")
         self.wait_until(lambda: self.is_read(self.topic), "the commit of all")
@@ -145,7 +146,7 @@ class MonascaNotificationTest(ServiceCase):
         self.assertEqual(100, self.sent())
         self.assertEqual(0, service.terminate())
 
-    def test_killed_between_post_and_commit_it_posts_these_again_and_loses_nothing(self):
+    def test_a_kill_between_post_and_commit_repeats_posts_without_loss(self):
         service = self.start_service(processors=2)
         self.wait_until(lambda: self.has_settled(2 + 1), "the processors' and the retry engine's place in the group")
         self.flow_until(lambda: len(self.receiver.posts) >= 20, "twenty notifications")
@@ -159,7 +160,7 @@ class MonascaNotificationTest(ServiceCase):
             self.assertEqual({1}, set(self.receiver.alarms(200).values()))
         self.assertEqual(2, self.receiver.alarms(None).total())
 
-    def test_of_two_members_one_is_killed_and_one_is_added(self):
+    def test_one_of_two_members_is_killed_and_another_is_added(self):
         second, third = self.add_receiver(), self.add_receiver()
         first_service = self.start_service(self.receiver)
         self.start_service(second)
@@ -175,7 +176,7 @@ class MonascaNotificationTest(ServiceCase):
             self.assertEqual({1}, set(self.alarms(200).values()))
         self.assertEqual(1, self.alarms(None).total())
 
-    def test_what_a_failing_receiver_refused_comes_later_whoever_was_killed_meanwhile(self):
+    def test_refused_notifications_are_retried_even_after_a_kill(self):
         self.receiver.status = 500
         self.publish_alarms(range(30))
         service = self.start_service()
@@ -190,8 +191,8 @@ class MonascaNotificationTest(ServiceCase):
             self.assertEqual({1}, set(self.receiver.alarms(200).values()))
         self.assertEqual(self.receiver.alarms(200).keys(), self.receiver.alarms(500).keys())
 
-    def test_a_receiver_slower_than_the_session_costs_no_partition(self):
-        self.receiver.slow_seconds = {"alarm-0": 12}  # a session is ten
+    def test_a_receiver_slower_than_the_session_loses_no_partition(self):
+        self.receiver.slow_seconds = {"alarm-0": 12}  # longer than a session, which is ten seconds
         self.publish_alarms(range(20))
         self.start_service()
         self.wait_for(range(20))
@@ -205,11 +206,11 @@ class MonascaNotificationTest(ServiceCase):
         self.start_service(period=1)
         self.wait_until(lambda: self.receiver.alarms(200).total() >= 4, "repeated notifications")
         self.server.execute("UPDATE alarm SET state = 'OK'", database=self.databases[self.receiver])
-        # While the alarm stands, there is always one that is not committed; of the last one nobody hears.
+        # While the alarm is active, there is always an uncommitted message; the last one is not notified.
         self.wait_until(lambda: self.is_read(f"{self.topic}-periodic"), "the end of the notifications")
         self.assertEqual(self.receiver.alarms(200).total(), sum(self.ends(f"{self.topic}-periodic").values()))
 
-    def test_a_broker_that_is_away_at_its_start_is_waited_for(self):
+    def test_the_service_start_waits_for_an_unavailable_broker(self):
         self.publish_alarms(range(10))
         [node] = self.cluster.nodes
         node.kill()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-persister 9.0.0, as published, stores in InfluxDB what comes through this library, whoever is killed.
+"""The published monasca-persister 9.0.0 with this library stores every metric in InfluxDB, even if processes are
+killed.
 
-It writes a batch, and then commits it: a point is written again when it was killed in between, and never otherwise.
+It writes a batch and then commits it. A point is written again only if the persister is killed in between.
 """
 
 import shutil
@@ -55,7 +56,7 @@ class PersisterServiceCase(ServiceCase):
     def setUp(self):
         super().setUp()
         if shutil.which("influxd") is None:
-            print(_MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
             self.skipTest(_MISSING)
         self.topic = self.fixture.topic(2)
         self.alarm_topic = f"{self.topic}-alarms"
@@ -87,7 +88,7 @@ class PersisterServiceCase(ServiceCase):
         self.publish(self.topic, [envelopes.metric(number, time_ms=self.base_ms) for number in numbers])
 
     def stored(self, series="cpu.percent"):
-        """The numbers of the points that InfluxDB has."""
+        """Return the numbers of the points in InfluxDB."""
         try:
             found = influxdb_case.server().query(f'SELECT * FROM "{series}"', self.database)
         except RuntimeError as error:
@@ -106,7 +107,7 @@ class PersisterServiceCase(ServiceCase):
         self.wait_until(lambda: self.stored(series) == wanted, what)
 
     def flow_until(self, condition, what):
-        """More and more metrics, until it comes about."""
+        """Publish metrics until the condition is true."""
 
         def flowing():
             self.publish_metrics(range(self.published, self.published + 60))
@@ -125,7 +126,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         persister = self.start_persister(relay, has_alarms=True)
         self.wait_for(range(2000))
         self.wait_for(range(70), "alarm_state_history")
-        self.assertEqual(0, persister.terminate())  # what InfluxDB has stored, it has also answered then
+        self.assertEqual(0, persister.terminate())  # by then, InfluxDB has also answered all writes that it stored
         with each_once():
             self.assertEqual({1}, set(relay.lines().values()))
         with each_once():
@@ -203,7 +204,7 @@ class MonascaPersisterTest(PersisterServiceCase):
 
 
 @periodic("test_published_messages_are_stored_once is the smoke test of published services")
-class GoingOverAndBackTest(PersisterServiceCase):
+class LibraryMigrationTest(PersisterServiceCase):
     def test_migration_from_the_old_library_and_back(self):
         relay, old = self.relay(), environment_of_old(self.service)
         for number, environment in enumerate((old, None, old)):
