@@ -7,12 +7,14 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common.kafka import MessagingError
+from monasca_common.kafka.errors import RegistryUnavailable
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus, members_health
 
 TP = TopicPartition("metrics", 0)
 DATABASE, KAFKA = MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA
+REGISTRY = MemberState.WAITING_FOR_REGISTRY
 
 
 class MemberHealthCase(base.BaseTestCase):
@@ -67,6 +69,19 @@ class StatusTest(MemberHealthCase):
         self.assertEqual((DATABASE, "still away", since), self.reported("state", "reason", "since_ms"))
         self.health.waits(DATABASE, "")
         self.assertEqual((MemberState.RUNNING, ""), self.reported("state", "reason"))
+
+    def test_a_member_waits_for_the_registry_until_no_partition_does(self):
+        parts = [SimpleNamespace(topic_partition=TopicPartition("metrics", n), start_offset=0) for n in range(3)]
+        self.health.after_poll(SimpleNamespace(partitions=parts))
+        for part in parts[:2]:
+            self.health.after_handle(part, 1, RegistryUnavailable("no registry", 1.0))
+        self.health.after_handle(parts[2], 1, None)
+        self.health.after_handle(parts[0], 2, None)
+        self.assertEqual((REGISTRY, "no registry"), self.reported("state", "reason"))
+        self.health.after_revoke([parts[1].topic_partition])
+        self.assertEqual((MemberState.RUNNING, ""), self.reported("state", "reason"))
+        self.health.after_handle(parts[1], 3, RegistryUnavailable("no registry", 1.0))
+        self.assertEqual(MemberState.RUNNING, self.status().state)
 
     def test_the_database_is_reported_before_kafka(self):
         self.health.waits(KAFKA, "no broker")

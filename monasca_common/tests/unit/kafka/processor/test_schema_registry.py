@@ -23,6 +23,7 @@ class SchemaRegistryTest(RegistryCase, ProcessorCase):
     def handle(self, part):
         self.seen += part.values
 
+    # Rule 17
     def test_nothing_is_dead_lettered_while_the_registry_is_unavailable(self):
         health = MemberHealth(MemberStatus("readings"), SystemClock())
         health.begin()

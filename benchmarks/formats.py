@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Print what one value costs in each format, and its size: ``python -m benchmarks.formats``. It needs no broker.
+
+The rounds of all formats take turns. A ratio is the median of the comparisons with ``msgspec`` in the same round.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField
+from confluent_kafka.serialization import SerializationContext as ConfluentContext
+from oslo_config import cfg
+
+from benchmarks.envelopes import values
+from monasca_common.kafka import SerializationContext, load_serializer
+from monasca_common.kafka.config.schema_registry import REGISTRY_GROUP
+from monasca_common.kafka.testing import MemoryRegistry
+
+_VALUES, _ROUNDS = 2_000, 15
+_TOPIC = "metrics"
+_TEXTS = {"type": "map", "values": "string"}
+_METRIC = [("name", "string"), ("dimensions", _TEXTS), ("timestamp", "long"), ("value", "double")]
+_FIELDS = [{"name": name, "type": kind} for name, kind in _METRIC]
+_FIELDS.append({"name": "value_meta", "type": ["null", _TEXTS]})
+_SCHEMA = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "metric", "type": {"type": "record", "name": "Metric", "fields": _FIELDS}},
+        {"name": "meta", "type": _TEXTS},
+        {"name": "creation_time", "type": "long"},
+    ],
+}
+_JSON_SCHEMA = {
+    "title": "Envelope",
+    "type": "object",
+    "required": ["metric"],
+    "properties": {"metric": {"type": "object"}},
+}
+
+Pair = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
+
+
+def main() -> None:
+    plain = [json.loads(text) for _, text, _ in values(_VALUES)]
+    with MemoryRegistry() as registry, tempfile.TemporaryDirectory() as folder:
+        formats = _formats(registry.url, Path(folder))
+        written = {name: [encode(value) for value in plain] for name, (encode, _) in formats.items()}
+        for name, (_, decode) in formats.items():
+            assert [decode(value) for value in written[name]] == plain, name
+        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in formats}
+        for _ in range(_ROUNDS):
+            for name, (encode, decode) in formats.items():
+                costs[name].append((_seconds(encode, plain), _seconds(decode, written[name])))
+    print(f"{'format':<20} {'encode us':>10} {'ratio':>7} {'decode us':>10} {'ratio':>7} {'bytes':>7} {'zlib':>6}")
+    for name, rounds in costs.items():
+        cells = [f"{name:<20}"]
+        for side in (0, 1):
+            cells.append(f"{statistics.median(each[side] for each in rounds) * 1e6:>10.2f}")
+            ratios = [ours[side] / peer[side] for ours, peer in zip(rounds, costs["msgspec"], strict=True)]
+            cells.append(f"{statistics.median(ratios):>7.1f}")
+        size = sum(map(len, written[name])) / _VALUES
+        print(*cells, f"{size:>7.0f}", f"{len(zlib.compress(b''.join(written[name]), 1)) / _VALUES:>6.0f}")
+
+
+def _formats(url: str, folder: Path) -> dict[str, Pair]:
+    conf = cfg.ConfigOpts()
+    conf([], default_config_files=[])
+    REGISTRY_GROUP.register(conf)
+    for name, value in (("url", url), ("subject_name_strategy", "topic"), ("auto_register", True)):
+        conf.set_override(name, value, group=REGISTRY_GROUP.name)
+    context = SerializationContext(_TOPIC)
+    ours: dict[str, Pair] = {}
+    for name, schema in (("avro", _SCHEMA), ("json-schema", _JSON_SCHEMA)):
+        path = folder / name
+        path.write_text(json.dumps(schema))
+        topic = SerializationContext(f"{_TOPIC}-{name}")
+        conf.set_override("schema_files", [f"{topic.topic}={path}"], group=REGISTRY_GROUP.name)
+        serializer: Any = load_serializer(name, conf=conf)
+        ours[name] = (
+            lambda value, dumps=serializer.dumps, at=topic: dumps(value, at),
+            lambda value, loads=serializer.loads, at=topic: loads(value, at),
+        )
+    client = SchemaRegistryClient({"url": url})
+    theirs = ConfluentContext(context.topic, MessageField.VALUE)
+    serialize, deserialize = AvroSerializer(client, json.dumps(_SCHEMA)), AvroDeserializer(client)
+    checked = load_serializer("json")
+    return {
+        "msgspec": (msgspec.json.encode, msgspec.json.decode),
+        "json": (checked.dumps, checked.loads),
+        **ours,
+        "confluent avro": (lambda value: serialize(value, theirs), lambda value: deserialize(value, theirs)),
+    }
+
+
+def _seconds(function: Callable[[Any], Any], items: Sequence[Any]) -> float:
+    """Return the time for each item."""
+    start = time.perf_counter()
+    for item in items:
+        function(item)
+    return (time.perf_counter() - start) / len(items)
+
+
+if __name__ == "__main__":
+    main()
