@@ -21,6 +21,7 @@ from monasca_common.api.problems import Problem, bad_request, conflict, not_foun
 from monasca_common.api.settings import ApiSettings
 from monasca_common.models import json_text
 from monasca_common.models.errors import NotJson
+from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.errors import NotSupported
 
 Document = TypeVar("Document")
@@ -29,12 +30,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsContext:
-    """Dependencies of the alarm resources. ``database``: ``None`` if not configured. ``now``: seconds."""
+    """Dependencies of the alarm resources. ``database``: ``None`` if not configured. ``now``: seconds.
+    ``transitions``: writes transitions in Avro."""
 
     settings: ApiSettings
     database: AlarmsDatabase | None
     now: Callable[[], float]
     keys: AddressKeys = PLAIN
+    transitions: EnvelopeWriter | None = None
 
     def now_ms(self) -> int:
         return int(self.now() * 1000)

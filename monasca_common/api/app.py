@@ -93,8 +93,10 @@ def make_app(
     max_series = settings.max_series_per_tenant
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
     publishing = Publishing(producers, settings)
-    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, _writers(settings))
-    _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys))
+    writers = _writers(settings)
+    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, writers)
+    transitions = writers.get(settings.alarm_transitions_topic)
+    _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys, transitions))
     own_metrics = ApiMetrics(producers)
     if settings.status.port is None:
         app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
@@ -123,6 +125,7 @@ def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
         "metrics": (settings.metrics_format, settings.metrics_topic),
         "logs": (settings.logs_format, settings.logs_topic),
         "events": (settings.events_format, settings.events_topic),
+        "transitions": (settings.transitions_format, settings.alarm_transitions_topic),
     }
     return {
         topic: EnvelopeWriter(settings.registry, kind, topic)

@@ -22,13 +22,13 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, registry_settings
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime.envelopes import FORMATS
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 API_GROUP = "api"
 CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # environment variable for a server that is not started by our command
 
 _KIB, _MIB = 1024, 1024 * 1024
-_FORMATS = {"json": None, "avro": "with a schema id; needs [schema_registry] url"}
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -135,9 +135,12 @@ class ApiSettings:
         unset="the value of metrics_topic followed by .dlq",
         help="The topic to which invalid metrics are sent with invalid_metrics=drop.",
     )
-    metrics_format: str = option("json", choices=_FORMATS, help="The format of the messages of metrics.")
-    logs_format: str = option("json", choices=_FORMATS, help="The format of the messages of logs.")
-    events_format: str = option("json", choices=_FORMATS, help="The format of the messages of events.")
+    metrics_format: str = option("json", choices=FORMATS, help="The format of the messages of metrics.")
+    logs_format: str = option("json", choices=FORMATS, help="The format of the messages of logs.")
+    events_format: str = option("json", choices=FORMATS, help="The format of the messages of events.")
+    transitions_format: str = option(
+        "json", choices=FORMATS, help="The format of the messages of alarm transitions set by clients."
+    )
     alarm_transitions_topic: str = option(
         "alarm-state-transitions",
         old_names=("kafka.alarm_state_transitions_topic",),
@@ -188,7 +191,7 @@ def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
     read = GroupReader(conf, _API)
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)
-    formats = {read[f"{kind}_format"] for kind in ("metrics", "logs", "events")}
+    formats = {read[f"{kind}_format"] for kind in ("metrics", "logs", "events", "transitions")}
     settings = read.settings(
         ApiSettings,
         status=read.settings(StatusSettings),

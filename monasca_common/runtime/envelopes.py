@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Values = Sequence[bytes | None]
 
+FORMATS = {"json": None, "avro": "with a schema id; needs [schema_registry] url"}
 _MAGIC = b"\0"  # no JSON text begins with it
 _ID_END = 5
 

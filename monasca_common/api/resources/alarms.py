@@ -26,7 +26,7 @@ from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.query import Query, iso
 from monasca_common.api.resources.alarm_definitions import PATH as DEFINITIONS
 from monasca_common.kafka import Record
-from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.errors import MessagingError, RegistryUnavailable
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.reader import Reader, StoredTransition
 
@@ -118,7 +118,13 @@ class Alarm:
             pending = database.read(lambda connection: outbox.waiting(connection, _MAX_PUBLISHED, alarm_id))
             if not pending:
                 return  # another process has published the message
-            records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in pending]
+            values = [each.value for each in pending]
+            if self._context.transitions is not None:
+                values = self._context.transitions.values(values)
+            records = [
+                Record(value, key=each.key.encode(), message_id=each.message_id)
+                for each, value in zip(pending, values, strict=True)
+            ]
             (report,) = self._publishing.attempt(TopicMessages(topic, records), keyed=True)
             undelivered = (*report.failed, *report.unknown)
             if undelivered:
@@ -126,7 +132,7 @@ class Alarm:
             left = {delivery.index for delivery in undelivered}
             acknowledged = [each for index, each in enumerate(pending) if index not in left]
             database.write(lambda connection: outbox.clear(connection, acknowledged))
-        except (Problem, StorageError, MessagingError) as error:
+        except (Problem, StorageError, MessagingError, RegistryUnavailable) as error:
             reason = error.description if isinstance(error, Problem) else error
             LOG.warning("an alarm transition stays in the outbox: %s", reason)
 

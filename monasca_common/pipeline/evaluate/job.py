@@ -23,6 +23,7 @@ from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.rejected import dead_letter_topic
 from monasca_common.pipeline.spark.session import spark_session
+from monasca_common.runtime.envelopes import EnvelopeWriter
 
 
 class EvaluateJob(Job):
@@ -46,7 +47,10 @@ class EvaluateJob(Job):
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(audited(stream.producer, audit)))
             gauges = EvaluationMetrics(stream.connection, stream.name)
-            publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
+            writer = None
+            if settings.transitions_format == "avro" and stream.registry is not None:
+                writer = EnvelopeWriter(stream.registry, "transitions", settings.alarm_transitions_topic)
+            publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic, writer)
             watched = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges.registry, publisher.lost))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = stack.enter_context(spark_session(self._spark, "monasca-evaluate"))

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from monasca_common.alarms.settings import database_settings
 from monasca_common.kafka.config import OptionGroup, declared, made_of, option, options_of, with_defaults
 from monasca_common.pipeline.settings import BatchLimits, StreamGroup, StreamSettings
+from monasca_common.runtime.envelopes import FORMATS
 
 EVALUATE_GROUP = "pipeline_evaluate"
 
@@ -26,6 +27,7 @@ class EvaluateSettings:
             default="alarm-state-transitions", help="The topic to which transitions of alarms are published."
         )
     )
+    transitions_format: str = option("json", choices=FORMATS, help="The format of the messages of transitions.")
     delay_seconds: int = option(
         30,
         minimum=0,
@@ -67,6 +69,8 @@ def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
     """Return the settings of the job ``evaluate``. Raises `ConfigurationError`, `NoAlarmsDatabase`."""
     connection = database_settings(conf).connection
     read, stream = _EVALUATE.settings(conf, connection)
+    if read["transitions_format"] == "avro" and stream.registry is None:
+        raise read.error("transitions_format", "is avro: set url in group [schema_registry], or write json")
     if len(stream.consumer.topics) > 1:
         raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
     return read.settings(

@@ -23,12 +23,13 @@ from monasca_common.alarms.outbox import Unpublished
 from monasca_common.alarms.partials import readings_text
 from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
 from monasca_common.kafka import KafkaProducer, Record
-from monasca_common.kafka.errors import MessageTooLarge
+from monasca_common.kafka.errors import MessageTooLarge, RegistryUnavailable, SchemaRefused
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among
 from monasca_common.pipeline.evaluate.gauges import EVALUATE, lost_transitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
@@ -224,10 +225,14 @@ class TransitionPublisher:
     """Publishes the outbox of alarms: the transitions of passes, and those that a crash of the API left. The outbox is
     cleared after Kafka's acknowledgement; after a crash in between, the same messages have the same ids."""
 
-    def __init__(self, offset_store: OffsetStore, producer: KafkaProducer, topic: str) -> None:
+    def __init__(
+        self, offset_store: OffsetStore, producer: KafkaProducer, topic: str, writer: EnvelopeWriter | None = None
+    ) -> None:
+        """``writer``: writes messages in Avro. ``None``: they are in JSON."""
         self._offset_store = offset_store
         self._producer = producer
         self._topic = topic
+        self._writer = writer
         self.lost = lost_transitions()
 
     def publish(self) -> int:
@@ -254,7 +259,16 @@ class TransitionPublisher:
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
         """Return the acknowledged rows, and those that Kafka never accepts, which would block others."""
-        records = [Record(row.value, key=row.key.encode(), message_id=row.message_id) for row in rows]
+        values = [row.value for row in rows]
+        try:
+            values = values if self._writer is None else self._writer.values(values)
+        except (RegistryUnavailable, SchemaRefused) as error:
+            LOG.warning("%d transitions of alarms stay in the outbox: %s", len(rows), error)
+            return [], []
+        records = [
+            Record(value, key=row.key.encode(), message_id=row.message_id)
+            for row, value in zip(rows, values, strict=True)
+        ]
         report = self._producer.publish(self._topic, records)
         left: dict[int, Exception | None] = {
             delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)

@@ -35,10 +35,13 @@ from monasca_common.alarms.partials import (
     sums_text,
     window_start_ms,
 )
-from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS
+from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS, AlarmChange
 from monasca_common.kafka import failpoints
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.kafka.testing import MemoryRegistry
+from monasca_common.models import avro
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
 from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark
@@ -46,6 +49,7 @@ from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.passes import PassRunner
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState, Scan
+from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
 from monasca_common.tests.unit.alarms.strategies import text_of
@@ -601,6 +605,25 @@ class PassesContract:
         self.runner(alarms).run(scan(0, 2000))
         self.assertEqual(1, self.publish(RecordingProducer([1])))
         self.assertEqual([alarms.ids[1]], [row.key for row in self.rows(tables.alarm_outbox)])
+
+    def test_transitions_in_avro_wait_for_the_schema_registry(self):
+        alarms = self.alarms()
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.runner(alarms).run(scan(0, 2000))
+        (row,) = self.rows(tables.alarm_outbox)
+        registry, producer = self.useFixture(MemoryRegistry()), RecordingProducer()
+        schemas = SchemaRegistrySettings(url=registry.url, auto_register=True)
+        writer = EnvelopeWriter(schemas, avro.TRANSITIONS, "transitions")
+        publisher = TransitionPublisher(self.offset_store, producer, "transitions", writer)
+        registry.stop()
+        self.assertEqual((0, 1), (publisher.publish(), len(self.rows(tables.alarm_outbox))))
+        registry.start()
+        published = 0
+        while not published:  # until the back-off has passed
+            published = publisher.publish()
+        self.assertEqual((1, []), (published, self.rows(tables.alarm_outbox)))
+        (((*_, value),),) = producer.bulks
+        self.assertEqual(AlarmChange.read(row.value), AlarmChange.read(EnvelopeReader(schemas).text(value)))
 
     def test_a_message_larger_than_the_topic_takes_is_counted_and_does_not_hold_back_others(self):
         alarms = self.alarms(count=2)
