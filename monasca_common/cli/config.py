@@ -50,6 +50,7 @@ _EXTRAS = {
     "notification": "notification",
     "persister": "persister",
     "pipeline": "spark",
+    "sink": "persister",
 }
 _MISSPELT = 0.85  # the similarity of two names, from 0 to 1
 _LOGGERS = ("monasca_common", "oslo_config")
@@ -165,6 +166,15 @@ def _persister(conf: cfg.ConfigOpts) -> None:
     worker_specs(settings, open_storage(settings.storage))
 
 
+def _sink(conf: cfg.ConfigOpts) -> None:
+    from monasca_common.sink.service import decoders, open_sink_storage  # needs an extra
+    from monasca_common.sink.settings import sink_settings
+
+    settings = sink_settings(conf)
+    open_sink_storage(settings)
+    decoders(settings.tables, conf)
+
+
 def _aggregate(conf: cfg.ConfigOpts) -> None:
     stream = aggregate_settings(conf).stream
     open_storage(StorageSettings(dialect_of(stream.connection), stream.connection))
@@ -208,6 +218,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
         ),
         "persister": (_persister, start_check_settings),
         "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate, start_check_settings),
+        "sink": (_sink, start_check_settings),
     }
 )
 

@@ -29,11 +29,12 @@ from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_sett
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, EvaluateSettings, evaluate_settings
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, replay_settings
 from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
+from monasca_common.sink.settings import SINK_GROUP, sink_settings
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
 SERVICES = ("api", "persister", "pipeline", "lag")
 # Services that many installations do not run; configuration files do not need to configure them.
-ON_REQUEST = ("notification",)
+ON_REQUEST = ("notification", "sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
         "--service",
         action="append",
         choices=(*SERVICES, *ON_REQUEST),
-        help="a service of the configuration; can be repeated (default: all except notification)",
+        help="a service of the configuration; can be repeated (default: all except notification and sink)",
     )
 
 
@@ -87,6 +88,8 @@ def databases(service: str, conf: cfg.ConfigOpts) -> list[StorageSettings]:
         return [storage_settings(conf)] if has_database(conf) else []
     if service == "persister":
         return [persister_settings(conf).storage]
+    if service == "sink":
+        return [sink_settings(conf).storage]
     if service == "lag":
         return []
     if service == "notification":
@@ -150,6 +153,10 @@ def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     yield from _read_by(settings.consumer, CHANGES_GROUP)
 
 
+def _of_sink(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    yield from _read_by(sink_settings(conf).consumer, SINK_GROUP)
+
+
 def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     yield ServiceTopic(lag_settings(conf).topic, KAFKA_GROUP, is_compacted=True)
 
@@ -188,6 +195,7 @@ _TOPICS: Mapping[str, Callable[[cfg.ConfigOpts], Iterator[ServiceTopic]]] = Mapp
         "persister": _of_persister,
         "pipeline": _of_pipeline,
         "notification": _of_notification,
+        "sink": _of_sink,
         "lag": _of_lag,
         "audit": _of_audit_service,
         "audit counter": _of_audit_counter,

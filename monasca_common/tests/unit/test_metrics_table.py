@@ -42,6 +42,8 @@ from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import declare_health
 from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
+from monasca_common.sink import service
+from monasca_common.sink.table_writer import Applied
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Written
 
@@ -130,6 +132,14 @@ def persister():
     return generate_latest(WorkersMetrics(PREFIX, board).registry)
 
 
+def sink():
+    members = [MemberStatus("sink-0", state=state, lag={"orders/0": 1}) for state in MemberState]
+    worker = WorkerMetrics(service.PREFIX, ["sink-0"], service.OUTCOMES)
+    worker.wrote("sink-0", Applied(stored=1), 0.1)
+    board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
+    return generate_latest(WorkersMetrics(service.PREFIX, board).registry)
+
+
 def job_of_the_pipeline():
     job = JobMetrics("evaluate")
     with tempfile.TemporaryDirectory() as folder:
@@ -157,6 +167,7 @@ SERVED = {
     "mirror": mirror,
     "notification": notification,
     "persister": persister,
+    "sink": sink,
     "pipeline": job_of_the_pipeline,
     "service": every_service,
 }

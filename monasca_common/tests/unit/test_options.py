@@ -50,6 +50,7 @@ from monasca_common.pipeline.settings import (
     StreamSettings,
 )
 from monasca_common.runtime.settings import StatusSettings
+from monasca_common.sink.settings import SinkSettings
 from monasca_common.storage.legacy import OldInfluxdb, OldRepositories
 from monasca_common.storage.settings import StorageSettings
 
@@ -79,6 +80,7 @@ DECLARING = (
     GroupSettings,
     GroupSwitch,
     PersisterSettings,
+    SinkSettings,
     ArchiveSettings,
     ReplaySettings,
     AggregateSettings,

@@ -71,9 +71,10 @@ _WITHOUT_KEY = {
 
 
 class PersisterProcess:
-    """The running command. ``url``: of its status."""
+    """The running command. ``url``: of its status. ``service``: its name."""
 
-    def __init__(self, process, port, log):
+    def __init__(self, process, port, log, service):
+        self.service = service
         self.process = process
         self.pid = process.pid
         self.url = f"http://127.0.0.1:{port}"
@@ -98,8 +99,8 @@ class PersisterProcess:
         except OSError:
             return False
 
-    def worker(self, name="metrics-0"):
-        return self.status().get(name, {})
+    def worker(self, name=None):
+        return self.status().get(name or {"persister": "metrics-0"}.get(self.service, f"{self.service}-0"), {})
 
     def counter(self, name, **labels):
         """Return the sum over all workers; 0 without an answer."""
@@ -112,7 +113,7 @@ class PersisterProcess:
         return sum(
             float(line.rpartition(" ")[2])
             for line in lines
-            if line.startswith(f"monasca_persister_{name}{{") and all(each in line for each in wanted)
+            if line.startswith(f"monasca_{self.service}_{name}{{") and all(each in line for each in wanted)
         )
 
     def terminate(self):
@@ -131,6 +132,7 @@ class PersisterProcess:
 class PersisterCase(Waiting, base.BaseTestCase):
     cluster_settings: ClassVar[dict[str, Any]] = {}
     database = "sqlite"
+    command: ClassVar[tuple[str, ...]] = ("persister",)
     own_server = False  # a server that the test may kill
     session_seconds = 30.0  # a busy machine must not expire a session
 
@@ -234,39 +236,44 @@ class PersisterCase(Waiting, base.BaseTestCase):
         that group. ``others``: further groups. ``crashes``: a seed, and the number of workers that die."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
-        configuration.write_text(
-            _CONFIGURATION.format(
-                servers=self.servers,
-                driver=self.database,
-                url=self.url,
-                port=port,
-                topic=self.topic,
-                group=self.group,
-                batch_size=batch_size,
-                session=self.session_seconds,
-                metrics=metrics,
-                others=others,
-            )
-        )
+        configuration.write_text(self.configured(port, batch_size=batch_size, metrics=metrics, others=others))
         facts = {"fail_points": fail_points, "mutants": list(mutants)}
         if crashes is not None:
             facts["crashes"] = crashes
         if owns:
-            facts["owns"] = [self.topic, PARTITIONS]
+            facts["owns"] = self.topics()
         return self.spawn(name, configuration, port, facts)
+
+    def configured(self, port, *, batch_size, metrics, others):
+        return _CONFIGURATION.format(
+            servers=self.servers,
+            driver=self.database,
+            url=self.url,
+            port=port,
+            topic=self.topic,
+            group=self.group,
+            batch_size=batch_size,
+            session=self.session_seconds,
+            metrics=metrics,
+            others=others,
+        )
+
+    def topics(self):
+        """Return each topic with its number of partitions."""
+        return [[self.topic, PARTITIONS]]
 
     def spawn(self, name, configuration, port, facts):
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", persister_program.__name__, json.dumps(facts)]
         with log.open("a") as output:
             process = subprocess.Popen(
-                [*command, "persister", "--config-file", str(configuration)],
+                [*command, *self.command, "--config-file", str(configuration)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
-        running = PersisterProcess(process, port, log)
+        running = PersisterProcess(process, port, log, self.command[0])
         self.addCleanup(process.stdin.close)
         self.addCleanup(running.kill)
         attach_file(self, name, log)

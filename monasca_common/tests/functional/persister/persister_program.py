@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The persister's command for crash tests: ``python -m … '<json>' persister --config-file F``.
+"""The persister's or sink's command for crash tests: ``python -m … '<json>' persister --config-file F``.
 
 ``fail_points`` are armed in the first worker processes and not in those that replace them; ``crashes`` arms every one,
 each at a place drawn by lot, until so many have died. ``mutants`` take guarantees away; since each of them is covered
@@ -20,14 +20,13 @@ import cotyledon
 from monasca_common.cli import main as cli
 from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.persister import handler, service
+from monasca_common.persister import handler
 from monasca_common.runtime import member, member_health, status_board, workers
-from monasca_common.storage import fence, row_keys
+from monasca_common.storage import batch_handler, fence, row_keys
 from monasca_common.storage.start_offsets import StartOffsets
 
 CRASH_POINTS = (
     "processor.after_poll",
-    "persister.before_write",
     "storage.in_transaction",
     "storage.after_commit",
     "processor.after_handle",
@@ -48,6 +47,7 @@ def patch(owner, name, value):
 def no_fence():
     """Rows are written regardless of the stored offset."""
     patch(fence, "first_to_store", lambda claim, rows, stored: 0)
+    patch(fence, "first_new", lambda claim, stored: claim.start)
 
 
 def trusts_kafkas_offsets():
@@ -60,14 +60,14 @@ def trusts_kafkas_offsets():
 
 def commits_to_kafka_first():
     """Commits to Kafka before the database."""
-    write = handler.RowsHandler._write
+    claimed = batch_handler.BatchHandler._claim
 
-    def written(rows_handler, part, rows):
-        result = rows_handler._starts._consumer.commit({part.topic_partition: part.next_offset}, 5.0)
+    def committed(any_handler, partition, start, end):
+        result = any_handler._starts._consumer.commit({partition: end}, 5.0)
         assert all(each.committed for each in result.values())
-        write(rows_handler, part, rows)
+        return claimed(any_handler, partition, start, end)
 
-    patch(handler.RowsHandler, "_write", written)
+    patch(batch_handler.BatchHandler, "_claim", committed)
 
 
 def drops_a_batch_on_an_error():
@@ -84,7 +84,7 @@ def drops_a_batch_on_an_error():
 
 def forgets_dead_letters():
     """The stored offset does not advance past dead letters."""
-    patch(handler.RowsHandler, "accounted", lambda rows_handler, partition, start, end: None)
+    patch(batch_handler.BatchHandler, "accounted", lambda rows_handler, partition, start, end: None)
 
 
 def keys_rows_by_their_times():
@@ -92,44 +92,45 @@ def keys_rows_by_their_times():
 
 
 def dies_at_once():
-    patch(service.PersisterWorker, "run", lambda worker: worker._stopping.wait(worker._rest_seconds) or os._exit(1))
+    patch(workers.Worker, "run", lambda worker: worker._stopping.wait(worker._rest_seconds) or os._exit(1))
 
 
-def owns_everything(topic, partitions):
+def owns_everything(*topics):
     """Reads all partitions regardless of the group."""
-    everything = [TopicPartition(topic, number) for number in range(partitions)]
+    everything = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
     patch(member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
 
 
 def arms_the_first_workers_only(text):
-    made = service.PersisterWorker.__init__
+    made = workers.Worker.__init__
 
     def making(worker, worker_id, plan, *arguments):
         if not any(status.restarts for status in plan.board.members()):
             failpoints.arm_from(text)
         made(worker, worker_id, plan, *arguments)
 
-    patch(service.PersisterWorker, "__init__", making)
+    patch(workers.Worker, "__init__", making)
 
 
 def arms_every_worker(seed, count):
     """Kill each of the first ``count`` workers at a random fail point and pass; they are replaced immediately."""
     patch(workers.Respawns, "rest_seconds", lambda respawns, slot: 0.0)
     patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
-    made = service.PersisterWorker.__init__
+    made = workers.Worker.__init__
 
     def making(worker, worker_id, plan, *arguments):
         died = sum(status.restarts for status in plan.board.members())
         if died < count:
             lot = random.Random(f"{seed}/{died}")
-            point = lot.choice(CRASH_POINTS)
+            before_write = f"{plan.service}.before_write"
+            point = lot.choice((before_write, *CRASH_POINTS))
             rare = point in _RARE_POINTS
             # End the worker if it does not pass the fail point, as without a rebalance.
-            failpoints.arm("persister.before_write", f"kill@{100 if rare else 30}")
+            failpoints.arm(before_write, f"kill@{100 if rare else 30}")
             failpoints.arm(point, f"kill@{1 if rare else lot.randint(1, 12)}")
         made(worker, worker_id, plan, *arguments)
 
-    patch(service.PersisterWorker, "__init__", making)
+    patch(workers.Worker, "__init__", making)
 
 
 def end_with_the_test():

@@ -48,6 +48,9 @@ _CONFIGURED = {
     "schema list": ((), "monasca-common[avro]"),
     "schema register": (("s", "f.avsc"), "monasca-common[avro]"),
     "schema show": (("s",), "monasca-common[avro]"),
+    "sink check": ((), "monasca-common[persister]"),
+    "sink plan": ((), "monasca-common[persister]"),
+    "sink run": ((), "monasca-common[persister]"),
     "pipeline run": (("aggregate",), "monasca-common[spark]"),
     "pipeline status": ((), "monasca-common[spark]"),
 }

@@ -116,7 +116,8 @@ class EveryServiceTest(ConfigurationTestCase):
     def test_each_service_is_checked_at_its_start(self):
         commands = [each.load() for each in importlib.metadata.entry_points(group="monasca_common.cli")]
         checked = {each.checked for each in commands if isinstance(each, type) and issubclass(each, ServiceCommand)}
-        self.assertEqual({"audit", "audit counter", "dashboard", "lag", "mirror", "notification", "persister"}, checked)
+        monitoring = {"audit", "audit counter", "dashboard", "lag", "mirror"}
+        self.assertEqual(monitoring | {"notification", "persister", "sink"}, checked)
 
     def test_the_topics_of_monitoring_services_are_those_of_their_figures(self):
         conf = self.with_kafka(audit="topic = reports")

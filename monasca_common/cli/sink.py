@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common sink run | plan | check``: stores the messages of any topic as rows of users' tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+
+from cliff.lister import Lister
+from oslo_config import cfg
+
+from monasca_common.cli.command import MonascaCommand, add_execute, positive
+from monasca_common.cli.service_command import ServiceCommand
+from monasca_common.kafka import Message, TopicPartition, plugins
+from monasca_common.operations.log_reading import LogReader
+from monasca_common.sink.settings import SinkSettings, sink_settings
+from monasca_common.storage.errors import StorageError
+
+
+class SinkRun(ServiceCommand):
+    """Run the sink until SIGTERM: store the messages of the topics in the mapping file as rows, each once.
+
+    The options are in [sink], [storage], [database] and [kafka]. SIGHUP reads them and the mapping file again. For
+    example:
+    monasca-common sink run --config-file /etc/monasca/sink.conf
+    """
+
+    extra = "persister"
+    checked = "sink"
+    reported = (*ServiceCommand.reported, StorageError)
+
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
+        from monasca_common.sink import service
+
+        return service.run
+
+
+class _SinkComparison(MonascaCommand, Lister):
+    """Compares the mapping file with the tables, and with the latest messages of the topics."""
+
+    extra = "persister"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--sample",
+            type=positive,
+            default=100,
+            metavar="N",
+            help="the number of latest messages of each partition to decode (default: %(default)s)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
+        from monasca_common.sink.service import decoders, open_sink_storage
+        from monasca_common.sink.table_plan import sample_findings, table_steps
+
+        conf = self.read(parsed_args)
+        settings = sink_settings(conf)
+        open_sink_storage(settings)
+        executes = getattr(parsed_args, "execute", False)
+        steps = table_steps(settings.storage, settings.tables, execute=executes)
+        rows = [(step.table, step.finding, step.statement or "refused") for step in steps]
+        self._status = int(self.fails(rows))
+        for topic, decoder in decoders(settings.tables, conf).items():
+            found = sample_findings(decoder, list(self._sampled(settings, topic, parsed_args.sample)))
+            self._status |= int(any(place.startswith(f"{topic}/") for place, _ in found))
+            rows += [(place, finding, "dead letter" if "/" in place else "") for place, finding in found]
+        return ("place", "finding", "action"), rows
+
+    def fails(self, rows: Sequence[tuple[str, str, str]]) -> bool:
+        """Return whether these differences of tables are errors."""
+        return bool(rows)
+
+    def _sampled(self, settings: SinkSettings, topic: str, count: int) -> Iterator[Message]:
+        admin = plugins.open_admin(settings.consumer.connection)
+        partitions = [TopicPartition(topic, number) for number in range(admin.partition_counts()[topic])]
+        firsts, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
+        starts = {each: max(firsts[each], ends[each] - count) for each in partitions}
+        return LogReader(settings.consumer.connection).messages(starts, ends)
+
+
+class SinkPlanList(_SinkComparison):
+    """Show how tables differ from the mapping file, with the statements that create tables and add nullable columns.
+
+    Refused differences need another mapping or a change by hand; then --execute changes nothing, and the exit status is
+    1. Messages of the sample that would become dead letters are shown too. For example:
+    monasca-common sink plan --config-file /etc/monasca/sink.conf --execute
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_execute(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
+        columns, rows = super().take_action(parsed_args)
+        self.note_dry_run(parsed_args)
+        return columns, rows
+
+    def fails(self, rows: Sequence[tuple[str, str, str]]) -> bool:
+        return any(action == "refused" for _, _, action in rows)
+
+
+class SinkCheck(_SinkComparison):
+    """Compare the mapping file, the tables and the latest messages; change nothing.
+
+    The exit status is 1 if a table differs, or if a message of the sample would become a dead letter. For example:
+    monasca-common sink check --config-file /etc/monasca/sink.conf --sample 1000
+    """

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handler of the sink: it stores one batch of one partition in all tables of its topic, in one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from monasca_common.kafka.errors import Poison
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import PartitionBatch, TopicPartition
+from monasca_common.sink.decoder import Faults, TableChanges, TopicDecoder, joined_changes
+from monasca_common.sink.table_writer import Applied, TablesWriter, note_refused
+from monasca_common.storage.base import Claim
+from monasca_common.storage.batch_handler import BatchHandler
+from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.parts import PartSize
+from monasca_common.storage.sql.writer import SqlWriter
+
+Changes = Sequence[TableChanges]
+
+
+class SinkHandler(BatchHandler):
+    """A `Processor`'s handler, which raises the errors of `BatchHandler`. ``applied``: called with the result and the
+    seconds of each transaction.
+
+    A message with elements that cannot be stored becomes a dead letter. Its other elements are kept in memory until the
+    dead letter is acknowledged, and stored by the transaction that moves the offset over the message.
+    """
+
+    def __init__(
+        self,
+        decoders: Mapping[str, TopicDecoder],
+        tables: Mapping[str, TablesWriter],
+        applied: Callable[[Applied, float], None],
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self._decoders = decoders
+        self._tables = tables
+        self._applied = applied
+        self._size = PartSize()
+        self._siblings: dict[TopicPartition, dict[int, Changes]] = defaultdict(dict)
+
+    def __call__(self, part: PartitionBatch) -> None:
+        partition, faults = part.topic_partition, Faults()
+        changes: Changes = self._decoders[partition.topic].decode(part, faults)
+        claim = self._claim(partition, part.start_offset, part.next_offset)
+        with self._translated(partition), self._writers.writer() as writer:
+            assert isinstance(writer, SqlWriter)
+            try:
+                if not faults.reasons:
+                    self._store(writer, claim, part.offsets, changes)
+                    return
+                reasons = self._tables[partition.topic].trial(writer, claim, changes)
+            except RowsRefused as error:
+                reasons = error.reasons
+        note_refused(faults, changes, reasons)
+        self._keep_siblings(partition, changes, faults)
+        positions = {offset: position for position, offset in enumerate(part.offsets)}
+        texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}
+        raise Poison(f"{len(texts)} messages cannot be stored", reasons=texts)
+
+    def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
+        if not any(start <= offset < end for offset in self._siblings[partition]):
+            super().accounted(partition, start, end)
+            return
+        with self._translated(partition), self._writers.writer() as writer:
+            self._store(writer, self._claim(partition, start, end), (), self._decoders[partition.topic].nothing)
+
+    def _keep_siblings(self, partition: TopicPartition, changes: Changes, faults: Faults) -> None:
+        kept = [each.without(faults.refused) for each in changes]
+        for offset in faults.reasons:
+            self._siblings[partition][offset] = [each.between(offset, offset + 1) for each in kept]
+
+    def _store(self, writer: Any, claim: Claim, offsets: Sequence[int], changes: Changes) -> None:
+        """Store the changes, and kept siblings, in parts that the database completes within its time-outs."""
+        siblings = self._siblings[claim.topic_partition]
+        for offset, kept in siblings.items():
+            if claim.start <= offset < claim.end:
+                changes = joined_changes(changes, kept)
+        most, whole = self._size.most_rows, claim
+        for end in (*(offsets[most::most] if most else ()), claim.end):
+            part = replace(claim, end=end)
+            chosen = changes if part == whole else [each.between(part.start, end) for each in changes]
+            count, began = min(len(offsets), most or len(offsets)), time.monotonic()
+            fail_point("sink.before_write")
+            try:
+                applied = self._tables[claim.topic].write(writer, part, chosen)
+            except TooMuchAtOnce as error:
+                if self._size.too_much(count, time.monotonic() - began):
+                    raise
+                raise StorageUnavailable(f"a single message is too much for the database now: {error}") from error
+            self._size.worked(count, time.monotonic() - began)
+            self._stored()
+            self._applied(applied, time.monotonic() - began)
+            claim = replace(claim, start=end)
+        for offset in [offset for offset in siblings if offset < claim.end]:
+            del siblings[offset]

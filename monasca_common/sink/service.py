@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sink's processes, with the signals of the persister: SIGTERM drains and ends them, SIGHUP reads the configuration
+and the mapping file again, and SIGINT ends them immediately."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from oslo_config import cfg
+from prometheus_client import CollectorRegistry
+
+from monasca_common.audit.reader_audit import audit_tap
+from monasca_common.kafka import DeadLetters, MessagingError, Processor, entry_point, load_serializer
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.runtime import shown_url, started, stopped
+from monasca_common.runtime.member import DATABASE_RETRY, Member
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
+from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
+from monasca_common.sink.decoder import TopicDecoder
+from monasca_common.sink.handler import SinkHandler
+from monasca_common.sink.mapping import TableMapping
+from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
+from monasca_common.sink.table_plan import misfit
+from monasca_common.sink.table_writer import TablesWriter
+from monasca_common.storage.base import Capability, Storage
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.plugins import check_storage, open_storage
+from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.writer_pool import WriterPool
+
+LOG = logging.getLogger(__name__)
+
+MESSAGE_TYPES = "monasca_common.sink.message_types"
+PREFIX = "monasca_sink"
+OUTCOMES = ("stored", "repeated", "replaced", "deleted", "skipped")
+DATABASES = ("sqlite", "postgresql")
+_MAX_CONSECUTIVE_DEAD_LETTERS = 10_000  # of one partition: then its mapping is probably wrong
+
+
+def decoders(tables: Sequence[TableMapping], conf: cfg.ConfigOpts) -> dict[str, TopicDecoder]:
+    """Return the decoder of each topic. Raises `ConfigurationError` for a serializer that is unknown or refused."""
+
+    def load(table: TableMapping, which: Literal["key", "value"]) -> Serializer:
+        if which == "key":
+            return load_serializer(table.key_serializer, conf=conf)
+        option = f"message_type of [{table.name}] in mapping_file"
+        kind = None if table.message_type is None else entry_point(MESSAGE_TYPES, table.message_type, option=option)
+        return load_serializer(table.serializer, conf=conf, type=kind)
+
+    by_topic = defaultdict(list)
+    for table in tables:
+        by_topic[table.topic].append(table)
+    return {topic: TopicDecoder(each, load) for topic, each in by_topic.items()}
+
+
+class SinkMember(Member):
+    """Stores the messages that one consumer reads."""
+
+    expected = (MessagingError, StorageError)
+
+    def __init__(
+        self,
+        settings: SinkSettings,
+        storage: Storage,
+        by_topic: Mapping[str, TopicDecoder],
+        metrics: WorkerMetrics,
+        status: MemberStatus,
+    ) -> None:
+        tap = audit_tap(settings.audit, "database", settings.consumer.group_id)
+        super().__init__(status.name, settings.consumer, settings.producer, tap=tap, status=status)
+        self._sink = settings
+        self._storage = storage
+        self._decoders = by_topic
+        self._metrics = metrics
+
+    def open(self, stack: contextlib.ExitStack) -> Processor:
+        writers = WriterPool(self._storage)
+        stack.callback(writers.close)
+        fail = partial(self.fail, stack)
+        starts = StartOffsets(writers, self.health, fail)
+        consumer, producer, hooks = self.open_clients(stack, starts.positions)
+        starts.attach(consumer)
+        dialect = self._sink.storage.driver
+        handler = SinkHandler(
+            self._decoders,
+            {
+                topic: TablesWriter(each.tables, dialect, partial(misfit, self._sink.storage, each.tables))
+                for topic, each in self._decoders.items()
+            },
+            partial(self._metrics.wrote, self.name),
+            group=consumer.settings.group_id,
+            writers=writers,
+            starts=starts,
+            health=self.health,
+            fail=fail,
+        )
+        return Processor(
+            consumer,
+            handler,
+            producer=producer,
+            retry=DATABASE_RETRY,
+            dead_letters=DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS),
+            threads=self._sink.threads,
+            max_wait_seconds=consumer.settings.max_wait_time_seconds,
+            accounted=handler.accounted,
+            hooks=hooks,
+        )
+
+
+class SinkPlan(WorkersPlan):
+    """The settings, the storage and the decoders."""
+
+    service = "sink"
+    settings: SinkSettings
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        check_storage(self.storage)
+        names = [[f"{SINK_GROUP}-{number}"] for number in range(self.settings.num_processors)]
+        self.open_board(names, self.settings.status)
+
+    def read(self, conf: cfg.ConfigOpts) -> None:
+        settings = sink_settings(conf)
+        storage, by_topic = open_sink_storage(settings), decoders(settings.tables, conf)
+        if settings.num_processors != getattr(self, "settings", settings).num_processors:
+            raise ConfigurationError(f"num_processors in group [{SINK_GROUP}] is changed: restart the sink")
+        self.settings, self.storage, self.decoders = settings, storage, by_topic
+
+    def consumers(self) -> Sequence[ConsumerSettings]:
+        return (self.settings.consumer,)
+
+    def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
+        metrics, settings = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES), self.settings
+        instance = settings.consumer.group_instance_id
+        if instance is not None and settings.num_processors > 1:
+            own = replace(settings.consumer, group_instance_id=f"{instance}-{slot}")
+            settings = replace(settings, consumer=own)
+        members = [SinkMember(settings, self.storage, self.decoders, metrics, status) for status in statuses]
+        return members, metrics.registry
+
+
+def open_sink_storage(settings: SinkSettings) -> Storage:
+    """Raises `ConfigurationError` for a database that the sink does not support."""
+    driver = settings.storage.driver
+    if driver not in DATABASES:
+        raise ConfigurationError(f"driver in group [storage] is {driver!r}: a sink writes to {' or '.join(DATABASES)}")
+    storage = open_storage(settings.storage)
+    if settings.num_processors > 1 and Capability.MANY_WRITERS not in storage.capabilities:
+        raise ConfigurationError(
+            f"num_processors in group [{SINK_GROUP}] is {settings.num_processors}, but storage driver {driver!r} "
+            "permits one writing process: set it to 1, whose threads share the work, or use postgresql"
+        )
+    return storage
+
+
+class SinkWorker(Worker):
+    """A process with one member."""
+
+    name = "sink"
+
+
+def run(conf: cfg.ConfigOpts) -> None:
+    """Run the sink, and end the process, with status 0 after SIGTERM.
+
+    Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
+    """
+    plan = SinkPlan(conf)
+    consumer = plan.settings.consumer
+    LOG.info(
+        "%s",
+        started(
+            "sink",
+            reads=f"{','.join(consumer.topics)} as {consumer.group_id}",
+            from_brokers=consumer.connection.bootstrap_servers,
+            into_database=shown_url(plan.settings.storage.connection),
+            status_at=plan.settings.status.address,
+        ),
+    )
+    try:
+        run_workers(plan, SinkWorker, plan.settings.num_processors)
+    finally:
+        dead_letters = sum(member.dead_letters for member in plan.board.members())
+        LOG.info("%s", stopped("sink", rows_stored=rows_stored(plan.board), dead_letters=dead_letters))

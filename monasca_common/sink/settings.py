@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a sink: frozen, declared here as the options of ``[sink]``, which also has those of a consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from oslo_config import cfg
+
+from monasca_common.audit.settings import AuditSettings, audit_settings
+from monasca_common.kafka.config import (
+    KAFKA_GROUP,
+    GroupReader,
+    OptionGroup,
+    consumer_settings,
+    declared,
+    group_of,
+    made_of,
+    option,
+    options_of,
+    producer_settings,
+    register,
+)
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.sink.mapping import TableMapping, read_mapping
+from monasca_common.storage.settings import StorageSettings, storage_settings
+
+SINK_GROUP = "sink"
+# Those of the persister, for the same reasons.
+_DEFAULTS_OF_KAFKA = {
+    "batch_size": 20_000,
+    "buffer_bytes": 128 * 1024 * 1024,
+    "max_wait_time_seconds": 0.1,
+    "stop_timeout_seconds": 5.0,
+}
+_SESSION_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """``producer``: of dead letters, with the brokers of the consumer. ``audit``: ``None`` disables audit reports."""
+
+    mapping_file: str | None = field(
+        metadata=declared(
+            help="The mapping file: which table receives which parts of a topic's messages. Required.",
+        )
+    )
+    num_processors: int = option(
+        1,
+        minimum=1,
+        maximum=256,
+        unit="processes",
+        help="How many processes share the partitions. Too small: the sink falls behind. More than partitions: "
+        "processes are idle. A database with one writing process, such as sqlite, requires 1.",
+    )
+    threads: int = option(
+        2,
+        minimum=1,
+        maximum=64,
+        unit="threads",
+        help="How many partitions one process handles concurrently. Each thread has its own connection. Too small: the "
+        "process waits for the database. Too large: the database runs out of connections.",
+    )
+    tables: tuple[TableMapping, ...] = ()
+    consumer: ConsumerSettings = field(kw_only=True)
+    producer: ProducerSettings = field(kw_only=True)
+    storage: StorageSettings = field(kw_only=True)
+    audit: AuditSettings | None = field(default=None, kw_only=True)
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+
+
+_CONSUMER = tuple(each for each in group_of(SINK_GROUP).options if each.name != "topic")
+_SINK = OptionGroup(SINK_GROUP, (*options_of(SinkSettings), *_CONSUMER))
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """Return the group with its options, for oslo.config's generator of sample files."""
+    return [_SINK.listed()]
+
+
+def sink_settings(conf: cfg.ConfigOpts) -> SinkSettings:
+    """Return the settings of a sink; register all options that it reads. Raises `ConfigurationError`."""
+    read = GroupReader(conf, _SINK)
+    for name, default in _DEFAULTS_OF_KAFKA.items():
+        conf.set_default(name, default, group=KAFKA_GROUP)
+    if read["mapping_file"] is None:
+        raise read.error("mapping_file", "is not set: name the file that maps topics to tables")
+    tables = read_mapping(Path(read["mapping_file"]))
+    topics = tuple(dict.fromkeys(table.topic for table in tables))
+    register(conf, SINK_GROUP)
+    location = conf.get_location("topic", SINK_GROUP)
+    if location is not None and location.location is cfg.Locations.user:
+        raise read.error("topic", "has no effect, because the mapping file names the topics: remove it")
+    conf.set_default("topic", list(topics), group=SINK_GROUP)
+    conf.set_default("group_id", "sink", group=SINK_GROUP)
+    consumer = consumer_settings(conf, SINK_GROUP)
+    if consumer.group_protocol == "classic" and consumer.session_timeout_seconds is None:
+        quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
+        consumer = replace(consumer, session_timeout_seconds=quick)
+    audit = audit_settings(conf)
+    return read.settings(
+        SinkSettings,
+        tables=tables,
+        consumer=consumer,
+        producer=replace(producer_settings(conf, SINK_GROUP), transactional_id=None),
+        storage=storage_settings(conf),
+        audit=audit if audit.enabled else None,
+        status=read.settings(StatusSettings),
+    )

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes changes of users' tables in the transaction that stores their offset. Every identifier is quoted.
+
+PostgreSQL: rows are copied, directly while all keys are new, otherwise through a temporary table. SQLite: one statement
+for each row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.sink.decoder import Faults, Row, TableChanges, TableRows
+from monasca_common.sink.mapping import Mode, TableMapping
+from monasca_common.storage.base import Claim
+from monasca_common.storage.errors import RowsRefused, StorageUnavailable
+from monasca_common.storage.refusal import find_refused
+from monasca_common.storage.sql.writer import SqlWriter
+
+#: The dialects, without the escapes of statements that have parameters.
+_DIALECTS: Mapping[str, Any] = {"postgresql": postgresql.dialect(paramstyle="named"), "sqlite": sqlite.dialect()}  # type: ignore[no-untyped-call]
+_STAGED, _STAGED_KEYS = "sink_staged_{}", "sink_staged_keys_{}"
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_PLAN = "run `monasca-common sink plan`"
+
+
+#: The type of a new column, and the types of existing ones that can store it.
+SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] = {
+    "text": (sa.Text(), (sa.String,)),
+    "integer": (sa.BigInteger(), (sa.Integer,)),
+    "double": (sa.Double(), (sa.Float,)),
+    "boolean": (sa.Boolean(), (sa.Boolean,)),
+    "numeric": (sa.Numeric().with_variant(sa.Text(), "sqlite"), (sa.Numeric, sa.String)),  # SQLite would round it
+    "timestamp": (sa.DateTime(timezone=True), (sa.DateTime,)),
+    "json": (sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), (sa.JSON, sa.String)),
+    "bytes": (sa.LargeBinary(), (sa.LargeBinary,)),
+}
+
+
+class _KeyTaken(Exception):
+    """A row that was copied as if its key were new exists."""
+
+
+class _RowRefused(Exception):
+    """The database refuses a row, for the reason in the text."""
+
+
+class _Undone(Exception):
+    """Ends a trial, whose transaction is rolled back."""
+
+
+class Applied(NamedTuple):
+    """The outcomes of the rows of a transaction. ``repeated``: an earlier row with their key is kept. ``replaced``: a
+    later row of the same batch has their key. ``deleted``: existing rows. ``skipped``: stored before."""
+
+    stored: int = 0
+    repeated: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    skipped: int = 0
+
+
+def sql_table(mapping: TableMapping) -> sa.Table:
+    """Return the table of a mapping. Quoting its names prevents that a mapping file injects statements."""
+    columns = [
+        sa.Column(
+            sa.sql.quoted_name(each.name, quote=True),
+            SQL_TYPES[each.type.name][0],
+            nullable=each.name not in mapping.key,
+        )
+        for each in mapping.columns
+    ]
+    key = sa.PrimaryKeyConstraint(*(columns[position].name for position in mapping.key_positions))
+    return sa.Table(_quoted(mapping.name), sa.MetaData(), *columns, key, sqlite_with_rowid=False)
+
+
+def _quoted(name: str) -> sa.sql.quoted_name:
+    return sa.sql.quoted_name(name, quote=True)
+
+
+class TableStatements:
+    """The statements for one table."""
+
+    def __init__(self, mapping: TableMapping, dialect: str, number: int) -> None:
+        table = sql_table(mapping)
+        key = [table.c[name] for name in mapping.key]
+        quote = _DIALECTS[dialect].identifier_preparer.quote
+        names, key_names = ", ".join(map(quote, table.c.keys())), ", ".join(map(quote, mapping.key))
+        staged, keys = _STAGED.format(number), _STAGED_KEYS.format(number)
+        insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+        if dialect == "postgresql":
+            insert = insert.from_select(table.c.keys(), sa.text(f"SELECT {names} FROM pg_temp.{staged}"))
+        others = {each.name: insert.excluded[each.name] for each in table.c if each.name not in mapping.key}
+        if mapping.mode is Mode.INSERT or not others:
+            insert = insert.on_conflict_do_nothing(index_elements=key)
+        else:
+            insert = insert.on_conflict_do_update(index_elements=key, set_=others)
+        name = quote(table.name)
+        make = "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
+        self.insert = str(insert.compile(dialect=_DIALECTS[dialect]))
+        self.copy = f"COPY {name} ({names}) FROM STDIN"
+        self.stage = make.format(staged, names, name), f"COPY pg_temp.{staged} ({names}) FROM STDIN"
+        self.stage_keys = make.format(keys, key_names, name), f"COPY pg_temp.{keys} ({key_names}) FROM STDIN"
+        self.delete_staged = f"DELETE FROM {name} WHERE ({key_names}) IN (SELECT {key_names} FROM pg_temp.{keys})"
+        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{quote(each)} = ?' for each in mapping.key)}"
+        self.key: Callable[[Row], Any] = itemgetter(*mapping.key_positions)
+        self.has_one_key = len(mapping.key) == 1
+        self.keeps_first = mapping.mode is Mode.INSERT
+
+
+class TablesWriter:
+    """Writes the changes of a topic's tables. ``describe``: returns why the tables do not fit the mapping, or empty."""
+
+    def __init__(self, mappings: Sequence[TableMapping], dialect: str, describe: Callable[[], str]) -> None:
+        self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(mappings)]
+        self._store: Any = _store_postgresql if dialect == "postgresql" else _store_sqlite
+        self._describe = describe
+        self._merging: set[int] = set()  # tables whose last batch had existing keys
+
+    def write(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Applied:
+        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `RowsRefused` with positions
+        in the rows of all tables."""
+        merging = self._merging
+        for _ in range(2):
+            try:
+                return self._attempt(writer, claim, changes, merging)
+            except _KeyTaken:
+                merging = set(range(len(self._statements)))
+            except _RowRefused as error:
+                raise self._refusal(writer, claim, changes, str(error)) from error
+        raise StorageUnavailable("a key exists although it was checked")  # pragma: no cover
+
+    def trial(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> dict[int, str]:
+        """Store nothing, and return the reason for each row that the database refuses, by position."""
+        reason = self._tried(writer, claim, changes)
+        if reason is None:
+            return {}
+        return self._refusal(writer, claim, changes, reason).reasons
+
+    def _refusal(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], cause: str) -> RowsRefused:
+        """Return the reasons by position: of all rows, then of all deletions."""
+        if misfit := self._describe():
+            raise StorageUnavailable(f"{misfit}: {_PLAN}")
+        rows = sum(len(each.stored.rows) for each in changes)
+        deletions = sum(len(each.deleted.rows) for each in changes)
+
+        def deleting(start: int, stop: int) -> str | None:
+            return self._tried(writer, claim, _deleted_between(changes, start, stop))
+
+        def storing(start: int, stop: int) -> str | None:
+            return self._tried(writer, claim, _stored_between(changes, start, stop))
+
+        reasons = {rows + position: reason for position, reason in find_refused(deletions, deleting).items()}
+        reasons = reasons or find_refused(rows, storing)
+        if not reasons:
+            # Rows exclude each other, such as by another unique index: the first one that fails after those before it.
+            first = bisect_left(range(rows), 1, key=lambda last: int(storing(0, last + 1) is not None))
+            if first == rows:
+                raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
+            reasons = {first: cause}
+        return RowsRefused(reasons)
+
+    def _tried(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> str | None:
+        try:
+            self._attempt(writer, claim, changes, set(range(len(self._statements))), trial=True)
+        except _RowRefused as error:
+            return str(error)
+        except _Undone:
+            pass
+        return None
+
+    def _attempt(
+        self,
+        writer: SqlWriter,
+        claim: Claim,
+        changes: Sequence[TableChanges],
+        merging: set[int],
+        *,
+        trial: bool = False,
+    ) -> Applied:
+        outcomes, repeated = [Applied()], set[int]()
+        with writer.fenced(claim) as (connection, first_offset):
+            for number, (statements, each) in enumerate(zip(self._statements, changes, strict=True)):
+                rest = each if first_offset == claim.start else each.between(first_offset, claim.end)
+                rows, keys = _reduced(statements, rest)
+                merge = number in merging or bool(keys) or not statements.keeps_first
+                stored, deleted = self._store(connection, statements, rows, keys, merge=merge)
+                others = len(rest.stored.rows) - stored
+                if statements.keeps_first and others:
+                    repeated.add(number)
+                skipped = len(each.stored.rows) - len(rest.stored.rows)
+                first = statements.keeps_first
+                outcomes.append(Applied(stored, others if first else 0, 0 if first else others, deleted, skipped))
+            if trial:
+                raise _Undone
+        self._merging = repeated
+        totals: Iterable[int] = map(sum, zip(*outcomes, strict=True))
+        return Applied._make(totals)
+
+
+_NONE = TableRows([], [], [])
+
+
+def note_refused(faults: Faults, changes: Sequence[TableChanges], reasons: Mapping[int, str]) -> None:
+    """Add rows that the database refuses to the faults."""
+    rows = [(each.table, each.stored) for each in changes] + [(each.table, each.deleted) for each in changes]
+    places = [(table, *place) for table, part in rows for place in zip(part.offsets, part.indexes, strict=True)]
+    for position, reason in reasons.items():
+        faults.row(*places[position], reason)
+
+
+def _stored_between(changes: Sequence[TableChanges], start: int, stop: int) -> list[TableChanges]:
+    """Return the changes with only the rows at these positions, counted over all tables."""
+    parts = _parts([each.stored for each in changes], start, stop)
+    return [replace(each, stored=part) for each, part in zip(changes, parts, strict=True)]
+
+
+def _deleted_between(changes: Sequence[TableChanges], start: int, stop: int) -> list[TableChanges]:
+    """Return only the deletions at these positions."""
+    parts = _parts([each.deleted for each in changes], start, stop)
+    return [TableChanges(each.table, _NONE, part) for each, part in zip(changes, parts, strict=True)]
+
+
+def _parts(columns: Sequence[TableRows], start: int, stop: int) -> list[TableRows]:
+    found, first = [], 0
+    for each in columns:
+        part = slice(max(0, start - first), max(0, stop - first))
+        found.append(TableRows(each.rows[part], each.offsets[part], each.indexes[part]))
+        first += len(each.rows)
+    return found
+
+
+def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[list[Row], list[Row]]:
+    """Return the row to store of each key, sorted by key so that concurrent writers do not deadlock, and the keys to
+    delete before."""
+    rows, key = changes.stored.rows, statements.key
+    if not changes.deleted.rows:
+        ordered = reversed(rows) if statements.keeps_first else rows
+        kept = {key(row): row for row in ordered}
+        return [kept[each] for each in sorted(kept)], []
+    latest = {key(row): (offset, row) for row, offset in zip(rows, changes.stored.offsets, strict=True)}
+    deleted = dict(zip(changes.deleted.rows, changes.deleted.offsets, strict=True))
+    as_key = itemgetter(0) if statements.has_one_key else tuple
+    after = {as_key(row): offset for row, offset in deleted.items()}
+    stored = sorted(each for each, (offset, _) in latest.items() if offset > after.get(each, -1))
+    return [latest[each][1] for each in stored], sorted(deleted)
+
+
+def _store_sqlite(
+    connection: sqlite3.Connection, statements: TableStatements, rows: list[Row], keys: list[Row], *, merge: bool
+) -> tuple[int, int]:
+    """Return the numbers of stored and deleted rows."""
+    from monasca_common.storage.sqlite.connection import ROW_ERRORS
+
+    try:
+        deleted = connection.executemany(statements.delete, keys).rowcount
+        return connection.executemany(statements.insert, rows).rowcount, deleted
+    except ROW_ERRORS as error:
+        raise _RowRefused(f"the database refuses it: {error}") from error
+    except sqlite3.OperationalError as error:
+        if any(text in str(error) for text in ("no such table", "no column", "ON CONFLICT")):
+            raise StorageUnavailable(f"{error}: {_PLAN}") from error
+        raise
+
+
+def _store_postgresql(
+    connection: Any, statements: TableStatements, rows: list[Row], keys: list[Row], *, merge: bool
+) -> tuple[int, int]:
+    from psycopg import errors
+
+    from monasca_common.storage.postgresql.connection import ROW_ERRORS, is_of_a_row, reason
+
+    try:
+        deleted = 0
+        if keys:
+            _copy(connection, *statements.stage_keys, keys)
+            deleted = connection.execute(statements.delete_staged).rowcount
+        if not rows:
+            return 0, deleted
+        if not merge:
+            _copy(connection, "", statements.copy, rows)
+            return len(rows), deleted
+        _copy(connection, *statements.stage, rows)
+        return connection.execute(statements.insert).rowcount, deleted
+    except (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidColumnReference) as error:
+        raise StorageUnavailable(f"{error.diag.message_primary}: {_PLAN}") from error
+    except ROW_ERRORS as error:
+        if isinstance(error, errors.UniqueViolation) and not merge:
+            raise _KeyTaken from error
+        if is_of_a_row(error):
+            raise _RowRefused(reason(error)) from error
+        raise
+
+
+def _copy(connection: Any, make: str, statement: str, rows: Sequence[Row]) -> None:
+    if make:
+        connection.execute(make)
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.write(_copied(rows))
+
+
+def _copied(rows: Sequence[Row]) -> str:
+    """Return rows in the text format of COPY, written column by column."""
+    columns = [_texts(column) for column in zip(*rows, strict=True)]
+    return "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
+
+
+def _texts(column: Sequence[Any]) -> Sequence[str]:
+    kinds = set(map(type, column))
+    if type(None) in kinds:
+        return ["\\N" if value is None else _texts((value,))[0] for value in column]
+    if kinds == {str}:
+        joined = "".join(column)
+        if any(sign in joined for sign in "\\\t\n\r"):
+            return [value.translate(_ESCAPES) for value in column]
+        return column
+    if kinds == {bytes}:
+        return ["\\\\x" + value.hex() for value in column]
+    return list(map(str if kinds == {int} else _scalar, column))
+
+
+_scalar = partial(lambda value: ("t" if value else "f") if isinstance(value, bool) else repr(value))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of columns: read from parts of messages and checked column by column, which costs little for usual values."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+import orjson
+
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type of columns. ``convert`` returns the value to store, or raises `ValueError` with the end of a sentence.
+
+    ``plain``: the Python type that is stored as it is if ``fits`` accepts all values. ``parse``: of keys and headers,
+    whose bytes are text. ``is_key``: whether keys may have it.
+    """
+
+    name: str
+    convert: Callable[[Any], Any]
+    plain: type | None = None
+    fits: Callable[[Iterable[Any]], bool] = lambda values: True
+    parse: Callable[[str], Any] = str
+    is_key: bool = True
+
+    def converted(
+        self, values: list[Any], *, required: bool = False, default: Any = None
+    ) -> tuple[list[Any], dict[int, str]]:
+        """Return the values to store, and the reason for each one that cannot be, by position."""
+        kinds = set(map(type, values))
+        if NoneType in kinds and default is not None:
+            values = [default if value is None else value for value in values]
+        nulls = NoneType in kinds
+        kinds.discard(NoneType)
+        if kinds <= {self.plain} and not (nulls and required and default is None):
+            present = (value for value in values if value is not None) if nulls else values
+            if self.fits(present):
+                return values, {}
+        stored: list[Any] = []
+        reasons: dict[int, str] = {}
+        for position, value in enumerate(values):
+            try:
+                stored.append(self._one(value, required=required))
+            except ValueError as error:
+                reasons[position] = str(error)
+                stored.append(None)
+        return stored, reasons
+
+    def _one(self, value: Any, *, required: bool) -> Any:
+        if value is None:
+            if required:
+                raise ValueError("is missing or null")
+            return None
+        if isinstance(value, bytes) and self.plain is not bytes:
+            value = _parsed(self.parse, value)
+        return self.convert(value)
+
+
+def _parsed(parse: Callable[[str], Any], value: bytes) -> Any:
+    try:
+        return parse(value.decode())
+    except ValueError:
+        reason = "has bytes that cannot be read as this type"
+    raise ValueError(reason)  # outside the handler, whose error may quote the value
+
+
+_KINDS = {
+    dict: "an object",
+    list: "an array",
+    str: "text",
+    bool: "a boolean",
+    float: "a fraction",
+    int: "an integer",
+    NoneType: "null",
+}
+
+
+def kind_of(value: Any) -> str:
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _refused(value: Any, wanted: str) -> ValueError:
+    return ValueError(f"is {kind_of(value)}, not {wanted}")
+
+
+def _no_nul(values: Iterable[str]) -> bool:
+    return "\0" not in "".join(values)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if not isinstance(value, str):
+        raise _refused(value, "text")
+    if "\0" in value:
+        raise ValueError("contains the character NUL, which databases do not store")
+    return value
+
+
+def _in_range(values: Iterable[int]) -> bool:
+    found = tuple(values)
+    return not found or (min(found) >= _SMALLEST and max(found) <= _LARGEST)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _refused(value, "an integer")
+    if not _SMALLEST <= value <= _LARGEST:
+        raise ValueError("is beyond 64 bits")
+    return value
+
+
+def _double(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refused(value, "a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("is not finite")
+    return number
+
+
+def _finite(values: Iterable[float]) -> bool:
+    return all(map(math.isfinite, values))
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _refused(value, "a boolean")
+    return value
+
+
+def _numeric(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | decimal.Decimal):
+        raise _refused(value, "a number")
+    try:
+        number = decimal.Decimal(repr(value) if isinstance(value, float) else value)
+    except decimal.InvalidOperation:
+        number = None
+    if number is None or not number.is_finite():
+        raise ValueError("is not a finite number")
+    return format(number, "f") if abs(number.adjusted()) < 1000 else str(number)
+
+
+def _timestamp(value: Any) -> str:
+    """Return a time in UTC as SQLAlchemy stores it in SQLite, which PostgreSQL reads. Integers: milliseconds."""
+    moment = None
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            moment = _EPOCH + datetime.timedelta(milliseconds=value)
+        elif isinstance(value, str):
+            moment = datetime.datetime.fromisoformat(value)
+        elif isinstance(value, datetime.datetime):
+            moment = value
+        elif hasattr(value, "ToDatetime"):  # of Protobuf
+            moment = value.ToDatetime()
+        if moment is not None and moment.tzinfo is not None:
+            moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None:
+        raise ValueError("is neither milliseconds since 1970 nor a time such as 2026-01-31T06:00:00Z")
+    return moment.isoformat(" ", "microseconds")
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=_plain).decode()
+    except TypeError:
+        reason = "has a value that JSON cannot represent"
+    raise ValueError(reason)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    raise TypeError
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise _refused(value, "bytes")
+    return value
+
+
+def _moment(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+TYPES: Mapping[str, ColumnType] = {
+    each.name: each
+    for each in (
+        ColumnType("text", _text, str, _no_nul),
+        ColumnType("integer", _integer, int, _in_range, orjson.loads),
+        ColumnType("double", _double, float, _finite, orjson.loads, is_key=False),
+        ColumnType("boolean", _boolean, bool, parse=orjson.loads),
+        ColumnType("numeric", _numeric, is_key=False),
+        ColumnType("timestamp", _timestamp, parse=_moment),
+        ColumnType("json", _json, parse=orjson.loads, is_key=False),
+        ColumnType("bytes", _bytes, bytes),
+    )
+}
+
+
+def pick(values: Sequence[Any], steps: Iterable[str | int]) -> list[Any]:
+    """Return what is at a path in each value; ``None`` where it is missing."""
+    found = list(values)
+    for step in steps:
+        try:
+            if isinstance(step, int):
+                raise TypeError  # a text has positions too
+            found = [value[step] for value in found]
+        except (LookupError, TypeError):
+            found = [_member(value, step) for value in found]
+    return found
+
+
+def _member(value: Any, step: str | int) -> Any:
+    if isinstance(step, int):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes) or step >= len(value):
+            return None
+        return value[step]
+    if isinstance(value, Mapping):
+        return value.get(step)
+    found = getattr(value, step, _MISSING)
+    if found is _MISSING or step.startswith("_"):
+        return None
+    has_field = getattr(value, "HasField", None)  # of Protobuf, which gives a default for a field that is not set
+    try:
+        return None if has_field is not None and not has_field(step) else found
+    except ValueError:  # a field that is always there
+        return found

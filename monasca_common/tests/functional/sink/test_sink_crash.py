@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL of a sink's worker at each fail point: in the end each message was applied once, and keys are right.
+
+Each guarantee has its mutant.
+"""
+
+from monasca_common.tests.functional.persister.persister_case import QUICK_SESSION_SECONDS
+from monasca_common.tests.functional.sink.sink_case import SinkCase
+from monasca_common.tests.periodic import periodic
+
+MESSAGES = 200
+BAD = frozenset(range(3, MESSAGES, 40))
+
+
+class SinkCrashCase(SinkCase):
+    session_seconds = QUICK_SESSION_SECONDS
+
+    def crash(self, point, *, mutants=()):
+        """Store everything with a worker that dies at ``point`` and another one after it."""
+        self.drop_key()
+        self.publish(range(MESSAGES), bad=BAD)
+        sink = self.start(fail_points=point, mutants=mutants)
+        self.wait_until(lambda: sink.worker().get("restarts"), what="the crash")
+        self.wait_until(lambda: self.is_through(sink), what="the end of the log")
+        self.assert_ends_in_order(sink)
+        return self.verdict()
+
+    def assert_exactly_once(self, verdict):
+        verdict.raise_unless_clean()
+        self.assertEqual((MESSAGES - len(BAD), len(BAD)), (verdict.stored, verdict.dead))
+        self.assert_states()
+
+
+class SinkPoints:
+    def test_within_the_transaction(self):
+        self.assert_exactly_once(self.crash("storage.in_transaction=kill@5"))
+
+    def test_between_the_commit_of_the_database_and_kafkas(self):
+        self.assert_exactly_once(self.crash("storage.after_commit=kill@5"))
+
+    @periodic("a variant of test_within_the_transaction")
+    def test_before_a_write(self):
+        self.assert_exactly_once(self.crash("sink.before_write=kill@5"))
+
+    @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
+    def test_after_a_dead_letter_is_acknowledged(self):
+        self.assert_exactly_once(self.crash("processor.after_dead_letter=kill@2"))
+
+    # Rule 24
+    def test_mutant_that_trusts_kafkas_offsets_applies_rows_twice(self):
+        verdict = self.crash("storage.after_commit=kill@5", mutants=("no_fence", "trusts_kafkas_offsets"))
+        self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
+
+    # Rule 24
+    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
+    def test_mutant_that_commits_to_kafka_first_loses(self):
+        mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
+        verdict = self.crash("storage.in_transaction=kill@5", mutants=mutants)
+        self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
+
+
+@periodic("twin of the PostgreSQL test; SqliteCrashTest of the storage is in the gate")
+class TestSinkCrashSqlite(SinkPoints, SinkCrashCase):
+    database = "sqlite"
+
+
+class TestSinkCrashPostgresql(SinkPoints, SinkCrashCase):
+    database = "postgresql"
