@@ -25,9 +25,7 @@ from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
 
-#: The dialects, without the escapes of statements that have parameters.
-_DIALECTS: Mapping[str, Any] = {"postgresql": postgresql.dialect(paramstyle="named"), "sqlite": sqlite.dialect()}  # type: ignore[no-untyped-call]
-_STAGED, _STAGED_KEYS = "sink_staged_{}", "sink_staged_keys_{}"
+_quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _PLAN = "run `monasca-common sink plan`"
 
@@ -87,33 +85,30 @@ def _quoted(name: str) -> sa.sql.quoted_name:
 
 
 class TableStatements:
-    """The statements for one table."""
+    """The statements for one table. ``number``: its position among those of a topic."""
 
     def __init__(self, mapping: TableMapping, dialect: str, number: int) -> None:
-        table = sql_table(mapping)
-        key = [table.c[name] for name in mapping.key]
-        quote = _DIALECTS[dialect].identifier_preparer.quote
-        names, key_names = ", ".join(map(quote, table.c.keys())), ", ".join(map(quote, mapping.key))
-        staged, keys = _STAGED.format(number), _STAGED_KEYS.format(number)
-        insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
-        if dialect == "postgresql":
-            insert = insert.from_select(table.c.keys(), sa.text(f"SELECT {names} FROM pg_temp.{staged}"))
-        others = {each.name: insert.excluded[each.name] for each in table.c if each.name not in mapping.key}
-        if mapping.mode is Mode.INSERT or not others:
-            insert = insert.on_conflict_do_nothing(index_elements=key)
-        else:
-            insert = insert.on_conflict_do_update(index_elements=key, set_=others)
-        name = quote(table.name)
+        columns = [column.name for column in mapping.columns]
+        names, key, name = _joined(columns), _joined(mapping.key), _quote(mapping.name)
+        staged, keys = f"pg_temp.sink_staged_{number}", f"pg_temp.sink_staged_keys_{number}"
+        marks = ", ".join("?" * len(columns))
+        source = f"SELECT {names} FROM {staged}" if dialect == "postgresql" else f"VALUES ({marks})"
+        updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns if each not in mapping.key)
+        self.keeps_first = mapping.mode is Mode.INSERT
+        action = "NOTHING" if self.keeps_first or not updates else f"UPDATE SET {updates}"
         make = "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
-        self.insert = str(insert.compile(dialect=_DIALECTS[dialect]))
+        self.insert = f"INSERT INTO {name} ({names}) {source} ON CONFLICT ({key}) DO {action}"
         self.copy = f"COPY {name} ({names}) FROM STDIN"
-        self.stage = make.format(staged, names, name), f"COPY pg_temp.{staged} ({names}) FROM STDIN"
-        self.stage_keys = make.format(keys, key_names, name), f"COPY pg_temp.{keys} ({key_names}) FROM STDIN"
-        self.delete_staged = f"DELETE FROM {name} WHERE ({key_names}) IN (SELECT {key_names} FROM pg_temp.{keys})"
-        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{quote(each)} = ?' for each in mapping.key)}"
+        self.stage = make.format(staged, names, name), f"COPY {staged} ({names}) FROM STDIN"
+        self.stage_keys = make.format(keys, key, name), f"COPY {keys} ({key}) FROM STDIN"
+        self.delete_staged = f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {keys})"
+        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{_quote(each)} = ?' for each in mapping.key)}"
         self.key: Callable[[Row], Any] = itemgetter(*mapping.key_positions)
         self.has_one_key = len(mapping.key) == 1
-        self.keeps_first = mapping.mode is Mode.INSERT
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ", ".join(map(_quote, names))
 
 
 class TablesWriter:
