@@ -42,7 +42,7 @@ from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import declare_health
 from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
-from monasca_common.sink import service
+from monasca_common.sink import service as sink_service
 from monasca_common.sink.table_writer import Applied
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Written
@@ -134,10 +134,10 @@ def persister():
 
 def sink():
     members = [MemberStatus("sink-0", state=state, lag={"orders/0": 1}) for state in MemberState]
-    worker = WorkerMetrics(service.PREFIX, ["sink-0"], service.OUTCOMES)
+    worker = WorkerMetrics(sink_service.PREFIX, ["sink-0"], sink_service.OUTCOMES)
     worker.wrote("sink-0", Applied(stored=1), 0.1)
     board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
-    return generate_latest(WorkersMetrics(service.PREFIX, board).registry)
+    return generate_latest(WorkersMetrics(sink_service.PREFIX, board).registry)
 
 
 def job_of_the_pipeline():
