@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument, so that tests do not sleep: the `Clock` for waits and timestamps, and the `Signal` that ends a
-wait."""
+"""Time as an argument, so that tests do not sleep: `Clock` provides waits and timestamps, and `Signal` ends a wait."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ class SystemClock:
 class Signal:
     """Wakes the one thread that waits for it.
 
-    If it is set before a wait, the next wait returns immediately; two calls before a wait wake once. `set` never
-    blocks, so a signal handler may call it on the waiting thread.
+    If it is set before a wait, the next wait returns immediately; two `set` calls before a wait wake the thread once.
+    `set` never blocks, so a signal handler can call it on the waiting thread.
     """
 
     __slots__ = ("_lock",)
@@ -59,12 +58,12 @@ class Signal:
                 return
 
     def wait(self, clock: Clock, timeout: float | None) -> bool:
-        """Return whether it was set since the last wait, or within ``timeout`` seconds (``None``: no limit)."""
+        """Return whether the signal was set since the last wait, or within ``timeout`` seconds (``None``: no limit)."""
         return clock.wait(self._lock, timeout)
 
 
 def check_seconds(timeout: float) -> float:
-    """Return a time-out within the limits of a wait: 0 to eleven days. Raise `WrongType` if it is not a number."""
+    """Return the time-out, limited to between 0 and eleven days. Raise `WrongType` if it is not a number."""
     if not isinstance(timeout, int | float) or math.isnan(timeout):
         raise WrongType(f"timeout: a time-out is a number of seconds, not {timeout!r}")
     return min(max(0.0, timeout), _LONGEST_SECONDS)

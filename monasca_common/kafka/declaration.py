@@ -25,7 +25,7 @@ _LONE_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 class _LiteralDollars:
-    """An option whose ``$`` is literal, such as a secret: a configuration file must double it.
+    """An option whose ``$`` is literal, such as a secret; write it as ``$$`` in a configuration file.
 
     Otherwise oslo.config replaces ``$name`` by an option of that name silently, or raises an error that quotes it.
     """
@@ -43,7 +43,8 @@ class LiteralOpt(_LiteralDollars, cfg.StrOpt):
 
 
 class LinesOpt(_LiteralDollars, cfg.MultiStrOpt):
-    """One ``name=value`` per line, because values may contain the comma that separates a dictionary option."""
+    """One ``name=value`` per line, because values can contain commas, which separate the entries of a dictionary
+    option."""
 
 
 _TYPES = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
@@ -97,16 +98,15 @@ class Option:
 def option(
     default: Any = MISSING,
     *,
-    help: str,  # noqa: A002 - what oslo.config and argparse call it
+    help: str,  # noqa: A002 - the name in oslo.config and argparse
     default_factory: Callable[[], Any] | None = None,
     unset: str | None = None,
     secret: bool = False,
     **facts: Any,
 ) -> Any:
-    """Declare a field with a default that operators can set; for one without a default see `declared`.
-
-    ``unset``: describes the value that an unset option has, if the field's default is only for constructors.
-    ``facts``: further arguments of `declared`.
+    """Declare a field with a default that operators can set; for a field without a default see `declared`. ``unset``:
+    describes the value of an unset option if the field's default is only for constructors. ``facts``: further arguments
+    of `declared`.
     """
     value = default if default_factory is None else default_factory()
     if unset is not None:
@@ -127,7 +127,7 @@ def declared(**facts: Any) -> Mapping[str, Any]:
 
 
 def made_of(*parts: Option | type) -> Mapping[str, Any]:
-    """Return the metadata of a field whose reader combines these options, and those that these classes declare."""
+    """Return the metadata of a field whose reader combines these options and the options that these classes declare."""
     return MappingProxyType({_PARTS: parts})
 
 

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 
 class MessagingError(Exception):
-    """Root of this library's errors."""
+    """Base class of this library's errors."""
 
 
 class ConfigurationError(MessagingError):
-    """A setting is missing, unknown, out of bounds or against a guarantee."""
+    """A setting is missing, unknown, out of bounds, or contradicts a guarantee."""
 
 
 class MisuseError(MessagingError):
@@ -70,7 +70,7 @@ class ForkedError(MisuseError):
 
 
 class InCallbackError(MisuseError):
-    """A call that waits, in a delivery callback, or in a signal handler that interrupts a call of the producer."""
+    """A blocking call in a delivery callback, or in a signal handler that interrupts a call of the producer."""
 
 
 class WrongType(MisuseError, TypeError):
@@ -120,7 +120,7 @@ class DeliveryTimeout(DeliveryError):
 
 
 class DeliveryAbandoned(DeliveryError):
-    """The producer gave up the message; whether the log has it is unknown."""
+    """The producer abandoned the message; it is unknown whether the log contains it."""
 
 
 class DeliveryRefused(DeliveryError):
@@ -332,8 +332,8 @@ class Poison(Exception):
 
 
 class ReadFrom(Exception):
-    """Raised by a handler: it needs this partition again from ``offset``, for example because the offset that its
-    database stores is lower. Messages of the partition in memory are read again; none counts as failed."""
+    """Raised by a handler to read this partition again from ``offset``, for example because the offset that its
+    database stores is lower. Messages of the partition in memory are read again; no message counts as failed."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"read again from offset {offset}")

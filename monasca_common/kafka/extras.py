@@ -13,7 +13,8 @@ _FOR_DEVELOPERS = frozenset({"test", "lint", "docs", "remote", "tempest"})
 
 
 def remedy(error: ImportError, extra: str = "") -> str:
-    """Return the missing module and the extra to install. ``extra``: the caller's, if several have the module."""
+    """Return the missing module and the extra to install. ``extra``: the caller's extra, preferred if several extras
+    have the module."""
     missing = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or missing in ("", __package__.partition(".")[0]):
         return str(error)

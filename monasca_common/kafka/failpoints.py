@@ -43,7 +43,7 @@ _lock = threading.Lock()
 
 
 def fail_point(name: str) -> None:
-    """Run the action that a test has armed ``name`` with, if any."""
+    """Run the action with which a test has armed ``name``, if any."""
     if _armed:
         _spring(name)
 
@@ -85,7 +85,7 @@ def disarm(name: str) -> None:
 
 @contextlib.contextmanager
 def armed(name: str, action: str) -> Iterator[None]:
-    """Arm ``name`` in a block."""
+    """Arm ``name`` within a ``with`` block."""
     arm(name, action)
     try:
         yield

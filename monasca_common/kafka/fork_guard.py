@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of Kafka do not survive a fork, because their threads exist only in the parent.
+"""Kafka clients do not survive a fork, because their threads exist only in the parent.
 
 A child must neither use an inherited client nor destroy it, because destroying a subscribed consumer aborts the child
-when it exits. A `ForkGuard` refuses the use, and keeps pinned clients alive for the child's whole life.
+when it exits. A `ForkGuard` refuses calls in the child, and keeps pinned clients alive for the child's whole life.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class ForkGuard:
         self._handles.append(handle)
 
     def unpin(self, closed: Sequence[Any] | None = None) -> None:
-        """Release pinned handles (``None``: all) once they are closed, because a child cannot break them any more."""
+        """Release pinned handles (``None``: all) once they are closed, because a child can destroy a closed client
+        safely."""
         gone = self._handles if closed is None else closed
         self._handles = [handle for handle in self._handles if not any(handle is each for each in gone)]
 
@@ -66,7 +67,7 @@ class ForkGuard:
         if self._in_child is not None:
             self._in_child()
         for handle in self._handles:
-            # The interpreter would drop a reference from Python at its exit, and destroy the client after all.
+            # A Python reference would be dropped when the interpreter exits, which would destroy the client.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs repeated events only from time to time."""
+"""Limits how often repeated events are logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Logged:
 
 
 class LogLimit:
-    """Admits one event of each kind per `REPEAT_SECONDS`, and counts the others. Thread-safe."""
+    """Admits one event of each kind per `REPEAT_SECONDS`, and counts the suppressed events. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,7 +30,8 @@ class LogLimit:
         self._logged: dict[Hashable, _Logged] = {}
 
     def admit(self, *kind: Hashable) -> str | None:
-        """Return ``None`` if the event must not be logged, otherwise the end of its line, with the suppressed count."""
+        """Return ``None`` to suppress the event, otherwise the end of its log line with the number of suppressed
+        events."""
         now = self._clock.monotonic()
         with self._lock:
             logged = self._logged.get(kind)

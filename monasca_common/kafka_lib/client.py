@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KafkaClient`: the topics of a cluster and their end offsets, for monasca-api's health check and monasca-agent's
-check of consumers. New code uses `monasca_common.kafka.load_admin`, which also accepts credentials."""
+"""`KafkaClient`: reads topics and end offsets, for monasca-api's health check and monasca-agent's consumer check. New
+code uses `monasca_common.kafka.load_admin`, which also accepts credentials."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _OLDEST = -2
 
 
 class KafkaClient:
-    """The topics of a cluster at the time when it was opened, and current offsets. Topic names are bytes."""
+    """Holds the topics that the cluster had when the client was opened, and reads current offsets. Topic names are
+    bytes."""
 
     def __init__(
         self, hosts: str | Sequence[str], client_id: str | bytes = "monasca-common", timeout: float = 10.0
     ) -> None:
-        """``hosts``: ``host:port`` entries, as a list or separated by commas. Requests the topics immediately, because
-        its callers rely on `KafkaUnavailableError` if there is no answer within ``timeout`` seconds."""
+        """``hosts``: ``host:port`` entries, as a list or separated by commas. The topics are requested immediately,
+        because callers rely on `KafkaUnavailableError` if there is no answer within ``timeout`` seconds."""
         brokers = [host.strip() for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
         servers = configuration.bootstrap_servers(brokers, where="the hosts of KafkaClient")
         options = {"bootstrap.servers": servers, "client.id": _text(client_id)}
@@ -68,7 +69,8 @@ class KafkaClient:
         ]
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Return the next offset of each partition of ``topic`` for ``group``: 0 if it has committed none."""
+        """Return the next offset of each partition of ``topic`` for ``group``; 0 if the group has committed no
+        offset."""
         partitions = self.get_partition_ids_for_topic(topic)
         if not partitions:
             raise UnknownTopicOrPartitionError(
@@ -80,7 +82,7 @@ class KafkaClient:
         return {partition: committed.get(TopicPartition(topic, partition), 0) for partition in partitions}
 
     def close(self) -> None:
-        """Close its connections; a second call has no effect."""
+        """Close the connections; a second call has no effect."""
         self._admin = None
 
     def _open(self) -> Admin:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of errors in monasca-common 3, each an error of this library, and the values of its calls.
-
-A name may catch more than before: `KafkaUnavailableError` was raised if no broker answered, for whatever reason, so it
-is `TransportError` here, which includes refused credentials.
+"""Error names and data types of monasca-common 3. Each name is an error of this library and can catch more than before:
+`KafkaUnavailableError` was raised if no broker answered, for any reason, so it is `TransportError` here, which includes
+refused credentials.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ KafkaError = MessagingError
 KafkaUnavailableError = TransportError
 BrokerResponseError = TransportError
 UnknownTopicOrPartitionError = TransportError
-ConnectionError = RetriableError  # noqa: A001 - a name that is given
+ConnectionError = RetriableError  # noqa: A001 - the name in monasca-common 3
 KafkaTimeoutError = RetriableError
 LeaderNotAvailableError = RetriableError
 NotLeaderForPartitionError = RetriableError
@@ -38,7 +37,7 @@ KafkaConfigurationError = ConfigurationError
 
 class OffsetRequest(NamedTuple):
     """A request for `KafkaClient.send_offset_request`: ``time`` -1 for the end of a partition, -2 for the offset of its
-    oldest record. ``max_offsets`` is ignored: the answer has one."""
+    oldest record. ``max_offsets`` is ignored: the answer has one offset."""
 
     topic: bytes
     partition: int

@@ -25,7 +25,7 @@ class SimpleConsumer:
         self.fetch_last_known_offsets()
 
     def fetch_last_known_offsets(self) -> None:
-        """Read `offsets` again."""
+        """Update `offsets`."""
         self.offsets = self._client.committed_offsets(self._group, self._topic)
 
     def stop(self) -> None:

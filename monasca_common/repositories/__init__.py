@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of databases that services written for monasca-common 3 raise. The storage of this library is ``storage``."""
+"""Database errors of services written for monasca-common 3. This library's own storage is `monasca_common.storage`."""

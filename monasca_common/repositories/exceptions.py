@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors that monasca-api's repositories raise and its resources convert to an HTTP status. This library does not raise
-them; `monasca_common.storage` has other errors."""
+them; `monasca_common.storage` has its own errors."""
 
 from __future__ import annotations
 
 
 class RepositoryException(Exception):
-    """Root of the errors of a repository."""
+    """Base class of repository errors."""
 
 
 class DoesNotExistException(RepositoryException):
@@ -14,7 +14,7 @@ class DoesNotExistException(RepositoryException):
 
 
 class AlreadyExistsException(RepositoryException):
-    """The object exists already."""
+    """The object already exists."""
 
 
 class InvalidUpdateException(RepositoryException):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`load`: loads a ``module:attribute`` name, as the configurations of monasca-api and monasca-persister contain it.
+"""`load`: loads an attribute by its ``module:attribute`` name, as written in configurations of monasca-api and
+monasca-persister.
 
 This library's own plugins are entry points instead (`monasca_common.kafka.entry_point`), which need no import path.
 """
@@ -16,18 +17,18 @@ class ImportFailed(Exception):
 
 
 class MissingModule(Exception):
-    """The text names no module."""
+    """The target names no module."""
 
 
 class MissingMethodOrFunction(Exception):
-    """The text names no attribute, or the module has none of this name."""
+    """The target names no attribute, or the module has no such attribute."""
 
 
 def load(target: str) -> Any:
     """Return the attribute that ``target`` names: ``package.module:Class`` or ``package.module:Class.method``.
 
     Raises `MissingModule`, `MissingMethodOrFunction` or `ImportFailed`. A folder before the module
-    (``folder|module:Class``) is refused: it changed the import path of the whole process.
+    (``folder|module:Class``) is refused, because it would change the import path of the whole process.
     """
     if "|" in target:
         raise ImportFailed(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a metric before it is sent, for services written for monasca-common 3."""
+"""Checks a metric before it is sent, for services written for monasca-common 3."""

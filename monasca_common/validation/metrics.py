@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of metrics as Python objects, for monasca-api and monasca-agent, with the limits of `monasca_common.models`.
-
-They accept and refuse the same metrics as monasca-common 3. The API of this library is stricter: it also refuses NUL
-and lone surrogates, which databases cannot store (`monasca_common.models.metric.parse_post`).
+"""Checks metrics as Python objects, for monasca-api and monasca-agent, with the limits of `monasca_common.models`.
+Accepts and refuses the same metrics as monasca-common 3. The API of this library is stricter: it also refuses NUL and
+lone surrogates, which databases cannot store (`monasca_common.models.metric.parse_post`).
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from monasca_common.models.limits import MOST_META_BYTES, MOST_META_ENTRIES, POS
 
 
 class InvalidMetric(ValueError):
-    """Root of the errors of this module: the object is not a metric, or breaks a rule of one."""
+    """Base class of the errors of this module: the object is not a metric, or breaks a rule for metrics."""
 
 
 class InvalidMetricName(InvalidMetric):
-    """The name is missing, not a text, empty, too long, or has a character that is not allowed."""
+    """The name is missing, not a string, empty, too long, or contains a forbidden character."""
 
 
 class InvalidDimensionKey(InvalidMetric):
@@ -45,14 +44,14 @@ class InvalidTimeStamp(InvalidMetric):
 
 
 def validate(metrics: Any) -> None:
-    """Check a metric, or each of a list of metrics; a metric is ``{"name", "value", "timestamp"}``, and optionally
+    """Check a metric, or each metric of a list; a metric is ``{"name", "value", "timestamp"}``, and optionally
     ``"dimensions"`` and ``"value_meta"``. Raises an `InvalidMetric`, whose text names the metric."""
     for metric in metrics if isinstance(metrics, list) else [metrics]:
         validate_metric(metric)
 
 
 def validate_metric(metric: Any) -> None:
-    """Check one metric, as `validate`."""
+    """Check one metric, like `validate`."""
     if not isinstance(metric, Mapping):
         raise InvalidMetric(f"a metric must be an object with name, value and timestamp, not {_shown(metric)}")
     name = _member(metric, "name", InvalidMetricName)
@@ -74,13 +73,13 @@ def validate_name(name: Any) -> None:
 
 
 def validate_value(value: Any) -> None:
-    """Check a value: any finite number; a boolean counts as one. Raises `InvalidValue`."""
+    """Check that a value is a finite number or a boolean. Raises `InvalidValue`."""
     if not isinstance(value, int | float) or not _is_finite(value):
         raise InvalidValue(f"value {_shown(value)} must be a finite number")
 
 
 def validate_timestamp(timestamp: Any) -> None:
-    """Check a timestamp: any number; the API checks its unit and range. Raises `InvalidTimeStamp`."""
+    """Check that a timestamp is a number; the API checks its unit and range. Raises `InvalidTimeStamp`."""
     if not isinstance(timestamp, int | float):
         raise InvalidTimeStamp(f"timestamp {_shown(timestamp)} must be a number")
 
@@ -105,7 +104,8 @@ def validate_dimension_value(key: Any, value: Any) -> None:
 
 
 def validate_value_meta(value_meta: Any) -> None:
-    """Check ``None``, or an object with a limited length as ASCII JSON. Raises `InvalidValueMeta`."""
+    """Check that value_meta is ``None``, or an object within the length limit as ASCII JSON. Raises
+    `InvalidValueMeta`."""
     if value_meta is None:
         return
     if not isinstance(value_meta, Mapping):
@@ -113,7 +113,7 @@ def validate_value_meta(value_meta: Any) -> None:
     if len(value_meta) > MOST_META_ENTRIES:
         raise InvalidValueMeta(f"value_meta has {len(value_meta)} entries: at most {MOST_META_ENTRIES} are allowed")
     for key in value_meta:
-        # No forbidden characters here, only lengths.
+        # Only lengths are limited; all characters are allowed.
         _check(key, POSTED.meta_key, "value_meta key", InvalidValueMeta)
     try:
         size = len(json.dumps(value_meta, allow_nan=False, default=_as_text))

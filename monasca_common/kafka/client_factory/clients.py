@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer and consumer of `client_factory`: the calls of services, without loss of promised deliveries."""
+"""The producer and consumer of `client_factory`: the methods that services call, without loss of messages reported as
+queued."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class ServiceProducer:
         deadline = self._clock.monotonic() + (
             self._producer.settings.publish_timeout_seconds if timeout is None else timeout
         )
-        # Twice: the first one waits for messages in flight, the second one sends failed ones again.
+        # Run twice: the first pass waits for messages in flight, the second pass resends failed messages.
         for _ in range(2):
             self._keep_promises(max(0.0, deadline - self._clock.monotonic()))
         left = sum(len(report.failed) + len(report.unknown) for report in self._promised)
@@ -97,7 +98,7 @@ class ServiceProducer:
         return len(report.unknown)
 
     def _keep_promises(self, timeout: float = 0) -> None:
-        """Send promised messages that have failed again, under their ids."""
+        """Resend failed messages that `publish` reported as queued, under their ids."""
         if not self._promised:
             return
         with self._lock:
@@ -105,7 +106,7 @@ class ServiceProducer:
         for position, earlier in enumerate(promised):
             try:
                 report = self._producer.retry(earlier, timeout=timeout)
-            except BaseException:  # Ctrl-C does not end a promise: close still has to keep it, or to report it
+            except BaseException:  # after Ctrl-C, close still has to deliver or report these messages
                 with self._lock:
                     self._promised += promised[position:]
                 raise
@@ -118,7 +119,7 @@ class ServiceProducer:
 
 
 class ServiceMessage:
-    """A message that a `ServiceConsumer` iterates, with the methods of confluent-kafka's messages."""
+    """A message from a `ServiceConsumer`, with the methods of confluent-kafka's messages."""
 
     __slots__ = ("_message",)
 
@@ -150,7 +151,7 @@ class ServiceMessage:
         return (_NO_TIMESTAMP, 0) if timestamp_ms is None else (_TIMESTAMP, timestamp_ms)
 
     def error(self) -> None:
-        """Return None: a `ServiceConsumer` raises errors instead of iterating them."""
+        """Return None: a `ServiceConsumer` raises errors instead of returning them as messages."""
 
     def __len__(self) -> int:
         """Return the size of the value in bytes."""
@@ -158,11 +159,11 @@ class ServiceMessage:
 
 
 class ServiceConsumer(RebalanceListener):
-    """Iterates `ServiceMessage` indefinitely; a context manager. One thread uses it.
+    """An endless iterator of `ServiceMessage` and a context manager, for use by one thread.
 
-    A slow handler keeps its membership: messages of a poll are returned for a tenth of ``max_poll_interval_seconds``;
-    the next poll reads the remaining messages again. One message may take the other nine tenths. Only `commit` commits;
-    services call it when the returned messages are stored.
+    To keep the group membership of a slow handler, messages of a poll are returned only during a tenth of
+    ``max_poll_interval_seconds``; the next poll reads the remaining messages again. The handler can spend the other
+    nine tenths on one message. Only `commit` commits; services call it when the returned messages are stored.
     """
 
     def __init__(
@@ -182,14 +183,14 @@ class ServiceConsumer(RebalanceListener):
         self._committed_at = self._clock.monotonic()
         self._polled: deque[tuple[int, Message]] = deque()
         self._polled_at = self._clock.monotonic()
-        self._is_fresh = True  # no message of the poll was returned: each poll returns one, however late it is
+        self._is_fresh = True  # no message of the poll was returned: each poll returns at least one, even late
         self._given: dict[TopicPartition, OffsetAndEpoch] = {}
 
     def __iter__(self) -> ServiceConsumer:
         return self
 
     def __next__(self) -> ServiceMessage:
-        """Return the next message, without a time limit. Raises final errors, such as `AuthorizationError`."""
+        """Wait indefinitely for the next message, and return it. Raises final errors, such as `AuthorizationError`."""
         while True:
             self._commit_if_due()
             if self._polled and not self._is_fresh and self._is_time_to_poll():
@@ -228,7 +229,7 @@ class ServiceConsumer(RebalanceListener):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The listener's methods, called within a poll
+    # Rebalance listener methods, called during a poll
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         return None
@@ -259,7 +260,7 @@ class ServiceConsumer(RebalanceListener):
         self._polled = deque((part.epoch, message) for part in batch.partitions for message in part)
         for error in batch.errors:
             if isinstance(error, TransportError) and error.name == _MISSING_TOPIC:
-                # A service has a process per topic, and ends with the first process that ends.
+                # A service runs a process per topic, and stops when the first process stops.
                 LOG.error("%s. It will be read once it exists: create it, or correct its name", error)
             elif not isinstance(error, RetriableError | CommitUnknown):
                 raise error
@@ -283,7 +284,8 @@ class ServiceConsumer(RebalanceListener):
         if self._commit_callback is None:
             return
         if self._clock.monotonic() - self._committed_at > self._max_commit_interval:
-            # Before the call, for a callback that has nothing to commit: it is due again an interval later.
+            # Set before the call, so that a callback without anything to commit is called again only after another
+            # interval.
             self._committed_at = self._clock.monotonic()
             self._commit_callback()
 

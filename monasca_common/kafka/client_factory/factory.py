@@ -17,14 +17,14 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 
 _MEMORY = "memory://"
-# The same as in the former client, so that its members can share a group with ours: a service can be upgraded, and
-# downgraded, one process at a time, and a killed member is detected as soon as before.
+# The values of the former client, so that members with either client can share a group: a service can be upgraded and
+# downgraded one process at a time, and a killed member is detected within the same time as before.
 _STRATEGY = "range"
 _SESSION_SECONDS = 10.0
-_METADATA_REFRESH_MS = 10_000  # how soon a topic that was missing is found; librdkafka's default is five minutes
+_METADATA_REFRESH_MS = 10_000  # the time until a newly created topic is found; librdkafka's default is five minutes
 _WHERE = "the arguments of the client factory"
 
-# Options that services pass by librdkafka's names and that have their own options here, whose bounds apply.
+# librdkafka options that services pass and that have equivalent options here, whose bounds apply.
 _FIELDS = {
     name: each
     for each in options_of(ProducerSettings, "budget_messages", "max_message_bytes", "linger_ms", "compression")
@@ -33,14 +33,14 @@ _FIELDS = {
 _SECURITY = {
     name: each
     for each in options_of(SecuritySettings)
-    for name in each.librdkafka or (each.name,)  # librdkafka has nothing like allow_insecure_credentials
+    for name in each.librdkafka or (each.name,)  # librdkafka has no equivalent of allow_insecure_credentials
 }
 
 
 def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
     """Open a producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: in memory).
 
-    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, including the options for security, and
+    ``config``: options by librdkafka's names, such as ``**{"linger.ms": 20}``, including the options for security, and
     ``allow_insecure_credentials=True``, without which no credentials are sent without TLS. Raises `ConfigurationError`
     for refused options, and if the legacy client is requested.
     """

@@ -33,7 +33,8 @@ _warned: set[str] = set()
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
     """Call ``conf(arguments, **names)``; convert its errors to a `ConfigurationError` that quotes no line of a file."""
-    # Raised outside the handler, because the original error, its context, may quote the line of a password.
+    # Raised outside the except block, because the original error would be its context and can quote a line with a
+    # password.
     refused = None
     try:
         conf(arguments, **names)
@@ -90,10 +91,8 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
 
 def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
-    """Check the names of one group in files. Raises `ConfigurationError` for one that is neither registered nor
-    ``old``.
-
-    For groups of other services; `check_names` is for those of producers and consumers.
+    """Check the option names of one group in files. Raises `ConfigurationError` for a name that is neither registered
+    nor ``old``. Services check their own groups with it; `check_names` checks the groups of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
@@ -104,9 +103,8 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
 
 def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
-    """Log once what replaces the options that files have in a group of the old services.
-
-    Registered options are omitted, because a service reads them.
+    """Log once the replacement of each old option that files set in a group. Registered options are omitted, because a
+    service reads them.
     """
     names = names_in_files(conf)[group.name] - _registered(conf)[group.name.lower()]
     for old in group.options:
@@ -118,7 +116,8 @@ def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
 
 
 def is_set(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
-    """Return whether this registered option is set. Not for secrets: the errors of oslo.config quote values."""
+    """Return whether this registered option is set. Do not call it for secrets, because the errors of oslo.config quote
+    values."""
     location = conf.get_location(name, group)
     return location is not None and location.location not in (cfg.Locations.opt_default, cfg.Locations.set_default)
 
@@ -175,7 +174,7 @@ def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
 
 
 def names_in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
-    """Return the names in files by group; a group without any is empty."""
+    """Return the option names in files by group; a group without options is empty."""
     # oslo.config has no public interface for the names in its files.
     names: dict[str, set[str]] = defaultdict(set)
     for sections in conf._namespace._normalized if conf._namespace else ():

@@ -32,7 +32,7 @@ DEAD_LETTER_SUFFIX = ".dlq"
 
 
 def connection_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> ConnectionSettings:
-    """Return the settings of the connection of ``group`` to its cluster. Raises `ConfigurationError`."""
+    """Return the connection settings of ``group``. Raises `ConfigurationError`."""
     return _connection(GroupReader(conf, group_of(group)))
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of options, for oslo.config. The messaging layer has ``[kafka]``, and one group for each consumer.
-
-A consumer's group has the consumer and connection options. An unset option has the value of ``[kafka]``, so
-that a cluster is described once.
+"""Option groups for oslo.config: ``[kafka]``, and one group for each consumer. A consumer's group has the consumer and
+connection options; an unset option inherits the value of ``[kafka]``, so the cluster is configured once.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ KAFKA_GROUP = "kafka"
 class OptionGroup:
     """A group of a configuration file, with the options that one package declares in it.
 
-    ``shared``: other libraries may have options in it, so unknown names are not an error.
-    ``inherits``: an unset inherited option has the value of ``[kafka]``.
-    ``removed``: names that files must not have in it, each with its replacement or reason.
-    ``old``: names without effect in files of the old services, which are logged and not an error.
+    ``shared``: other libraries may have options in it, so unknown names are not an error. ``inherits``: an unset
+    inherited option has the value of ``[kafka]``. ``removed``: names that files must not have in it, each with its
+    replacement or reason. ``old``: option names of the old services, which have no effect and are logged instead of
+    refused.
     """
 
     name: str
@@ -71,7 +69,7 @@ def with_defaults(options: Iterable[Option], defaults: Mapping[str, Any]) -> tup
 
 
 def _inheriting(declared: Option) -> Option:
-    """Return the same option with ``None`` as the value of an unset one."""
+    """Return the same option with ``None`` as its default."""
     return replace(declared, default=None, example=None, help=f"{declared.help} Inherited from [{KAFKA_GROUP}].")
 
 

@@ -17,9 +17,8 @@ _NOT_FETCHING = "_STATE"  # librdkafka refuses to seek partitions that it does n
 
 
 class Assignment:
-    """State without I/O. Only the polling thread changes it; any thread may call `epoch`.
-
-    An added partition has no position until `started`; until then it delivers nothing.
+    """The state of the assigned partitions, without I/O. Only the polling thread changes it; any thread can call
+    `epoch`. An added partition has no position and delivers nothing until `started` is called.
     """
 
     def __init__(self) -> None:
@@ -75,8 +74,8 @@ class Assignment:
         self.removed.clear()
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Note the ends of logs that a poll reached. Ends of partitions that were reassigned during it may be of either
-        epoch: they are not noted but returned, because they have to be reached again. Ends of partitions that wait for
+        """Store the ends of logs that a poll reached. The ends of partitions that were reassigned during the poll can
+        be of either epoch: they are only returned, because the poll has to reach them again. Partitions that wait for
         their start are ignored."""
         again = []
         for partition, end in ends.items():
@@ -90,7 +89,8 @@ class Assignment:
         return again
 
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the ends reached since the last call, of partitions that are still owned and were not moved."""
+        """Return the ends reached since the last call, for partitions that are still owned and whose position was not
+        moved."""
         taken, self._new_ends = self._new_ends, set()
         found = [(tp, self._epochs.get(tp), self.ends.get(tp)) for tp in taken]  # another thread may close it
         return {tp: OffsetAndEpoch(epoch, end) for tp, epoch, end in found if epoch is not None and end is not None}
@@ -129,13 +129,14 @@ class Positions:
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets, or the start of the assignment, because a listener's start is not committed."""
+        """Return the committed offsets, or the start of the assignment if none is committed (a listener's start is
+        not)."""
         committed = self._transport.committed(list(partitions), ANSWER_SECONDS)
         known = {tp: self._assignment.starts.get(tp) if offset is None else offset for tp, offset in committed.items()}
         return {tp: offset for tp, offset in known.items() if offset is not None}
 
     def lag(self, timeout: float) -> dict[TopicPartition, int]:
-        """Return the lag of each partition, from the last fetch, or by a request within ``timeout`` seconds."""
+        """Return the lag of each partition from the last fetch, otherwise from a request within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         lags = {}
         for partition, position in self._assignment.positions.copy().items():

@@ -43,9 +43,8 @@ class CommitResult:
 
 
 class Committer:
-    """Sends commits of partitions, if ``refusal`` does not return a reason against it when their turn comes.
-
-    ``refusal``: the reason not to send a partition's progress, or ``None``; called on the client's thread.
+    """Sends commits of partitions. ``refusal`` is called on the client's thread before a commit is sent, and returns
+    the reason not to send a partition's offset, or ``None``.
     """
 
     def __init__(
@@ -98,13 +97,14 @@ class Committer:
         except MessagingError as error:
             return dict.fromkeys(offsets, error)
         except Exception as error:
-            # Whatever the error is, the thread must continue, because the next commit depends on it.
+            # The thread must continue after any error, because the next commit depends on it.
             LOG.exception("a commit of %d partitions broke", len(offsets))
             return dict.fromkeys(offsets, TransportError(f"{type(error).__name__}: {error}"))
 
 
 def check_offsets(offsets: Mapping[TopicPartition, object]) -> None:
-    """Raise `MisuseError` for an invalid offset: negative numbers are commands to the client, such as "the end"."""
+    """Raise `MisuseError` for an invalid offset: the client interprets negative numbers as special positions, such as
+    "the end"."""
     for (topic, number), offset in offsets.items():
         if not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
             raise MisuseError(

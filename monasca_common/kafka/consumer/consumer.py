@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KafkaConsumer`: reads batches, commits explicit offsets, and knows its partitions."""
+"""`KafkaConsumer`: reads batches, commits explicit offsets, and tracks its partitions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _REVOKE_SHARE = 0.5  # share of max.poll.interval, because a longer revoke costs
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
     """The state of a consumer. ``last_client_error``: an error of the whole connection; ``seconds_since_poll``:
-    ``None`` before the first; ``listener_failures``: how often the rebalance listener raised;
+    ``None`` before the first poll; ``listener_failures``: the number of exceptions that the rebalance listener raised;
     ``oldest_call_seconds``: the time since the oldest call of the client that has not returned, 0 if there is none;
     ``poisoned``: a call did not return by its deadline, and every call of this consumer raises `FatalError`.
     ``driver``: ``native``, ``confluent`` or ``memory``."""
@@ -63,8 +63,8 @@ class ConsumerHealth:
 class KafkaConsumer(RefusesOldArguments):
     """Reads ``settings.topics`` as a member of ``settings.group_id``, or exactly ``partitions``.
 
-    One thread polls, seeks, pauses and closes; any thread may call `commit`, `lag`, `health` and other queries.
-    All offsets are *next to read*. The first call connects; the consumer must be closed.
+    One thread polls, seeks, pauses and closes; any thread may call `commit`, `lag`, `health` and other queries. Each
+    offset is that of the *next* message to read. The first call connects; close the consumer after use.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class KafkaConsumer(RefusesOldArguments):
 
     @property
     def listener(self) -> RebalanceListener:
-        """The listener of rebalances. To listen in addition, wrap and replace it before the first poll."""
+        """The listener of rebalances. To add another listener, wrap and replace it before the first poll."""
         return self._rebalancer.listener
 
     @listener.setter
@@ -128,8 +128,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._rebalancer.listener = listener
 
     def poll(self, max_messages: int = 500, timeout: float = 1.0) -> Batch:
-        """Return up to ``max_messages`` once there is one; an empty batch after ``timeout`` seconds.
-
+        """Return up to ``max_messages`` once a message is available, or an empty batch after ``timeout`` seconds.
         Rebalances happen in this call, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
         errors that do not stop the consumer: `OffsetOutOfRange` of a partition that now waits for a `seek`,
         `AuthorizationError`, an unknown start offset. A lasting error is repeated at most once a second. Every poll
@@ -147,7 +146,7 @@ class KafkaConsumer(RefusesOldArguments):
             self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)
         self._assignment.begin_poll()
-        # An exception (Ctrl-C) from here on loses messages of this poll: the next poll reads them again.
+        # An exception (Ctrl-C) from here on discards messages of this poll; the next poll reads them again.
         self._interrupted = True
         if self._assignment.waiting:
             self._rebalancer.retry_starts()
@@ -159,7 +158,7 @@ class KafkaConsumer(RefusesOldArguments):
         if parts:
             positions = positions | {part.topic_partition: part.next_offset for part in parts}
         polled_at = self._clock.monotonic()
-        # There is no call before the return, so an interrupt comes before all of this, or after it.
+        # No function is called before the return, so an interrupt happens before or after all of these lines.
         self._assignment.positions = positions
         self._errors.pending = ()
         self._polled_at = polled_at
@@ -167,12 +166,12 @@ class KafkaConsumer(RefusesOldArguments):
         if batch.partitions or batch.errors:
             return batch
         if fetched and timeout > 0:
-            # Only repeated errors: without a wait, the caller's loop would spin on them.
+            # There are only repeated errors: wait, so that the caller's loop does not spin.
             self._nap.wait(self._clock, min(_NAP_SECONDS, timeout))
         return _NOTHING
 
     def _fetch(self, max_messages: int, timeout: float) -> tuple[Fetched, dict[TopicPartition, int]]:
-        """Return the result of the client, and the ends of logs. After an end only, wait for a message."""
+        """Return the result of the client, and the ends of logs. If only an end was reached, wait for a message."""
         errors, ends = self._errors, dict[TopicPartition, int]()
         deadline = self._clock.monotonic() + timeout
         while True:
@@ -285,7 +284,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._transport.partition_count(topic, check_seconds(timeout))
 
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
-        """Return the id of each topic of this consumer, if the broker reports it: another id is another topic.
+        """Return the id of each topic of this consumer, if the broker reports it; a recreated topic has another id.
 
         Empty with ``topic_check_seconds`` 0. Raises `TransportError`.
         """
@@ -295,8 +294,8 @@ class KafkaConsumer(RefusesOldArguments):
         return self._transport.topic_ids(self._topics, check_seconds(timeout))
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
-        """Return the offsets of the option ``start``, regardless of committed ones. Works in
-        `RebalanceListener.assigned`, where a listener that stores offsets elsewhere may not have any yet.
+        """Return the offsets of the option ``start``, regardless of committed ones. Callable in
+        `RebalanceListener.assigned`, for a listener that stores offsets elsewhere and has none yet.
 
         Raises `TransportError`.
         """
@@ -324,7 +323,8 @@ class KafkaConsumer(RefusesOldArguments):
         self._move({_as_partition(partition): offset})
 
     def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Resume from the first message at or after each time (ms since 1970), or the end if there is none."""
+        """Resume from the first message at or after each time (ms since 1970), or from the end if there is no such
+        message."""
         self._ready()
         return self._move(self._positions.at_times(times_ms))
 
@@ -343,7 +343,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no messages of these until `resume`, or until they are revoked; partitions not owned are ignored."""
+        """Return no messages of these partitions until `resume` or a revoke; partitions not owned are ignored."""
         mine = self._mine(partitions)
         self._assignment.paused.update(mine)
         self._rebalancer.apply_pauses(mine)
@@ -367,10 +367,9 @@ class KafkaConsumer(RefusesOldArguments):
         return positions
 
     def limit_calls(self, until: float | None) -> None:
-        """Let no call of this consumer wait beyond ``until`` (in the clock's monotonic time), including current ones:
-        they raise `RetriableError`, and a commit is `CommitUnknown`. ``None``: no limit.
-
-        For any thread and for signal handlers. `close` has its own time-out and removes the limit.
+        """End every call of this consumer, including current calls, at ``until`` (in the clock's monotonic time): they
+        raise `RetriableError`, and the result of a commit is `CommitUnknown`. ``None``: no limit. Any thread and signal
+        handlers can call this. `close` has its own time-out and removes the limit.
         """
         self._transport.limit(math.inf if until is None else until)
 

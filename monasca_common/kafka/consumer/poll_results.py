@@ -26,10 +26,10 @@ class PollErrors:
         self.pending: tuple[Exception, ...] = ()  # for the next batch
         self.ends: dict[TopicPartition, int] = {}  # ends of logs in the last sorted result
         self.last_client_error: TransportError | None = None
-        self.fatal: TransportError | None = None  # the client has failed and delivers nothing any more
+        self.fatal: TransportError | None = None  # the client has failed and delivers no more messages
 
     def report_client_error(self, error: TransportError) -> None:
-        """Note a client-wide error: a temporary one for `health`, another one also for the next batch."""
+        """Store a client-wide error for `health`; an error that is not temporary is also added to the next batch."""
         self.last_client_error = error
         if not isinstance(error, RetriableError):
             self._report_once(error, error.name)

@@ -23,24 +23,22 @@ _RAISED = object()
 
 
 class RebalanceListener:
-    """A listener of rebalances; override the methods that you need. The thread that polls (or closes) calls them.
+    """Receives rebalances; override the methods that you need. The thread that polls (or closes) calls them.
 
     The next batch reports their exceptions (a `MessagingError` unchanged, others with a traceback in the log), and they
     are counted (`ConsumerHealth.listener_failures`); the rebalance continues.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
-        """Partitions were assigned. Return the next offset of those whose position is not the committed one, for
-        example because a database stores it.
-
-        If it raises, or returns an invalid offset, the partitions deliver nothing and it is called again, because a
-        start is never guessed.
+        """Partitions were assigned. Return the next offset of each partition that does not start at its committed
+        offset, for example because a database stores its position. If this method raises, or returns an invalid offset,
+        the partitions deliver nothing and it is called again, because a start is never guessed.
         """
         return None
 
     def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        """Partitions will be revoked. Finish or abandon messages in flight and commit done ones, until ``deadline`` (of
-        the transport's monotonic clock); commits work until this returns."""
+        """Partitions will be revoked. Finish or abandon messages in flight and commit finished messages until
+        ``deadline`` (of the transport's monotonic clock); commits work until this returns."""
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions were lost without notice; other members may already own them. Drop messages in flight: they cannot
@@ -48,7 +46,7 @@ class RebalanceListener:
 
 
 class GivenStarts(RebalanceListener):
-    """Starts every partition at the caller's offset, so that a reader neither needs a group's offsets nor has any."""
+    """Starts every partition at the caller's offset, for a reader without committed offsets."""
 
     def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
         self._starts = starts
@@ -117,7 +115,7 @@ class Rebalancer:
             self._assignment.remove(partitions)
 
     def adopt(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read exactly these, without a group's assignment."""
+        """Read exactly these partitions, without a group's assignment."""
         self._begin(partitions, self._transport.assign)
 
     def _begin(
@@ -125,13 +123,14 @@ class Rebalancer:
     ) -> None:
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # A partition without a position is owned like the others, as the protocol requires; it remains paused.
+        # The protocol requires that a partition without a position is owned as well; it remains paused.
         assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)
 
     def catch_up(self) -> None:
-        """Own the client's partitions: an exception from a signal can interrupt a callback before its first line."""
+        """Adopt the client's partitions, because a signal's exception can interrupt a callback before its first
+        line."""
         assigned, owned = self._transport.assignment(), self._assignment.owned
         if owned - assigned:
             self.on_lost(sorted(owned - assigned))
@@ -139,7 +138,7 @@ class Rebalancer:
         self._retry_at = 0.0
 
     def retry_starts(self) -> None:
-        """Request the starts that are still unknown again, `RETRY_SECONDS` after the last attempt."""
+        """Repeat the request for unknown starts `RETRY_SECONDS` after the last attempt."""
         if self._clock.monotonic() < self._retry_at:
             return
         positions = self._find_starts(sorted(self._assignment.waiting))
@@ -156,7 +155,8 @@ class Rebalancer:
         self._transport.resume([tp for tp in partitions if tp not in still])
 
     def _find_starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the position of each partition; `retry_starts` tries again for those without one."""
+        """Return the position of each partition; `retry_starts` repeats the request for partitions without a
+        position."""
         if not partitions:
             return {}
         chosen = self._ask("assigned", list(partitions))

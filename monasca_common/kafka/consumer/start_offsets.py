@@ -4,9 +4,9 @@
 If ``latest`` were not committed as soon as it is resolved, the group would start at a later end after a crash before
 its first commit, and skip the messages in between.
 
-The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it. So a
-partition without an offset was added later if partition 0 of its topic has one. A reader of chosen partitions commits
-only their starts.
+The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it.
+Therefore, if partition 0 of a topic has an offset, a partition without an offset was added later. A reader of chosen
+partitions commits only their starts.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class StartPositions:
     def find(
         self, partitions: Iterable[TopicPartition], timeout: float
     ) -> tuple[dict[TopicPartition, int], list[MessagingError]]:
-        """Return a position for each partition, without those that wait for another member's commit, and the errors of
-        topics whose offsets are not available within ``timeout`` seconds."""
+        """Return a position for each partition that does not wait for another member's commit, and the errors of topics
+        whose offsets are not available within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         try:
             found, missing = _split(self._transport.committed(partitions, timeout))
@@ -80,7 +80,8 @@ class StartPositions:
         if first in wanted:
             count = self._transport.partition_count(topic, self._left(deadline))
             everything = [TopicPartition(topic, number) for number in range(count)]
-        # One request reads all starts of a topic, and one below commits them, so that others see all or none.
+        # One request reads all starts of a topic, and one request below commits them, so that other members see all or
+        # none of them.
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))
         own = [tp for tp in wanted if tp in missing]
         if first in found:
