@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data types: records that are sent, messages that are read, batches that a poll returns, and their counts."""
+"""Data types: records to send, messages that were read, batches that a poll returns, and counts of deliveries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MESSAGE_ID_HEADER = "message-id"
 #: A caller's id may have any size.
 MADE_ID_BYTES = 23
 
-# Kafka's rule, so that no broker is asked about another name.
+# Kafka's rule, checked here so that no broker receives an invalid name.
 TOPIC_NAME_RULE = "a topic has 1 to 249 letters, digits, dots, dashes and underscores, and is neither '.' nor '..'"
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -113,7 +113,7 @@ class Columns(ABC):
         """One of `COLUMNS`."""
 
     def pick(self, indices: Sequence[int]) -> Columns:
-        """Return the messages at these ascending positions, without a reference to the others."""
+        """Return the messages at these ascending positions, without a reference to the other messages."""
         columns = {name: self.column(name) for name in COLUMNS}
         picked = {name: [column[index] for index in indices] for name, column in columns.items()}
         return LazyColumns(len(indices), picked.__getitem__)
@@ -155,7 +155,8 @@ def _timestamp(raw: Any) -> int | None:
 
 
 def _headers(raw: Any) -> Headers:
-    """Return the headers of a client's message; none if a name is not UTF-8, because reading its hole crashes."""
+    """Return the headers of a client's message. Drop all if a name is not UTF-8, because reading the client's
+    incomplete list crashes."""
     try:
         return tuple(_HEADERS_OF(raw) or ())
     except (SystemError, UnicodeDecodeError):
@@ -198,10 +199,10 @@ class PartitionBatch(Generic[T_co]):
         next_offset: int | None = None,
     ) -> None:
         self.topic_partition = topic_partition
-        self.epoch = epoch  # epoch of the assignment that read it; a commit under a later one is stale
+        self.epoch = epoch  # epoch of the assignment that read it; a commit under a later epoch is stale
         self._columns = messages if isinstance(messages, Columns) else MessageColumns(messages)
         #: All offsets from here to `next_offset` are accounted for: those not in this batch were never messages
-        #: (control records, compaction) or are dead letters. A database that stores ranges detects missing ones by it.
+        #: (control records, compaction) or are dead letters. A database that stores ranges detects gaps with it.
         self.start_offset: int = self.offsets[0] if start_offset is None else start_offset
         #: One past the last message: the offset to commit for the whole batch.
         self.next_offset: int = self.offsets[-1] + 1 if next_offset is None else next_offset
@@ -246,7 +247,7 @@ class PartitionBatch(Generic[T_co]):
         )
 
     def slice(self, start: int, stop: int) -> PartitionBatch[T_co]:
-        """Return messages ``start`` to ``stop``, with a range of offsets between those of the neighbours."""
+        """Return messages ``start`` to ``stop``, with the range of offsets between the neighbouring messages."""
         first = self.offsets[start - 1] + 1 if start else self.start_offset
         following = None if stop < len(self) else self.next_offset
         return self._picked(range(len(self))[start:stop], first, following)
@@ -256,7 +257,7 @@ class PartitionBatch(Generic[T_co]):
         return self._picked(indices, None, None)
 
     def without(self, indices: Container[int]) -> PartitionBatch[T_co]:
-        """Return the same range without the messages at these positions, which are accounted for."""
+        """Return the same range of offsets without the messages at these positions, which count as handled."""
         left = [index for index in range(len(self)) if index not in indices]
         return self._picked(left, self.start_offset, self.next_offset)
 
@@ -266,7 +267,7 @@ class PartitionBatch(Generic[T_co]):
 
     @classmethod
     def joined(cls, parts: Sequence[PartitionBatch[T]]) -> PartitionBatch[T]:
-        """Join at least one batch of neighbours of one partition and epoch, in order."""
+        """Join one or more adjacent batches of one partition and epoch, in order."""
         first, columns = parts[0], [part._columns for part in parts]
         joined = LazyColumns(
             sum(map(len, columns)), lambda name: [item for each in columns for item in each.column(name)]
@@ -293,7 +294,7 @@ class Batch:
 
 
 class OffsetAndEpoch(NamedTuple):
-    """The position up to which a partition was handled under one assignment: ``next_offset`` is the next to read."""
+    """The position up to which a partition was handled under one assignment: ``next_offset`` is read next."""
 
     epoch: int
     next_offset: int
@@ -312,7 +313,7 @@ class DeliveryTap(Protocol):
     bucket_seconds: int
 
     def add(self, counts: DeliveryCounts) -> None:
-        """Take the counts of one batch of outcomes, before callers that wait for these outcomes wake."""
+        """Add the counts of one batch of outcomes; called before the callers that wait for these outcomes wake."""
         ...
 
     def begin(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clear refusal for services that still open clients of monasca-common 3, which have the same names."""
+"""A clear error for services that still open clients of monasca-common 3, which have the same class names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OLD_NAMES = frozenset({"kafka_url", "url", "zookeeper_path", "zookeeper_url"})
 
 
 class RefusesOldArguments:
-    """Base of classes that take settings. Raises `MisuseError` for the addresses that version 3 took."""
+    """Base class of clients that take settings. Raises `MisuseError` for addresses, the arguments of version 3."""
 
     def __new__(cls, *arguments: object, **named: object) -> Self:
         if not _OLD_NAMES.isdisjoint(named) or (arguments and isinstance(arguments[0], str | bytes | list | tuple)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The partition of a key, by Kafka's hash, so that all clients of a topic agree.
 
-librdkafka computes it itself (``partitioner=murmur2_random``). This is for code without a client: the memory transport,
-tests, services that look up a key.
+librdkafka computes the partition itself (``partitioner=murmur2_random``). This module is for code without a client: the
+memory transport, tests, and services that look up a key.
 """
 
 from __future__ import annotations

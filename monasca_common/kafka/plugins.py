@@ -59,8 +59,8 @@ def load_consumer(
 ) -> KafkaConsumer:
     """Open the consumer that ``[<group>]`` describes; register the options that it reads.
 
-    ``partitions``: read exactly these, instead of those that the group's protocol assigns.
-    Raises `ConfigurationError`, which names the option.
+    ``partitions``: the partitions to read, instead of those that the group's protocol assigns. Raises
+    `ConfigurationError`, which names the option.
     """
     return open_consumer(configuration.consumer_settings(conf, group), listener=listener, partitions=partitions)
 
@@ -71,7 +71,7 @@ def open_consumer(
     listener: RebalanceListener | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> KafkaConsumer:
-    """Open a consumer with the driver of the settings, as `load_consumer`. Raises `ConfigurationError`."""
+    """Open a consumer with the driver of the settings, like `load_consumer`. Raises `ConfigurationError`."""
     factory = entry_point(CONSUMERS, settings.connection.driver, option="driver")
     return factory(settings, listener=listener, partitions=partitions)  # type: ignore[no-any-return]
 
@@ -119,8 +119,8 @@ def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any 
     return factory(**{argument: value for argument, value in given.items() if argument in parameters})  # type: ignore[no-any-return]
 
 
-# The drivers' factories. Each imports its client when it is called, so that importing this package is cheap. The other
-# arguments of consumers are those of `open_consumer`.
+# The drivers' factories. Each imports its client when it is called, so that importing this package is cheap. Consumers
+# have the other arguments of `open_consumer`.
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
@@ -133,7 +133,7 @@ def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def producing_driver(settings: ProducerSettings) -> str:
-    """Return the driver that produces with these settings, with the reason if ``kafka`` is not ``native``."""
+    """Return the driver that produces with these settings, and the reason if ``kafka`` does not select ``native``."""
     if settings.connection.driver != "kafka":
         return settings.connection.driver
     from monasca_common.kafka.transport.native import native_can

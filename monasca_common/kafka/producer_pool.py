@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ProducerPool`: a producer for each topic, so that a topic or partition without an answer does not stop others.
-
-A broker answers the requests of a connection in order, and a fatal error ends a client: in a single producer, one topic
-would stop all others.
+"""`ProducerPool`: a producer for each topic, so that a topic or partition that does not answer does not stop the other
+topics. A broker answers the requests of a connection in order, and a fatal error ends a client: in a single producer,
+one topic would stop all others.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MAX_UNANSWERED_IDS = 100_000
 
 
 class PooledProducer:
-    """The producer of one topic. Thread-safe; a race between threads costs only a bulk's choice of its partition."""
+    """The producer of one topic. Thread-safe; a race between threads affects only the partition that a bulk gets."""
 
     def __init__(self, topic: str, producer: KafkaProducer, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.topic = topic
@@ -52,7 +51,7 @@ class PooledProducer:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a message is old, and no partition is known to answer."""
+        """Whether a message has been unacknowledged for too long and no partition is known to answer."""
         return self.is_old and not self._answering
 
     def accepts(self) -> bool:
@@ -65,7 +64,7 @@ class PooledProducer:
         return not self.is_stalled or self._probes(now)
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
-        """Publish records without a key: if a partition does not answer, they go to those that do."""
+        """Publish records without a key: if a partition does not answer, the records go to partitions that do."""
         began, answering = self._monotonic(), self._answering
         partition = answering[next(self._turns) % len(answering)] if answering else None
         chosen = records if partition is None else [_to(partition, record) for record in records]
@@ -81,7 +80,7 @@ class PooledProducer:
         return report
 
     def health(self) -> ProducerHealth:
-        """Check the producer. After a fatal error, first reopen it, after growing pauses."""
+        """Check the producer. After a fatal error, first reopen it, with increasing delays."""
         health, now, was_slow = self.producer.health(), self._monotonic(), self._is_slow
         if health.finished:
             self._reopen(now)
@@ -100,8 +99,9 @@ class PooledProducer:
         return health
 
     def _has_new_messages(self, unknown: Sequence[Delivery]) -> bool:
-        """Return whether any message is not a repetition of one without an answer. A repetition waits for the attempt
-        in flight, perhaps in another partition, so it does not show that its own partition is stuck."""
+        """Return whether any message is new, that is, not a repeated message without an answer. A repeated message
+        waits for the attempt in flight, possibly in another partition, so it does not show that its own partition is
+        stuck."""
         ids = {delivery.message_id for delivery in unknown}
         are_new = not ids <= self._unanswered_ids
         if len(self._unanswered_ids) + len(ids) > _MAX_UNANSWERED_IDS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A logger for threads that must not end, even if the application's log handlers raise."""
+"""A logger for threads that must continue even if the application's log handlers raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Suppresses exceptions of log handlers, as `logging` does with those that a handler reports itself."""
+    """Suppresses all exceptions of log handlers; `logging` suppresses only exceptions that a handler itself reports."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})

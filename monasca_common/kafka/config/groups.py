@@ -106,7 +106,7 @@ _CONSUMER = tuple(replace(each, inherited=each.name not in _OWN) for each in opt
 
 
 def group_of(name: str) -> OptionGroup:
-    """Return ``[kafka]``, a group that is only a connection, or the group of a consumer (any other name)."""
+    """Return ``[kafka]``, a group with only connection options, or (for any other name) the group of a consumer."""
     inherited = tuple(each for each in _CONSUMER if each.inherited)
     if name == KAFKA_GROUP:
         return OptionGroup(name, (*_CONNECTION, *_PRODUCER, *inherited), removed=_REMOVED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw librdkafka options: their syntax, and those that are refused because they would undo a guarantee."""
+"""Raw librdkafka options: their syntax, and the options that are refused because they would break a guarantee."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _OTHER_NAMES = {
 
 
 def _decided(*settings: type) -> dict[str, str]:
-    """Return the client's options that options of these settings set."""
+    """Return the client's options that have an option in these settings."""
     return {
         name: f"it has its own option, which is checked: use {each.name}"
         for made in (ConnectionSettings, *settings)

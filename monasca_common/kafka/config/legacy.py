@@ -17,7 +17,8 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldOption:
-    """An old option. ``consumers``: also in groups like ``[kafka_metrics]``. ``note``: its new name, or a reason."""
+    """An old option. ``consumers``: it also exists in groups like ``[kafka_metrics]``. ``note``: its new name, or a
+    reason."""
 
     name: str
     action: Action
@@ -27,7 +28,7 @@ class OldOption:
 
 @dataclass(frozen=True, slots=True)
 class OldGroup:
-    """A group of old files. ``note``: its replacement, and what to write; ``None``: others have options in it.
+    """A group of old files. ``note``: its replacement, and what to write; ``None``: other services have options in it.
 
     ``options``: the options with a note. An option with `Action.SERVICE` is handled by its reader.
     """

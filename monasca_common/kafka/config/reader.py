@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a group of options, with inheritance, and with checks of unknown names, refused values and secrets.
-
-It is for the groups of all services. Each error is a `ConfigurationError` that names the option, its group, the
-rule and the remedy, and quotes no secret.
+"""Reads a group of options, with inheritance, and checks unknown names, refused values and secrets. All services use it
+for their groups. Each error is a `ConfigurationError` that names the option, its group, the rule and the remedy, and
+quotes no secret.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class GroupReader:
     """Registers the options of a group, checks the names in files, and reads values by name.
 
     A group that inherits reads an unset inherited option, and an option that only ``[kafka]`` has, from ``[kafka]``.
-    Raises `ConfigurationError` for an unknown name, and before ``conf()`` was called.
+    Raises `ConfigurationError` for an unknown name, and if ``conf()`` was not called.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, group: OptionGroup) -> None:
@@ -63,7 +62,7 @@ class GroupReader:
         return self._read(self.group, self._options[name])
 
     def is_set(self, name: str) -> bool:
-        """Return whether an operator, or a program, has set this option in the group. Not for secrets."""
+        """Return whether an operator or a program has set this option in the group. Do not call it for secrets."""
         return config_file.is_set(self._conf, self.group, name)
 
     def settings(self, made: type[_Settings], **given: Any) -> _Settings:
@@ -79,7 +78,7 @@ class GroupReader:
         return ConfigurationError(f"{name} in group [{self.group}] {rule}")
 
     def _read(self, group: str, declared: Option) -> Any:
-        # Raised outside the handler, because the original error, its context, may quote the value.
+        # Raised outside the except block, because the original error would be its context and can quote the value.
         refused = None
         try:
             return getattr(self._conf[group], declared.name)

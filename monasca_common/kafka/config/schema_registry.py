@@ -140,7 +140,7 @@ def optional_registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings |
 
 
 def _files(read: GroupReader, name: str) -> dict[str, str]:
-    """Return the files by topic. Raises `ConfigurationError` for a line that has none or one that cannot be read."""
+    """Return the files by topic. Raises `ConfigurationError` for a line without a file, or with an unreadable file."""
     found = {}
     for line in read[name]:
         topic, _, path = (part.strip() for part in line.partition("="))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processing: calls of a handler, their retries, dead letters and outputs, and the commits after them."""
+"""Processing: handler calls with retries, dead letters and outputs, followed by commits."""
 
 from monasca_common.kafka.processor.processor import Processor
 

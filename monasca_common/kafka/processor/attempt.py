@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a task on a handler thread: one call of the handler, and all steps after it.
+"""Runs a task on a handler thread: one call of the handler, and all subsequent steps.
 
 A task is done only when its outputs, or its dead letters, are acknowledged.
 """
@@ -28,11 +28,11 @@ from monasca_common.kafka.processor.shutdown import Shutdown
 
 LOG = logging.getLogger(__name__)
 
-# Moves a position that is stored elsewhere (in a database) over the offsets from the first to just before the second:
-# no message between them needs a handler. Raises `RetryLater` while it cannot, `ReadFrom` if offsets are missing.
+# Moves a position that is stored elsewhere (in a database) from the first offset to the second: no message between them
+# needs a handler. Raises `RetryLater` while the store is unavailable, and `ReadFrom` if offsets are missing.
 Accounted = Callable[[TopicPartition, int, int], None]
 
-_CHECK_SECONDS = 0.1  # a stop or a revoke ends a wait for the position's store within this time
+_CHECK_SECONDS = 0.1  # time within which a stop or a revoke ends a wait for the position's store
 
 
 class _Next(NamedTuple):
@@ -44,7 +44,7 @@ class _Next(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Attempts of the handler threads of one processor. Thread-safe."""
+    """Runs the attempts of one processor's handler threads. Thread-safe."""
 
     caller: Caller
     retry: RetryPolicy
@@ -63,8 +63,8 @@ class Attempts:
     transactional: bool
 
     def run(self) -> None:
-        """Attempt tasks of the lanes until these are shut, as the main function of a handler thread. Pass exceptions
-        that no attempt handles to ``failed``, including KeyboardInterrupt."""
+        """Attempt tasks of the lanes until the lanes are shut; this is the main function of a handler thread. Pass
+        exceptions that no attempt handles to ``failed``, including KeyboardInterrupt."""
         while (taken := self.lanes.next()) is not None:
             lane, task = taken
             then = _Next((task,))
@@ -92,14 +92,14 @@ class Attempts:
         done, failed, untried = task.split(call.handled, call.failed)
         first = self._complete(lane, done, call.outputs) if done else _Next()
         if first.tasks:
-            # Outputs were refused: later messages, including rejected ones, wait until these outputs are done.
+            # Outputs were refused: later messages, including rejected messages, wait until these outputs are done.
             after = task.slice(call.handled, len(task.part))
             return first if after is None else _Next((*first.tasks, after), first.rest_seconds)
         then = self._decide(lane, failed, call.error) if failed and call.error else _Next()
         return _Next((*then.tasks, untried) if untried else then.tasks, then.rest_seconds)
 
     def _decide(self, lane: Lane, task: Task, error: Exception) -> _Next:
-        """Decide about messages whose handler raised: retry later, in halves, or reject."""
+        """Decide how to continue with messages whose handler raised: retry later, retry in halves, or reject."""
         if isinstance(error, RetryLater):
             return _Next((task,), self._later(task, error))
         if isinstance(error, Undecodable):
@@ -131,11 +131,12 @@ class Attempts:
         return self.retry.delay(task.waits, random.random())
 
     def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> _Next:
-        """Publish dead letters for the messages with errors; once acknowledged, they are done. The others remain."""
+        """Publish dead letters for the messages with errors; once these are acknowledged, the messages are done.
+        Messages without errors remain."""
         if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
-            return _Next(task.reject(errors))  # a transaction must not skip offsets: each part has its own
+            return _Next(task.reject(errors))  # one transaction per part, because it must not skip offsets
         admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
@@ -153,9 +154,9 @@ class Attempts:
         return _Next((remaining,))
 
     def _account(self, lane: Lane, start: int, end: int) -> None:
-        """Move the position that is stored elsewhere over messages that need no handler any more, before they count as
-        done. While its store is unavailable, only this step is repeated; a stop or a revoke ends the wait after a last
-        attempt. Raises `Abandoned` then, and `HandlerError` for errors that a retry does not change."""
+        """Move the position that is stored elsewhere past messages that no longer need a handler, before they count as
+        done. While the store is unavailable, only this step is repeated; a stop or a revoke ends the wait after a last
+        attempt, with `Abandoned`. Raises `HandlerError` for errors that a retry cannot resolve."""
         if self.accounted is None or start >= end:
             return
         waits, last_try = 0, False
@@ -190,7 +191,7 @@ class Attempts:
         fail_point("processor.after_accounting")
 
     def _rest(self, lane: Lane, seconds: float) -> bool:
-        """Rest for these seconds. Return False if a stop or a revoke ends the wait: then do not try again."""
+        """Wait for these seconds. Return False if a stop or a revoke ends the wait: then do not try again."""
         until = self.clock.monotonic() + seconds
         pause = Signal()
         while not (lane.closing or lane.dead or self.shutdown.requested):
@@ -211,7 +212,7 @@ class Attempts:
         return _Next()
 
     def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> _Next:
-        """Publish the outputs; their input is done only when they are acknowledged."""
+        """Publish the outputs; the input is done only when the outputs are acknowledged."""
         try:
             if outputs or self.transactional:
                 if self.publisher is None:
@@ -227,7 +228,7 @@ class Attempts:
         return _Next()
 
     def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> _Next:
-        """Find the input of an output that can never be delivered, by halves and without retries."""
+        """Find the input of an undeliverable output by splitting the task in halves, without retries."""
         error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
         if self.transactional:
             raise self._handler_error(task) from error

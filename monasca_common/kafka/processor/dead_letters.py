@@ -54,11 +54,11 @@ _WORD = re.compile(r"\w{3,}")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Publish messages that cannot be handled to ``topic``, within limits.
+    """Publishes messages that cannot be handled to ``topic``, within limits.
 
-    ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or if that is unset the origin's name with ``.dlq``.
-    ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop.
-    ``max_ratio``: allows at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
+    ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or if that is unset, the origin topic's name with
+    ``.dlq``. ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop. ``max_ratio``:
+    allows at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
     """
 
     topic: str | None = None
@@ -134,7 +134,7 @@ class DeadLetterPublisher:
 
 
 def reason_without_payload(message: Message, error: Exception) -> str:
-    """Return the reason for a dead letter as one line for a log: only the class of errors that are not written for
+    """Return the reason for a dead letter as one line for a log: only the class name of an error whose text is not for
     operators, and no word that the message contains."""
     name = type(error).__name__
     if not isinstance(error, Poison | MessagingError):
@@ -147,7 +147,7 @@ def reason_without_payload(message: Message, error: Exception) -> str:
 def dead_letter(message: Message, failure: Failure, group: str) -> Record:
     """Return the dead letter of a message: its value, key and headers, and its origin.
 
-    The id of a dead letter is the same after a crash and another attempt, so that readers can drop the repetition. The
+    The id of a dead letter is the same after a crash and another attempt, so that readers can drop the duplicate. The
     dead letter of a replayed message keeps the first origin and the time of the first failure.
     """
     kept = tuple(header for header in message.headers if header[0] not in (MESSAGE_ID_HEADER, FIRST_FAILURE))
@@ -172,7 +172,7 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
 
 
 def can_shrink(letter: Record) -> bool:
-    """Return whether anything can still be cut."""
+    """Return whether the dead letter can still be shortened."""
     return all(name != KEY_AND_HEADERS_DROPPED for name, _ in letter.headers)
 
 
@@ -192,8 +192,8 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
 
 
 def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]:
-    """Return the records to send after a publish: too large ones cut, other undelivered ones unchanged. Raises
-    ``refused`` if one can neither be delivered nor cut."""
+    """Return the records to send after a publish: records that are too large are cut, other undelivered records are
+    unchanged. Raises ``refused`` for a record that can neither be delivered nor cut."""
     left = []
     for delivery in refused.report.failed + refused.report.unknown:
         letter, error = letters[delivery.index], delivery.error
@@ -211,7 +211,7 @@ def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]
 def _text(error: Exception) -> str:
     try:
         return str(error)
-    except Exception as second:  # the class of a user; its defect must not prevent the dead letter
+    except Exception as second:  # the user's error class can be defective, which must not prevent the dead letter
         return f"its text is not available: {type(second).__name__}"
 
 
@@ -241,7 +241,7 @@ class DeadLetterCount:
     def admit_some(
         self, partition: TopicPartition, errors: Mapping[int, Exception], total: int
     ) -> tuple[list[int], DeadLetterLimit | None]:
-        """`admit` the messages with an error among ``total``, by position, and count the others as passed.
+        """`admit` the messages with an error among ``total``, by position, and count all other messages as passed.
 
         Return the admitted positions and, if a limit was crossed after these, that limit.
         """
@@ -259,7 +259,7 @@ class DeadLetterCount:
         return admitted, None
 
     def admit(self, partition: TopicPartition, error: Exception) -> None:
-        """Count one more dead letter. Raises `DeadLetterLimit`: then neither send nor commit it."""
+        """Count one more dead letter. Raises `DeadLetterLimit` if it must be neither sent nor committed."""
         limits = self._limits
         with self._lock:
             position = self._seen + 1
@@ -281,7 +281,7 @@ class DeadLetterCount:
         ) from error
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that another member owns now."""
+        """Forget partitions that now belong to another member."""
         with self._lock:
             for partition in partitions:
                 self._in_a_row.pop(partition, None)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a user's handler: values are decoded before it, outputs get ids after it, errors are returned.
-
-The ids of outputs depend only on their input, so that a repetition after a crash writes the same ids.
+"""One call of a user's handler: values are decoded before the call, outputs get ids after it, and errors are returned.
+The ids of outputs depend only on their input, so that a repeated call after a crash writes the same ids.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from monasca_common.kafka.serialization.base import SerializationContext, Serial
 class Output(NamedTuple):
     """One record for ``topic``. A bare ``(topic, record)`` is an output without a source.
 
-    ``source``: the position in the batch of the message that it derives from. With a source (and always in a handler
-    of single messages) a repetition gets the same id, even if the messages are batched differently.
+    ``source``: the position in the batch of the message from which the record derives. With a source (and always in a
+    handler of single messages) a repeated output gets the same id, even if the messages are batched differently.
     """
 
     topic: str
@@ -37,7 +36,7 @@ Handler = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The result: outputs (by topic) of the first ``handled`` messages; the next ``failed`` have ``error``."""
+    """The result: outputs (by topic) of the first ``handled`` messages; the next ``failed`` messages have ``error``."""
 
     handled: int
     outputs: dict[str, list[Record]] = field(default_factory=dict)
@@ -49,8 +48,8 @@ class Call:
 class Caller:
     """Calls ``handler`` with a batch, or with its messages one by one.
 
-    Raises `MisuseError` for a return value that is not an output: it would fail for every message, so no message
-    becomes a dead letter. Exceptions of the handler are returned, unless they are not an `Exception`.
+    Raises `MisuseError` for a return value that is not an output: every message would fail, so no message becomes a
+    dead letter. Handler errors that derive from `Exception` are returned, other exceptions are raised.
     """
 
     handler: Handler
@@ -59,7 +58,7 @@ class Caller:
     per_message: bool
 
     def __post_init__(self) -> None:
-        """Raise `WrongType` for an asyncio handler, because a call does not run it."""
+        """Raise `WrongType` for an asyncio handler, because calling it does not run its body."""
         handler = self.handler
         called = type(handler).__call__ if not inspect.isroutine(handler) and callable(handler) else handler
         for function in (handler, called):
@@ -115,8 +114,8 @@ class Undecodable(Exception):
 
 
 def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
-    """Return the batch with decoded values; no value (``None``) remains ``None``. Raises `Undecodable`, or the
-    serializer's `RetryLater`; then the handler receives nothing."""
+    """Return the batch with decoded values; ``None`` is not decoded. Raises `Undecodable`, or the serializer's
+    `RetryLater`; the handler is not called then."""
     if serializer is None:
         return part
     values: list[Any] = []
@@ -169,10 +168,10 @@ def _output(item: Any) -> Output:
 def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[str, list[Record]]:
     """Return the records by topic. Each has a message id that depends only on its input, unless it already had one.
 
-    With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without one, if there are as
-    many outputs as messages, each is taken as the output of one message; the id also has a digest of its content, so
-    that a wrong guess does not give two different records one id, which would lose one. Otherwise the id has the
-    first and last offset of the batch.
+    With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without a source, if there are
+    as many outputs as messages, the n-th output is assigned to the n-th message; the id also has a digest of the
+    content, because after a wrong assignment two different records would have the same id, and one would be lost.
+    Otherwise the id has the first and last offset of the batch.
     """
     name, number = part.topic_partition
     origin = f"{group}/{name}/{number}"

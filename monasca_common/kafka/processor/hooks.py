@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observers of a processor, for metrics, traces and audits.
 
-A hook cannot change an outcome: if it raises, the exception is logged and counted, so that no configuration can remove
-a guarantee. Hooks are called on the polling thread and on the handler threads.
+A hook cannot change an outcome: its exceptions are logged and counted, so that no configured hook can break a
+guarantee. Hooks are called on the polling thread and on the handler threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Hook:
-    """An observer; override the methods that you need. By default they do nothing."""
+    """An observer; override the methods that you need. The default methods do nothing."""
 
     def after_poll(self, batch: Batch) -> None:
         """A poll returned, possibly without messages."""
@@ -39,8 +39,8 @@ class Hook:
         """These offsets (next to read) will be committed, with or without a transaction."""
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
-        """The results of the commit by partition: ``None`` is success, `TransactionError` an aborted transaction. Not
-        called if the process ends before the result is known."""
+        """The commit has these results by partition: ``None`` is success, `TransactionError` an aborted transaction.
+        The hook is not called if the process ends before the result is known."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were revoked; their finished work is committed."""
@@ -50,7 +50,7 @@ class Hook:
 
 
 class Hooks:
-    """Several hooks as one: ``before_*`` in the given order, ``after_*`` in reverse, like an onion."""
+    """Calls several hooks: ``before_*`` in the given order, ``after_*`` in reverse order."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._orders: dict[str, tuple[Hook, ...]] = {"before": (), "after": ()}

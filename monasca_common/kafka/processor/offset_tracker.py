@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offsets that may be committed: the gap-free prefix of done messages, per partition and assignment epoch."""
+"""The offsets that can be committed: the gap-free prefix of done messages, per partition and assignment epoch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPa
 class OffsetTracker:
     """Tracks messages from their poll to their commit. Thread-safe.
 
-    ``max_span``: received and uncommitted messages of one partition from which on `full` contains it.
-    A later epoch of a partition replaces the state of the earlier one; calls for an earlier one are ignored.
+    ``max_span``: `full` contains a partition once it has this number of received and uncommitted messages. A later
+    epoch of a partition replaces the state of the earlier epoch; calls for an earlier epoch are ignored.
     """
 
     def __init__(self, max_span: int) -> None:
@@ -28,16 +28,15 @@ class OffsetTracker:
         self._lock = threading.RLock()
 
     def received(self, part: PartitionBatch) -> None:
-        """Track polled messages. Messages that are read again after a seek are undone again."""
+        """Track polled messages. Messages that are read again after a seek are no longer done."""
         offsets = part.offsets
         if offsets:
             with self._lock:
                 self._receive(part, offsets[0], offsets)
 
     def reached(self, part: PartitionBatch) -> None:
-        """Track the end of the log, at the range of ``part``, which has no messages; `done_range` marks it as done.
-
-        The same or a later end may be reported again while earlier messages are not done; those remain tracked.
+        """Track the end of the log with ``part``, a range without messages; `done_range` marks it as done. The same or
+        a later end can be reported again while earlier messages are not done; these remain tracked.
         """
         with self._lock:
             start = part.start_offset
@@ -48,7 +47,8 @@ class OffsetTracker:
                 self._receive(part, start, [part.next_offset - 1], is_end=True)
 
     def start_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Start a partition without received messages: all offsets before ``at`` are done, perhaps not committed."""
+        """Start a partition without received messages: all offsets before ``at`` are done, but possibly not
+        committed."""
         with self._lock:
             if partition not in self._partitions:
                 state = self._partitions[partition] = _Partition(partition, at.epoch, at.next_offset)
@@ -79,7 +79,7 @@ class OffsetTracker:
             return None if state is None else state.done
 
     def committed(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> None:
-        """Note the positions that the broker confirmed."""
+        """Store the positions that the broker confirmed."""
         with self._lock:
             for partition, (epoch, next_offset) in progress.items():
                 self._confirmed[partition] = next_offset

@@ -47,14 +47,14 @@ from monasca_common.kafka.serialization.base import Serializer
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.2  # a stop, a failure and the end of a rest are noticed within this time
+_POLL_SECONDS = 0.2  # a stop, a failure and the end of a wait are noticed within this time
 _PAUSED_POLL_SECONDS = 0.05  # only a poll notices that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
 _COMMIT_PATIENCE_SECONDS = 5.0  # the polling thread waits this long for the answer
 _COMMIT_SHARE = 0.25  # maximum share of max.poll.interval, so that a revoke immediately afterwards has half of it
 _STALL_SECONDS = 1.0  # a full buffer may drain for this long before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
-_BUFFERED_BATCHES = 8  # if batches are large: while two are handled, two or three others are full
+_BUFFERED_BATCHES = 8  # for large batches: while two are handled, two or three more are full
 _ASK_AGAIN_SECONDS = 1.0
 _HANDLERS_SHARE = 0.7  # share of the time to stop or to release partitions; the remainder is for the commit
 
@@ -67,11 +67,11 @@ class Processor(RebalanceListener):
 
     ``handler(batch)`` receives a `PartitionBatch` (with ``per_message``: a `Message`) and returns ``None`` or outputs,
     an iterable of ``(topic, Record)`` or `Output`. It raises `RetryLater` (a dependency is unavailable: the same
-    messages are handled again, without limit), `Poison` (dead letters immediately) or `ReadFrom` (it needs an earlier
-    offset). After any other exception the messages are tried ``retry.attempts`` times, then in halves, until one
-    message fails by itself; it becomes a dead letter, or without ``dead_letters`` ends `run` with `HandlerError`.
-    With several ``threads`` calls are concurrent, but at most one per partition (``order="key"``: per key).
-    A batch has the messages that arrived during the previous call, up to the consumer's ``batch_size``, and waits up to
+    messages are handled again, without limit), `Poison` (dead letters immediately) or `ReadFrom` (to read from an
+    earlier offset). After any other exception the messages are tried ``retry.attempts`` times, then in halves, until
+    one message fails by itself; it becomes a dead letter, or without ``dead_letters`` ends `run` with `HandlerError`.
+    With several ``threads`` calls are concurrent, but at most one per partition (``order="key"``: per key). A batch has
+    the messages that arrived during the previous call, up to the consumer's ``batch_size``, and waits up to
     ``max_wait_seconds`` to reach that size.
 
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
@@ -83,7 +83,7 @@ class Processor(RebalanceListener):
     ``accounted(partition, start, end)`` is for a handler that stores positions elsewhere (in a database, with its
     rows): it moves the position over the offsets from ``start`` to just before ``end``, which need no handler, because
     they are acknowledged dead letters or the log has no message for them. A handler thread calls it before the commit
-    to Kafka; it raises `RetryLater` while it cannot, and `ReadFrom` if the position is below ``start``.
+    to Kafka; it raises `RetryLater` while the store is unavailable, and `ReadFrom` if the position is below ``start``.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class Processor(RebalanceListener):
         self._counting = threading.Lock()  # by the polling thread and handler threads
 
     def run(self) -> StopReport:
-        """Run until `stop` (return the uncommitted work) or until an error ends it (raise that). Only once."""
+        """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Can be called only
+        once."""
         self._shutdown.begin()
         try:
             self._begin()
@@ -178,8 +179,8 @@ class Processor(RebalanceListener):
     def stop(self, deadline: float | None = None) -> StopReport:
         """Start no more calls, wait up to ``deadline`` seconds for handlers and their outputs, commit, and return the
         uncommitted work. ``None``: the consumer's ``stop_timeout_seconds``; at most half of
-        ``max_poll_interval_seconds``. For other threads and signal handlers. On a handler thread, or on the thread that
-        runs the loop, it does not wait: the report has the state at that moment.
+        ``max_poll_interval_seconds``. Other threads and signal handlers can call it. On a handler thread, or on the
+        thread that runs the loop, it does not wait: the report has the state at that moment.
         """
         self._shutdown.request(deadline)
         if not self._shutdown.over:
@@ -191,11 +192,11 @@ class Processor(RebalanceListener):
 
     @property
     def consumer(self) -> KafkaConsumer:
-        """The consumer that it polls."""
+        """The consumer that the processor polls."""
         return self._consumer
 
     def observe(self, hook: Hook) -> None:
-        """Add a hook. Before `run`."""
+        """Add a hook before `run`."""
         self._hooks.add(hook)
 
     def retry_now(self) -> None:
@@ -226,15 +227,16 @@ class Processor(RebalanceListener):
         self._apply_backpressure()
 
     def _reach_end(self, partition: TopicPartition, end: OffsetAndEpoch) -> None:
-        """Everything in a partition's log was polled. The range from the last message to ``end`` (control records,
-        aborted and compacted messages) is done once all before it is, so that retention does not overtake the
+        """Handle the end of a partition's log. The range from the last message to ``end`` (control records, aborted and
+        compacted messages) is done once all earlier messages are done, so that retention does not overtake the
         position."""
         start = self._consumer.position(partition)
         if start is None or start > end.next_offset:
             return
         if start == end.next_offset:
             if partition in self._chosen:
-                # It started at a database's position, and no message came: Kafka's commit may be lower since a crash.
+                # The partition started at a database's position and returned no message: after a crash, Kafka's commit
+                # can be lower.
                 self._chosen.discard(partition)
                 self._tracker.start_at(partition, end)
             return
@@ -287,7 +289,7 @@ class Processor(RebalanceListener):
             LOG.warning("%s: %s%s", what, error, more)
 
     def _apply_backpressure(self) -> None:
-        """Pause the partitions with enough messages in memory, resume those with few."""
+        """Pause partitions with enough messages in memory, and resume partitions with few."""
         patience = self._clock.monotonic() + _STALL_SECONDS
         while True:
             decision = self._backpressure.decide(self._consumer.assignment(), self._lanes.loads(), self._tracker.full())

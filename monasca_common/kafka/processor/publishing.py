@@ -40,7 +40,7 @@ from monasca_common.kafka.producer.report import DeliveryReport
 
 LOG = logging.getLogger(__name__)
 
-_SLICE_SECONDS = 1.0  # one wait for acknowledgements, between checks whether the partition was revoked
+_SLICE_SECONDS = 1.0  # one wait for acknowledgements, between two checks for a revoked partition
 _RETRY_REST_SECONDS = 0.1
 _ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which is aborted afterwards
 _ABORT_REST_SECONDS = 0.2  # after an abort, so that a persistent cause does not make the loop spin
@@ -81,7 +81,8 @@ class OutputPublisher(ABC):
 
 
 class AcknowledgedPublisher(OutputPublisher):
-    """Sends records until they are acknowledged, with the same ids; raises `Abandoned` once the lane is dead."""
+    """Sends records repeatedly, with the same ids, until they are acknowledged; raises `Abandoned` once the lane is
+    dead."""
 
     def __init__(self, producer: KafkaProducer, clock: Clock, log_limit: LogLimit) -> None:
         super().__init__(producer)
@@ -132,7 +133,8 @@ class TransactionalPublisher(OutputPublisher):
         return self._aborted.is_set()
 
     def open(self, stopping: Callable[[], bool]) -> None:
-        """Before the first poll, end the transaction that an earlier process left open, whose commit could come late.
+        """End the transaction that an earlier process left open, before the first poll, because its commit could arrive
+        late.
 
         Raises `FatalError` if the client cannot continue, and errors that no retry can repair.
         """
@@ -179,7 +181,7 @@ class TransactionalPublisher(OutputPublisher):
         unknown, or a handler thread is in a transaction, `aborted` remains true, and this must be called again."""
         Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()
-        # Without a wait: the holder may hang in a call, and the polling thread must continue to poll.
+        # Does not wait: the lock's holder can hang in a call, and the polling thread must continue to poll.
         if not self._one_at_a_time.acquire(blocking=False):
             return
         try:
@@ -195,7 +197,7 @@ class TransactionalPublisher(OutputPublisher):
 
 
 def raise_if_pointless(report: DeliveryReport) -> None:
-    """Raise errors that no retry of the report can repair."""
+    """Raise an error that no retry of the report can resolve."""
     undelivered = report.failed + report.unknown
     for cause in filter(None, map(_cause, undelivered)):
         if isinstance(cause, AuthorizationError | AuthenticationError | FencedError | FatalError):

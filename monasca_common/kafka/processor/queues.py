@@ -2,7 +2,7 @@
 """Queues between the polling thread and the handlers: tasks, lanes that keep their order, back-pressure and rewinds.
 
 A `Task` is the argument of a handler. A lane is one partition, or with ``order="key"`` one of its keys; its tasks are
-handled strictly in order. At most one thread works on a lane, and a lane that rests (after a failure) holds no thread.
+handled strictly in order. At most one thread works on a lane, and a lane that waits after a failure occupies no thread.
 `Backpressure` pauses partitions only when the bounded buffer is full, because a pause discards messages that the client
 has prefetched. `Rewinds` empties lanes whose partition will be read again from an earlier offset.
 """
@@ -22,13 +22,13 @@ from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 
 # The memory of a message in addition to its value: structures of the client, and the Python object.
 _OVERHEAD_BYTES = 500
-# The memory of a task in addition to its messages. It matters if each key has a lane, and a task per message.
+# The memory of a task in addition to its messages. It is significant if each key has a lane, and each message a task.
 _TASK_BYTES = 1_500
 _REWIND_REST_SECONDS = 0.2  # before a rewind, so that a persistent cause does not make the loop spin
 
 _RESUME_BELOW = 0.5  # part of a partition's share, so that pauses do not alternate quickly
 
-#: A message's key; its offset if it has no key, because it has no order to keep; ``None`` for a whole partition.
+#: A message's key; its offset if it has no key, because its order is irrelevant; ``None`` for a whole partition.
 Key: TypeAlias = bytes | int | None
 
 
@@ -38,7 +38,7 @@ class Task:
 
     part: PartitionBatch
     parent: InitVar[Task | None] = None
-    contiguous: bool = field(default=True, kw_only=True)  # no message between them was left out
+    contiguous: bool = field(default=True, kw_only=True)  # no message between them was omitted
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
@@ -62,7 +62,7 @@ class Task:
         return f"{topic}/{partition} offsets {self.part.offsets[0]} to {self.part.offsets[-1]}"
 
     def failed(self, now_ms: int) -> None:
-        """Note a failed call of the handler with these messages."""
+        """Record a failed call of the handler with these messages."""
         self.attempts += 1
         self.tries += 1
         if self.first_failed_ms is None:
@@ -70,7 +70,7 @@ class Task:
 
     @classmethod
     def joined(cls, tasks: Sequence[Task]) -> Task:
-        """Join neighbours that no handler has received yet."""
+        """Join adjacent tasks that no handler has received yet."""
         if len(tasks) == 1:
             return tasks[0]
         return cls(PartitionBatch.joined([task.part for task in tasks]), contiguous=tasks[0].contiguous)
@@ -84,13 +84,14 @@ class Task:
         return Task(self.part.without(indices), self, contiguous=False)
 
     def slice(self, start: int, stop: int) -> Task | None:
-        """Return a task of neighbours; the task itself if these are all its messages, ``None`` if there are none."""
+        """Return a task of consecutive messages; the task itself for all its messages, ``None`` for none."""
         if stop - start == len(self.part):
             return self
         return Task(self.part.slice(start, stop), self) if stop > start else None
 
     def split(self, handled: int, failed: int) -> tuple[Task | None, Task | None, Task | None]:
-        """Return the first ``handled`` messages, the next ``failed`` ones, and the remaining ones."""
+        """Return three tasks: the first ``handled`` messages, the next ``failed`` messages, and the remaining
+        messages."""
         middle = handled + failed
         return self.slice(0, handled), self.slice(handled, middle), self.slice(middle, len(self.part))
 
@@ -101,7 +102,8 @@ class Task:
         return first, second
 
     def reject(self, errors: Mapping[int, Exception]) -> tuple[Task, ...]:
-        """Return the parts of the task in order: each message with an error, rejected, and those in between."""
+        """Return the parts of the task in order: one rejected task for each message with an error, and the tasks
+        between them."""
         tasks = []
         following = 0
         for index in sorted(errors):
@@ -116,7 +118,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A queue of tasks. It is ``queued`` for a thread, ``busy`` with one, or neither.
+    """A queue of tasks. It is ``queued`` for a thread, ``busy`` while a thread works on it, or neither.
 
     ``closing``: no further task is taken; ``dead``: results of the current call are ignored.
     ``unclaimed``: the start of dead letters that no handler has accounted for yet.
@@ -165,7 +167,7 @@ class Lanes:
         self._halted = False
         self._shut = False
         self._loads: dict[TopicPartition, Load] = {}
-        self.progress = Signal()  # set whenever a task of a lane is finished
+        self.progress = Signal()  # set when a task of a lane is finished
 
     @property
     def ordered(self) -> bool:
@@ -173,7 +175,7 @@ class Lanes:
         return not self._by_key
 
     def add(self, part: PartitionBatch) -> None:
-        """Queue messages polled from one partition; without messages, if `ordered`, the end of its log."""
+        """Queue messages polled from one partition, or if `ordered`, a part without messages at the end of its log."""
         partition = part.topic_partition
         tasks = [(key, Task(piece, contiguous=not self._by_key)) for key, piece in self._divide(part)]
         due = self._clock.monotonic() + self._fill_seconds
@@ -188,7 +190,7 @@ class Lanes:
                 self._offer(lane)
 
     def next(self) -> tuple[Lane, Task] | None:
-        """Wait for a task, and keep its lane from other threads until `finished`; ``None`` after `shut`."""
+        """Wait for a task, and reserve its lane for this thread until `finished`; return ``None`` after `shut`."""
         with self._changed:
             while not self._ready and not self._shut:
                 self._changed.wait()
@@ -199,7 +201,7 @@ class Lanes:
             return lane, self._gather(lane)
 
     def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
-        """Replace ``task``, which was tried, by ``remains``, after a rest."""
+        """Replace the attempted ``task`` by ``remains``, which are due after a delay."""
         with self._changed:
             remains = tuple(remains)
             lane.busy = False
@@ -217,7 +219,7 @@ class Lanes:
         self.progress.set()
 
     def wake(self, now: float | None = None) -> None:
-        """Queue the lanes whose rest is over at ``now`` (monotonic; ``None``: the clock's time)."""
+        """Queue the lanes whose wait is over at ``now`` (monotonic; ``None``: the clock's time)."""
         now = self._clock.monotonic() if now is None else now
         with self._changed:
             for lane in [lane for lane in self._resting if lane.resume_at is None or lane.resume_at <= now]:
@@ -225,12 +227,12 @@ class Lanes:
                 self._offer(lane)
 
     def next_wake(self) -> float | None:
-        """Return the time (monotonic) at which the first resting lane is due."""
+        """Return the time (monotonic) at which the first waiting lane is due."""
         with self._changed:
             return min((lane.resume_at for lane in self._resting if lane.resume_at is not None), default=None)
 
     def loads(self) -> dict[TopicPartition, Load]:
-        """Return the memory that each partition uses, without unused ones."""
+        """Return the memory that each partition uses, without partitions that use none."""
         with self._changed:
             return dict(self._loads)
 
@@ -309,7 +311,7 @@ class Lanes:
             self._changed.notify()
 
     def _let_fill(self, lane: Lane) -> None:
-        """Let a lane rest while its first messages may wait to become a full batch."""
+        """Let a lane wait while its first messages can still become a full batch."""
         due = lane.tasks[0].due if lane.tasks else None
         if due is None or self._fill_seconds <= 0:
             return
@@ -348,8 +350,8 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Partitions to pause and resume. ``stalled``: there is no room; further polls are pointless until a task is
-    finished, which should have some time before partitions are paused."""
+    """Partitions to pause and resume. ``stalled``: the buffer is full; further polls are pointless until a task is
+    finished, so the caller waits briefly before it pauses partitions."""
 
     pause: frozenset[TopicPartition]
     resume: frozenset[TopicPartition]
@@ -360,8 +362,8 @@ class Backpressure:
     """Half of ``max_messages`` and ``max_bytes`` is for any partition, half is shared equally.
 
     Once the first half is used, a partition over its share is paused until it is below half of its share, so that a
-    partition with a hanging handler does not use the room of the others. This class keeps the set of paused partitions;
-    it calls no consumer.
+    partition with a hanging handler does not use the room of other partitions. This class stores the set of paused
+    partitions and calls no consumer.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -374,7 +376,8 @@ class Backpressure:
         loads: Mapping[TopicPartition, Load],
         blocked: Collection[TopicPartition] = (),
     ) -> Decision:
-        """Decide what to pause and resume. ``blocked``: partitions over another limit, whatever their load."""
+        """Decide which partitions to pause and resume. ``blocked``: partitions over another limit, whatever their
+        load."""
         total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
         stalled = bool(assigned) and self._over(total, 1.0)
         # Only these can change, out of perhaps ten thousand assigned ones.
@@ -398,7 +401,7 @@ class Backpressure:
         )
 
     def applied(self, decision: Decision) -> None:
-        """Note that the consumer has applied the decision."""
+        """Record that the consumer has applied the decision."""
         self.paused = (self.paused | decision.pause) - decision.resume
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -421,7 +424,7 @@ class Rewinds:
 
     def request(self, lane: Lane, offset: int) -> None:
         """Drop the messages of the lane's partition and have it read again from ``offset``. Ignored for a lane that was
-        already dropped: the messages now in memory are later ones, and would not be read again."""
+        already dropped: the messages now in memory are newer, and would not be read again."""
         with self._lock:
             if not lane.dead:
                 self._requested[lane.partition] = offset

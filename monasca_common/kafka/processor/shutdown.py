@@ -12,7 +12,7 @@ from monasca_common.kafka.errors import MisuseError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 
-# A stop longer than max.poll.interval would cost the membership, and with it the last commit.
+# A stop longer than max.poll.interval would end the membership and prevent the last commit.
 _POLL_INTERVAL_SHARE = 0.5
 
 
@@ -20,9 +20,9 @@ _POLL_INTERVAL_SHARE = 0.5
 class StopReport:
     """The uncommitted work of a processor, which the next owner of a partition reads again.
 
-    ``committed``: next offsets that the broker confirmed. ``unconfirmed``: next offsets up to which everything is
-    done, without a confirmed commit. ``left``: the number of messages read and not handled; ``in_flight``: those of
-    them in calls that had not returned at the deadline.
+    ``committed``: next offsets that the broker confirmed. ``unconfirmed``: next offsets up to which everything is done,
+    without a confirmed commit. ``left``: the number of messages read and not handled; ``in_flight``: the number of
+    these messages in calls that had not returned at the deadline.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -32,12 +32,13 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """Whether no call was in flight, and all done messages are committed."""
+        """Whether no call was in flight and all done messages are committed."""
         return not self.in_flight and not self.unconfirmed
 
 
 class Shutdown:
-    """The end of one run: requested by any thread, executed by the running one. The first failure is the reason."""
+    """The end of one run: any thread requests it, and the running thread executes it. The first failure is the
+    reason."""
 
     def __init__(self, clock: Clock, settings: ConsumerSettings) -> None:
         self._clock = clock
@@ -76,7 +77,7 @@ class Shutdown:
         self.request(None)
 
     def conclude(self, wind_down: Callable[[], StopReport]) -> StopReport:
-        """Wind down, wake the threads in `wait`, and return the report or raise the reason."""
+        """Shut down, wake the threads in `wait`, and return the report or raise the reason."""
         try:
             self.report = report = wind_down()
         except Exception:
@@ -90,6 +91,6 @@ class Shutdown:
         return report
 
     def wait(self) -> None:
-        """Wait until the run is over. Return immediately before a run, and on the running thread."""
+        """Wait until the run is over. Before a run, and on the running thread, return immediately."""
         if threading.current_thread() is not self._runner:
             self._over.wait()

@@ -18,12 +18,12 @@ from monasca_common.kafka.errors import (
 )
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-# The broker's answers that exclude an append, because they belong to checks before it writes. After any other error,
-# including future error codes, a message is *unknown*. These sound like rejections, but are not among them:
-# DUPLICATE_SEQUENCE_NUMBER (it has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID and
-# INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT
-# and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or whose leader moved in
-# the meantime), KAFKA_STORAGE_ERROR (part of the batch may be on disk), NETWORK_EXCEPTION.
+# The broker's answers that exclude an append, because they result from checks before the write. After any other error,
+# including future error codes, a message is *unknown*. The following errors sound like rejections, but do not exclude
+# an append: DUPLICATE_SEQUENCE_NUMBER (the broker has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID
+# and INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+# REQUEST_TIMED_OUT and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or
+# whose leader moved in the meantime), KAFKA_STORAGE_ERROR (part of the batch may be on disk), NETWORK_EXCEPTION.
 _NEVER_APPENDED = frozenset(
     {
         "INVALID_MSG",
@@ -42,9 +42,9 @@ _NEVER_APPENDED = frozenset(
         "INVALID_RECORD",
     }
 )
-# Refused because of the message itself, not of its time or sender: a retry is useless.
+# The message itself is refused, not its timestamp or sender: a retry is useless.
 _PERMANENT = frozenset({"INVALID_RECORD", "INVALID_MSG"})
-# An answer for a whole batch because of one of its messages: one with a caller's timestamp.
+# The broker refuses a whole batch with this error because of one message with a caller's timestamp.
 _FOR_ITS_TIME = "INVALID_TIMESTAMP"
 
 
@@ -61,9 +61,9 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
     """Return the outcome of a message that the client returned with ``cause``.
 
     A message is *failed* only if it is definitely not in the log: the client never sent it, or the broker's answer
-    excludes an append. ``trouble``: there was a connection error since it was queued, so an attempt before the rejected
-    one may have been written; then even such an answer means *unknown*. (A message that is sent again after an unknown
-    outcome never fails: see `Table`.) ``own_time``: its timestamp is the caller's.
+    excludes an append. ``trouble``: a connection error occurred since the message was queued, so an attempt before the
+    rejected one may have been written; then even such an answer means *unknown*. (A message that is sent again after an
+    unknown outcome never fails: see `Table`.) ``own_time``: the caller set the timestamp.
     """
     if is_purged(cause):
         return Outcome.UNKNOWN, DeliveryAbandoned("given up by the producer before an answer came")
@@ -76,5 +76,5 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
 
 
 def is_purged(cause: TransportError) -> bool:
-    """Return whether the client gave up the message on request."""
+    """Return whether the client dropped the message because of a purge."""
     return cause.name in _PURGED

@@ -12,13 +12,13 @@ from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.settings import ProducerSettings
 
-# The size of a record in a batch in addition to key, value and headers; generous, because it decides what is not sent.
+# An upper bound of a record's size in a batch beyond key, value and headers; a message over the limit is not sent.
 _BATCH_BYTES = 61 + 32
 _HEADER_BYTES = 10
 PLAIN_OVERHEAD_BYTES = _BATCH_BYTES + _HEADER_BYTES + len(MESSAGE_ID_HEADER) + MADE_ID_BYTES
-BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget, because a full one would wait for all others
+BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget; a larger one would wait for all other messages
 _ID_PREFIX_BYTES = 11
-_ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, in the order of their codes
+_ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, ordered by code
 _ONLY_BYTES = {bytes}
 T = TypeVar("T")
 _TYPES: dict[str, tuple[Any, str]] = {
@@ -71,7 +71,7 @@ def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[
 
 
 def split(items: Sequence[T], size: Callable[[T], int], settings: ProducerSettings) -> Iterator[Sequence[T]]:
-    """Divide messages that wait for room in the budget, so that those that wait leave some to others."""
+    """Divide messages that wait for room in the budget, so that other messages also get room."""
     most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
     start = total = 0
     for index, item in enumerate(items):

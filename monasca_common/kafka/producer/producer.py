@@ -2,10 +2,10 @@
 """`KafkaProducer`: sends messages to Kafka and reports the outcome of each.
 
 The life of a message: it is *checked* (`outgoing`), *reserved* (`Table`: a sequence and room in the budget), *handed
-over* to the client of its topic (`TopicLimits`), and *settled* by its outcome, or when it is given up (`Table`). The
+over* to the client of its topic (`TopicLimits`), and *settled* by its outcome, or when it is abandoned (`Table`). The
 serving thread (`Serving`) collects outcomes; a caller waits in `publish`, `retry`, `flush` or `close`.
 
-An exception from a signal handler, such as Ctrl-C, may end any of these calls. The messages of that call are then
+An exception from a signal handler, such as Ctrl-C, can end any of these calls. The messages of that call are then
 *unknown*: the next `flush`, or `close`, reports them, and a `retry` of that report is safe.
 """
 
@@ -80,10 +80,10 @@ class ProducerHealth:
     """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not answer, because
     the client logs no error for a minute.
 
-    ``recreated_topics``: how often one of its topics was found deleted and recreated.
-    ``oldest_call_seconds``: the time since the oldest call of the client that has not returned, 0 if there is none;
-    ``poisoned``: a call did not return by its deadline. ``finished``: the client had a fatal error, or is poisoned;
-    nothing is sent until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
+    ``recreated_topics``: how many times a deleted and recreated topic was detected. ``oldest_call_seconds``: the time
+    since the oldest call of the client that has not returned, 0 if there is none; ``poisoned``: a call did not return
+    by its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until
+    `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int
@@ -99,8 +99,8 @@ class ProducerHealth:
 
 
 def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
-    """Decorate a method that waits for outcomes. Refuse it on a thread inside a call of the same producer, for which it
-    would wait: in a delivery callback, or in a signal handler that interrupted the call."""
+    """Decorate a method that waits for outcomes. Refuse it inside another call of the same producer on this thread,
+    because it would deadlock: in a delivery callback, or in a signal handler that interrupted the call."""
 
     @functools.wraps(method)
     def call(self: KafkaProducer, /, *arguments: Options.args, **options: Options.kwargs) -> Result:
@@ -114,15 +114,14 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
         try:
             return method(self, *arguments, **options)
         finally:
-            del callers[thread]  # no call since the end of the method, so no signal handler interrupts it
+            del callers[thread]  # no call since the end of the method, so no signal handler can interrupt this
 
     return call
 
 
 class KafkaProducer(RefusesOldArguments):
-    """A producer. Thread-safe; one instance serves a whole process. A context manager that closes itself.
-
-    Outcomes are never raised: only misuse is (`MisuseError`), and `QueueFull` by `send` if there is no room.
+    """A thread-safe producer, one for a whole process, and a context manager. Outcomes are never raised as exceptions;
+    only misuse raises (`MisuseError`), and `send` raises `QueueFull` if the budget has no room.
     """
 
     def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
@@ -172,8 +171,8 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
-        """Deliver the same messages under the same ids: wait for those in flight, send again those that failed or were
-        given up, and keep the outcomes of those that were delivered or can never be. Safe to repeat with any earlier
+        """Deliver the same messages under the same ids: wait for messages in flight, resend failed or abandoned
+        messages, and keep the outcomes of messages that were delivered or never can be. Safe to repeat with any earlier
         report.
         """
         self._check("retry")
@@ -213,8 +212,8 @@ class KafkaProducer(RefusesOldArguments):
     ) -> bytes | None:
         """Send one message without waiting for its outcome. Return its id (``None`` if ids are off).
 
-        ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report the others.
-        Waits only for room in the budget, never inside a delivery callback; raises `QueueFull` if there is none.
+        ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report messages without
+        it. Waits only for room in the budget, never inside a delivery callback; raises `QueueFull` if there is no room.
         """
         limit = self._limits.ready.get(topic)
         if (
@@ -226,7 +225,7 @@ class KafkaProducer(RefusesOldArguments):
             given_id = self._send(topic, record, key, on_delivery)
         else:
             given_id = limit.transport.send(topic, record, key, limit.sends) if limit.is_atomic else None
-            if given_id is None:  # too little is reserved, or the message needs other checks
+            if given_id is None:  # the reservation is too small, or the message needs further checks
                 given_id = self._send(topic, record, key, None, limit)
         if self._serving.idle:
             self._serving.wake()
@@ -234,10 +233,8 @@ class KafkaProducer(RefusesOldArguments):
 
     @_waits
     def flush(self, timeout: float | None = None) -> DeliveryReport:
-        """Wait up to ``timeout`` seconds for the sends that no flush has reported yet.
-
-        The report lists those that are not delivered and counts the delivered ones. It does not list messages with
-        ``on_delivery``.
+        """Wait up to ``timeout`` seconds for the sends that no flush has reported yet. The report lists undelivered
+        messages and counts delivered ones. It does not list messages with ``on_delivery``.
         """
         self._check("flush")
         sends = self._table.unfinished(of_sends=True)
@@ -248,12 +245,12 @@ class KafkaProducer(RefusesOldArguments):
     def close(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for messages in flight, abandon the remaining ones after ``timeout`` seconds, close the client.
 
-        Takes at most ``timeout`` + 1 s. The report is that of `flush`, with the messages given up as *unknown*. Another
-        close returns the same report.
+        Takes at most ``timeout`` + 1 s. Returns a report like `flush`, in which abandoned messages are *unknown*.
+        Another close returns the same report.
         """
         self._limits.guard.check()
         deadline = self._deadline(timeout)
-        with self._closing:  # a concurrent close waits for the report of the first one
+        with self._closing:  # a concurrent close waits for the first close's report
             if self._final is None:
                 self._closed = True
                 self._table.shut()
@@ -367,7 +364,7 @@ class KafkaProducer(RefusesOldArguments):
     def _bulk(
         self, topic: str, records: list[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
-        """Return the bulk of one call; ``plain``: without attempts, if possible. Raises `WrongType`."""
+        """Return the bulk of one call; ``plain``: without `DeliveryAttempt` objects if possible. Raises `WrongType`."""
         bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
         check("topic", topic)
         check("key", key)
@@ -386,7 +383,7 @@ class KafkaProducer(RefusesOldArguments):
         return None if without_ids else self._id_prefix
 
     def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
-        """Hand over a bulk once there is room for it; or settle it at the deadline, and return the error."""
+        """Hand over a bulk once the budget has room for it. At the deadline settle it and return the error."""
         table = self._table
         while not table.reserve(bulk):
             is_over = self._serving.wait(lambda: table.has_room(bulk) or not table.can_have_room(bulk), deadline)
@@ -413,7 +410,7 @@ class KafkaProducer(RefusesOldArguments):
     def _produce_one(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
         record, topic, own_id = attempt.record, attempt.bulk.topic, attempt.message_id
         if attempt.over or attempt.successor is not None or record is None:
-            return  # given up while it waited, or in flight as another attempt
+            return  # abandoned while it waited, or in flight as another attempt
         if attempt.size > limit.max_bytes:
             error = limit.refusal or MessageTooLarge(topic, attempt.size, limit.max_bytes)
             self._table.give_up((attempt,), Outcome.FAILED, error)
@@ -436,7 +433,7 @@ class KafkaProducer(RefusesOldArguments):
         on_delivery: DeliveryListener | None,
         limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """`send` except for bare bytes with reserved room; ``limit``: reserve some, because they are plain."""
+        """Implement `send`, except for bare bytes with reserved room. ``limit``: reserve room for plain bytes."""
         thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # it must not wait
         callers[thread] = None
@@ -455,7 +452,7 @@ class KafkaProducer(RefusesOldArguments):
                 del callers[thread]
 
     def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> bool:
-        """Reserve sequences and room for plain sends to the topic, the first of them with ``size`` bytes."""
+        """Reserve sequences and room for plain sends to the topic, of which the first has ``size`` bytes."""
         with self._table.lock:
             is_ready = self._limits.ready.get(topic) is limit
             if is_ready:
@@ -471,7 +468,7 @@ class KafkaProducer(RefusesOldArguments):
         on_delivery: DeliveryListener | None,
         patience: float,
     ) -> bytes | None:
-        """`send` as a bulk of one message; waits ``patience`` seconds for room."""
+        """Implement `send` as a bulk of one message; wait ``patience`` seconds for room."""
         self._check("send")
         bulk = self._bulk(topic, [record], key, plain=False)
         attempt = bulk.attempts[0]
@@ -502,7 +499,7 @@ class KafkaProducer(RefusesOldArguments):
             raise
 
     def _give_up_all(self, error: DeliveryAbandoned) -> None:
-        """Settle all messages without the brokers. The client returns the bytes of purged messages."""
+        """Settle all messages without waiting for brokers. The client returns the bytes of purged messages."""
         self._limits.pause()
         bulks = self._table.unfinished()
         try:
@@ -533,7 +530,7 @@ class KafkaProducer(RefusesOldArguments):
 
 @atexit.register
 def _close_open_producers() -> None:
-    """Close producers that are still open when the interpreter exits, as a last chance for their messages in flight.
+    """Close producers that are still open when the interpreter exits, to deliver their messages in flight if possible.
 
     It does not replace `close`: undelivered messages are only logged, and no program can react to a log line.
     """

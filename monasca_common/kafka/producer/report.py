@@ -26,7 +26,7 @@ class DeliveryReport:
         self._attempts = attempts
         self._bulk = bulk
         self._delivered_before = delivered_before
-        # Only delivered messages cannot change any more, so all others are copied now.
+        # Only delivered messages can no longer change, so all other messages are copied now.
         outcomes = {index: attempt.snapshot(index) for index, attempt in attempts.items()}
         self._undelivered = {index: each for index, each in outcomes.items() if each[0] is not Outcome.DELIVERED}
 
@@ -62,12 +62,13 @@ class DeliveryReport:
 
     @property
     def retriable(self) -> bool:
-        """Whether `KafkaProducer.retry` can deliver more: some messages are not refused permanently, and no fatal error
-        has finished their producer. Another producer may retry the report, and the same one once it is reopened."""
+        """Whether `KafkaProducer.retry` can deliver more: some undelivered messages are not refused permanently, and
+        their producer has no fatal error. Another producer, or the same producer once it is reopened, can retry the
+        report."""
         return any(self._attempts[index].can_be_retried for index in self._undelivered)
 
     def latest(self) -> dict[int, DeliveryAttempt]:
-        """The last attempt of each message that has one; for `KafkaProducer.retry`."""
+        """The last attempt of each message that has an attempt; for `KafkaProducer.retry`."""
         return {index: attempt.latest for index, attempt in self._attempts.items()}
 
     def with_attempts(self, latest: Mapping[int, DeliveryAttempt]) -> DeliveryReport:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The serving thread of a producer: the only one that polls and flushes its clients and collects outcomes. A separate
-thread, started by the first call, calls listeners: one that hangs delays no outcome.
+thread, started by the first call, calls listeners, so that a hanging listener delays no outcome.
 
 While a caller waits, the serving thread flushes in short slices, so that linger does not delay it. Callers whose
 outcomes arrived together usually call again together: the next flush waits up to a millisecond for them, because one
@@ -25,7 +25,7 @@ _BUSY_SECONDS = 0.005  # outcomes of sends are collected this often
 _FLUSH_SLICE_SECONDS = 0.005
 _RETURN_SECONDS = 0.001  # callers usually call again within this time
 
-_REAL_TIME = SystemClock()  # for the waits of the thread itself, whatever the clock of the producer
+_REAL_TIME = SystemClock()  # for the thread's own waits, independent of the producer's clock
 
 
 class Serving:
@@ -35,7 +35,7 @@ class Serving:
         self._table = table
         self._clock = table.clock
         self._limits = limits
-        self._callers = 0  # number that waited for the last outcomes
+        self._callers = 0  # number of callers that waited for the last outcomes
         self._return_deadline = 0.0
         self._wake = Signal()
         self._stopping = False
@@ -50,7 +50,7 @@ class Serving:
         self._thread.start()
 
     def retire(self) -> None:
-        """Have the thread end once its current call of the client returns."""
+        """Request that the thread ends once its current call of the client returns."""
         self._thread = threading.Thread()
 
     def wake(self) -> None:
@@ -109,14 +109,14 @@ class Serving:
                 self._notify()
 
     def _sleep(self) -> None:
-        self.idle = True  # before it reads the table: a thread that reserves later sees it and wakes this one
+        self.idle = True  # set before reading the table, so that a later reservation wakes this thread
         busy = self._table.in_flight()[0] > 0
         self.idle = not busy
         self._wake.wait(_REAL_TIME, _BUSY_SECONDS if busy else _IDLE_SECONDS)
         self.idle = False
 
     def _wait_for_callers(self) -> None:
-        """Wait until as many callers wait as for the last outcomes, or until these are a millisecond old."""
+        """Wait until the number of waiting callers is that of the last outcomes, or these are a millisecond old."""
         while self._waiting() < self._callers and not self._stopping:
             remaining = self._return_deadline - _REAL_TIME.monotonic()
             if remaining <= 0:
@@ -141,7 +141,7 @@ class Serving:
             self._callers, self._return_deadline = self._waiting(), _REAL_TIME.monotonic() + _RETURN_SECONDS
             try:
                 if outcomes.counts and tap is not None:
-                    tap.add(outcomes.counts)  # before a caller wakes that may end its transaction
+                    tap.add(outcomes.counts)  # before waking a caller that may end its transaction
             finally:
                 self._table.settle(outcomes)  # also if the tap raises
         if failure is not None:
@@ -160,7 +160,7 @@ class Serving:
             while not self._ended:
                 self._due.wait(_REAL_TIME, None)
                 self._call_listeners()
-            self._call_listeners()  # those that became due after its last turn
+            self._call_listeners()  # listeners that became due after the thread's last pass
 
     def _call_listeners(self) -> None:
         due = self._table.due

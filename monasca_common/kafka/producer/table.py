@@ -2,18 +2,18 @@
 """The in-flight table: the messages without an outcome, their size in the budget, and the threads that wait for them.
 
 The **sequence** of a message is a number that is unique in its producer. A `Bulk` has consecutive sequences of one
-topic: the messages of one call, or the plain sends between two turns of the serving thread, for which sequences and
+topic: the messages of one call, or the plain sends between two passes of the serving thread, for which sequences and
 room are reserved in advance (`open_sends`). A message gets its own object, a `DeliveryAttempt`, only if it is more than
 plain bytes, if it was not delivered, or if a report names it.
 
 The life of a message: **reserved** (`reserve`: it has a sequence and takes room in the budget), **handed over** (to the
-client, by the producer), **settled** (delivered, failed or unknown). The client's outcomes arrive in batches, sorted
-by sequence, and `settle` counts them off the bulks; `give_up` settles without the client. Each message that has an
+client, by the producer), **settled** (delivered, failed or unknown). The client's outcomes arrive in batches, sorted by
+sequence, and `settle` subtracts them from the bulks; `give_up` settles without the client. Each message that has an
 object gets its outcome in `_settle`.
 
 Every method holds ``lock`` for a short time and never waits with it. Python runs a signal handler only on the main
-thread, at a call or at the end of a turn of a loop: steps that belong together have neither between them. Only the
-serving thread collects outcomes, so no signal handler interrupts that.
+thread, at a call or at the end of a loop iteration: steps that must not be separated have neither between them. Only
+the serving thread collects outcomes, so no signal handler interrupts the collection.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Waiter(Signal):
 
 
 def all_over(what: Iterable[Bulk | DeliveryAttempt]) -> Callable[[], bool]:
-    """Return a condition for a `Waiter`: whether all of these are settled."""
+    """Return a condition for a `Waiter`: whether all of these bulks are settled."""
     left = list(what)
 
     def is_over() -> bool:
@@ -110,12 +110,12 @@ class DeliveryAttempt:
 
     @property
     def is_worth_sending(self) -> bool:
-        """Whether it is neither delivered, nor in flight, nor refused permanently."""
+        """Whether the message is neither delivered, nor in flight, nor refused permanently."""
         return self.error is not None and not self.error.permanent
 
     @property
     def can_be_retried(self) -> bool:
-        """Whether a retry by the same producer can change its outcome."""
+        """Whether a retry by the same producer can change the outcome."""
         return self.bulk.table.finished is None and (self.error is None or not self.error.permanent)
 
     def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
@@ -136,11 +136,12 @@ def next_attempt(old: DeliveryAttempt, bulk: Bulk) -> DeliveryAttempt:
 
 @dataclass(slots=True, eq=False)
 class Bulk:
-    """Messages of one topic with consecutive sequences: plain ones in ``values``, or others in ``attempts``."""
+    """Messages of one topic with consecutive sequences: plain messages in ``values``, or other messages in
+    ``attempts``."""
 
     table: Table
     topic: str
-    id_prefix: bytes | None  # None: its messages get no ids
+    id_prefix: bytes | None  # None: plain messages get no ids
     key: bytes | None = None  # of plain messages
     values: list[bytes] = field(default_factory=list)
     size: int = 0  # bytes of its messages in flight in the budget
@@ -183,7 +184,7 @@ class Bulk:
 
     @property
     def is_for_flush(self) -> bool:
-        """Whether a flush waits for it."""
+        """Whether a flush waits for this bulk."""
         return self.of_sends or any(each.for_flush or each.listeners for each in self.attempts.values())
 
     def unsettled(self) -> list[DeliveryAttempt]:
@@ -195,7 +196,8 @@ class Bulk:
         return [attempt for attempt in attempts if attempt.outcome is None and attempt.successor is None]
 
     def all_over(self) -> Callable[[], bool]:
-        """Return a condition: whether all its messages are settled, including those in flight for another call."""
+        """Return a condition: whether all messages of the bulk are settled, including messages in flight for another
+        call."""
         with self.table.lock:
             return all_over([self, *(each.latest for each in self.attempts.values() if each.successor is not None)])
 
@@ -238,7 +240,7 @@ class Table:
 
     @contextmanager
     def as_caller(self) -> Iterator[None]:
-        """Note that this thread belongs to the producer."""
+        """Mark this thread as one of the producer's own threads."""
         self.callers[get_ident()] = None
         try:
             yield
@@ -248,26 +250,26 @@ class Table:
     # Reserve
 
     def reserve(self, bulk: Bulk, *, anyway: bool = False) -> bool:
-        """Reserve room and sequences for all of its messages, or for none; return whether they are reserved. A message
-        whose id is in flight is attached to the message in flight, and uses no room. ``anyway``: also without room,
-        because they are about to be settled."""
+        """Reserve room and sequences for all messages of the bulk, or for none; return whether they are reserved. A
+        message whose id is in flight is attached to the message in flight, and uses no room. ``anyway``: reserve even
+        without room, because the messages are about to be settled."""
         with self.lock:
             if not bulk.is_new:
                 return True
             self._attach(bulk)
             if not (anyway or self.has_room(bulk)):
-                self.close_sends()  # open sends may have more room than they use
+                self.close_sends()  # open sends can have reserved more room than they use
             messages, size, now = bulk.in_flight, bulk.size, self.clock.monotonic()
             if not (anyway or self.has_room(bulk)):
                 return False
-            self.messages += messages  # no call since the check: no signal handler takes this room, or these sequences
+            self.messages += messages  # no call since the check, so no signal handler takes this room
             self.bytes += size
             bulk.first = self._next
             bulk.next += bulk.first
             bulk.queued_at = now
             bulk.is_new = False
             self._next = bulk.next
-            insort(self._bulks, bulk, key=_first)  # a signal handler may have added some
+            insort(self._bulks, bulk, key=_first)  # a signal handler may have added reservations
             self._identify(bulk)
             self._finish_if_settled(bulk)
             return True
@@ -275,8 +277,8 @@ class Table:
     def open_sends(
         self, topic: str, id_prefix: bytes | None, size: int, new_reservation: NewReservation, largest: int
     ) -> Reservation:
-        """Return a reservation for the next plain sends to the topic, of at most ``largest`` bytes each; it may have no
-        room for one with a key and a value of ``size`` bytes."""
+        """Return a reservation for the next plain sends to the topic, of at most ``largest`` bytes each; the
+        reservation can be too small for a key and a value of ``size`` bytes."""
         with self.lock:
             if self.messages >= self.max_messages or self.bytes + size + PLAIN_OVERHEAD_BYTES > self.max_bytes:
                 self.close_sends()
@@ -284,7 +286,7 @@ class Table:
             free = 0 if self.shut_down else self.max_messages - self.messages  # no call after this
             count = 0 if free <= 0 else _SENDS if free > _SENDS * BUDGET_SHARE else free // BUDGET_SHARE + 1
             room = self.max_bytes - self.bytes if count else 0
-            room = 0 if room < 0 else room // BUDGET_SHARE  # leaves some for sends to other topics
+            room = 0 if room < 0 else room // BUDGET_SHARE  # leaves room for sends to other topics
             first = bulk.first = self._next
             self._next = bulk.next = first + count
             self.messages += count
@@ -304,15 +306,15 @@ class Table:
             return reservation
 
     def close_sends(self) -> None:
-        """End the reservations of sends, and free the room that these have not used."""
+        """End the reservations of sends, and free their unused room."""
         with self.lock:
             for bulk in self._open[::-1]:
                 reservation = bulk.reservation
                 if reservation is not None:
                     reservation.close()
-                if bulk.reservation is not None:  # no call after this: a signal handler that sends may have ended it
+                if bulk.reservation is not None:  # no call follows: a signal handler could end it
                     if self._next == bulk.next:
-                        self._next = bulk.reservation.next  # the rest is still unused
+                        self._next = bulk.reservation.next  # the remaining sequences are still unused
                     self.messages -= bulk.next - bulk.reservation.next
                     self.bytes -= bulk.reservation.left
                     bulk.size -= bulk.reservation.left
@@ -330,7 +332,8 @@ class Table:
         return bulk.in_flight <= self.max_messages and bulk.size <= self.max_bytes and not self.shut_down
 
     def refuse(self, bulk: Bulk) -> DeliveryError:
-        """Settle messages for which there is no room; return the error of the last one. No flush reports them."""
+        """Settle messages for which the budget has no room; return the last message's error. No flush reports these
+        messages."""
         error: DeliveryError = QueueFull(
             f"no room for {bulk.in_flight} messages of {bulk.size} bytes: the budget is {self.max_messages} messages "
             f"and {self.max_bytes} bytes; Kafka is slow or unavailable, or flush was never called to collect "
@@ -373,7 +376,7 @@ class Table:
                 if attempt.outcome is None and attempt.successor is None:
                     bulk, why = attempt.bulk, error
                     if attempt.record is None:
-                        attempt.size = bulk.size // bulk.in_flight  # approximately: only the client knows it
+                        attempt.size = bulk.size // bulk.in_flight  # an estimate: only the client knows it
                         why = DeliveryAbandoned(f"{error}; the client kept its bytes, so it cannot be sent again")
                         why.permanent = True
                     self._settle(attempt, outcome, why)
@@ -386,7 +389,8 @@ class Table:
                 self.give_up(bulk.unsettled(), outcome, error)
 
     def interrupt(self, bulks: Iterable[Bulk]) -> None:
-        """Note that the call with these bulks was interrupted: unsettled messages are unknown, for the next flush."""
+        """Record that the call with these bulks was interrupted: the next flush reports unsettled messages as
+        unknown."""
         error = DeliveryAbandoned("the call that sent it was interrupted")
         with self.lock:
             for bulk in bulks:
@@ -408,11 +412,11 @@ class Table:
     # Wait and report
 
     def unfinished(self, *, of_sends: bool = False) -> list[Bulk]:
-        """Return the bulks with messages in flight; ``of_sends``: those that a flush waits for."""
+        """Return the bulks with messages in flight; ``of_sends``: only the bulks that a flush waits for."""
         with self.lock:
             self.close_sends()
             for bulk in self._bulks[:]:
-                self._finish_if_settled(bulk)  # because an interrupted call may not have done it
+                self._finish_if_settled(bulk)  # because an interrupted call may not have removed it
             return [bulk for bulk in self._bulks if bulk.is_for_flush or not of_sends]
 
     def wake_waiters(self) -> None:
@@ -424,32 +428,33 @@ class Table:
                     waiter.set()
 
     def attempts_of(self, bulk: Bulk) -> dict[int, DeliveryAttempt]:
-        """Return the messages of a bulk that are not delivered, and others with an attempt, by their position."""
+        """Return the undelivered messages of a bulk, and the delivered messages with an attempt, by their position."""
         with self.lock:
             bulk.unsettled()  # each gets one
             return {place: attempt.latest for place, attempt in sorted(bulk.attempts.items())}
 
     def take_report(self, waited_for: Iterable[Bulk]) -> tuple[int, list[DeliveryAttempt]]:
-        """Return the report of a flush: the number of delivered sends, and the undelivered ones, with those in flight
-        of the bulks that it waited for. The lock is held."""
+        """Return the report of a flush: the number of delivered sends, the undelivered sends, and the messages in
+        flight of the bulks that the flush waited for. The lock is held."""
         in_flight = [attempt for bulk in waited_for for attempt in bulk.unsettled() if attempt.for_flush]
         attempts = [*self._undelivered, *in_flight]
         delivered, count = self._delivered, len(self._undelivered)
         size = sum([attempt.size for attempt in self._undelivered])
-        self._delivered, self._undelivered = 0, []  # no call from here: no signal handler interrupts it
+        self._delivered, self._undelivered = 0, []  # no call from here, so no signal handler can interrupt these lines
         self.messages -= count
         self.bytes -= size
         return delivered, attempts
 
     def reported(self, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Free the room of messages that a flush has reported, so that no other flush reports them."""
+        """Free the room of messages that a flush has reported, so that no other flush reports the same messages."""
         with self.lock:
             for attempt in attempts:
                 attempt.for_flush = attempt.for_flush and attempt.over
             self.wake_waiters()
 
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Have the next flush report these, because an interrupted call cannot. They keep their room until then."""
+        """Let the next flush report these messages, because an interrupted call cannot. They keep their room until
+        then."""
         with self.lock:
             known = set(self._undelivered)
             for attempt in attempts:
@@ -468,7 +473,7 @@ class Table:
             self._delivered += delivered
 
     def listener_returned(self, attempt: DeliveryAttempt) -> None:
-        """Note that a listener of the message was called; the last one frees its room."""
+        """Record that a listener of the message returned; the last listener's return frees the room."""
         with self.lock:
             attempt.listeners.pop()
             waits_for_flush = attempt.for_flush and attempt.outcome is not _DELIVERED
@@ -482,22 +487,22 @@ class Table:
     def in_flight(self) -> tuple[int, int, float]:
         """Return the number of messages and bytes in flight, and the age of the oldest one in seconds."""
         messages, size, oldest = 0, 0, math.inf
-        for bulk in self._bulks[:]:  # without the lock, which may stay taken after a fork
+        for bulk in self._bulks[:]:  # without the lock, which can remain locked after a fork
             count = bulk.in_flight
             if count:
                 messages += count
                 oldest = min(oldest, bulk.queued_at)
-                reservation = bulk.reservation  # no call after this: no other thread ends it in the meantime
+                reservation = bulk.reservation  # no call after this, so no other thread can end it in the meantime
                 size += bulk.size if reservation is None else bulk.size - reservation.left
         return messages, size, max(0.0, self.clock.monotonic() - oldest)
 
     def note_trouble(self, error: TransportError) -> None:
-        """Note a client-wide error: from now on a rejection may hide an earlier attempt that was written."""
+        """Record a client-wide error: from now on, a rejected message can have an earlier attempt that was written."""
         self.last_error = error
         self._trouble_at = self.clock.monotonic()
 
     def start_again(self) -> None:
-        """Restart with another client: earlier errors do not count any more."""
+        """Restart with another client: earlier errors no longer count."""
         self.finished = self.last_error = None
         self._refusals.clear()
         self._trouble_at = float("-inf")
@@ -585,14 +590,14 @@ class Table:
         self._settle(attempt, *classify(cause, trouble=trouble, own_time=attempt.record.timestamp_ms is not None))
 
     def _settle(self, attempt: DeliveryAttempt, outcome: Outcome, error: DeliveryError | None) -> None:
-        """Settle one message: the only place where it gets its outcome."""
+        """Settle one message. Only this method sets the outcome."""
         if outcome is _FAILED and attempt.doubtful:
             outcome = _UNKNOWN
         bulk, for_flush = attempt.bulk, attempt.for_flush
         name = (bulk.topic, attempt.message_id or b"")
         to_call = [(listener, attempt) for listener in attempt.listeners]
         is_known = self._by_id.get(name) is attempt
-        attempt.error = error  # no call after this: no signal handler interrupts it; and a report may be created now
+        attempt.error = error  # no call after this, so no signal handler interrupts; reports can be created now
         attempt.outcome = outcome
         bulk.settled += 1
         bulk.size -= attempt.size
@@ -619,11 +624,11 @@ class Table:
             bulk.columns = []  # a flush only counts them
         bulk.over = True
         place = bisect_left(self._bulks, bulk.first, key=_first)
-        while place < len(self._bulks) and self._bulks[place] is not bulk:  # an empty one has the same first sequence
+        while place < len(self._bulks) and self._bulks[place] is not bulk:  # an empty bulk has the same first sequence
             place += 1
-        del self._bulks[place : place + 1]  # unless a signal handler that sends has done it
+        del self._bulks[place : place + 1]  # unless a signal handler that sends has removed it
 
     def _forget_refusal(self, topic: str) -> None:
-        """Forget the refusal, because a message of the topic was delivered."""
+        """Forget a topic's earlier refusal, because a message of the topic was delivered."""
         if self._refusals.pop(topic, None) is not None and isinstance(self.last_error, AuthorizationError):
             self.last_error = next(iter(self._refusals.values()), None)

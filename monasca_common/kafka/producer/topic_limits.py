@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients of a producer, and the limits of its topics: the client for a topic's messages, and their largest size.
 
-Any rejection by the broker bumps the idempotent epoch of the whole client and may double its neighbours, so a
+Any rejection by the broker bumps the idempotent epoch of the whole client and can duplicate adjacent messages, so a
 message that is too large must not be sent at all. A thread requests the limits of all topics that need one; messages
-wait here for the limit of their topic, in order. A topic with a small limit gets a client whose batches are smaller
-than it.
+wait here for the limit of their topic, in order. A topic with a small limit gets its own client, whose batches stay
+below the limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLOSE_SECONDS = 0.5  # a close waits this long for its clients
 
 @dataclass(slots=True, eq=False)
 class TopicLimit:
-    """The largest message that a topic accepts, and the client whose batches are smaller than it."""
+    """The size of the largest message that a topic accepts, and the client whose batches stay below it."""
 
     transport: BoundedProducer
     max_bytes: int
@@ -79,11 +79,11 @@ class TopicLimits:
         open_transport: OpenTransport,
         hand_over: Callable[[TopicLimit, Bulk], None],
     ) -> None:
-        """``hand_over`` is called for each bulk that waited once the limit of its topic is known."""
+        """``hand_over`` is called for each waiting bulk once the limit of its topic is known."""
         self.ready: dict[str, TopicLimit] = {}
         self.guard = ForkGuard("KafkaProducer", in_child=self.ready.clear)
         self.tap = None if settings.tap is None else settings.tap()
-        self.recreated_topics = 0  # how often one of these topics was found deleted and recreated
+        self.recreated_topics = 0  # how many times a deleted and recreated topic was detected
         self._table = table
         self._table.on_undelivered = self._on_undelivered
         self._settings = settings
@@ -98,7 +98,7 @@ class TopicLimits:
     # The clients
 
     def open_client(self, batch_bytes: int | None = None) -> BoundedProducer:
-        """Open another client, which is not in use yet."""
+        """Open another client without using it yet."""
         opened: list[BoundedProducer] = []
 
         def on_error(error: TransportError) -> None:
@@ -129,8 +129,8 @@ class TopicLimits:
         return tuple(self._by_batch_bytes.values())
 
     def pause(self) -> None:
-        """Hand over no more messages. Those that wait for a limit are refused; later ones wait for another client, or
-        are refused once the table is shut."""
+        """Hand over no more messages. Messages that wait for a limit are refused; later messages wait for another
+        client, or are refused once the table is shut."""
         self.watch.stop()
         with self._table.lock:
             self._paused = True
@@ -138,7 +138,7 @@ class TopicLimits:
             self.refuse_waiting()
 
     def release(self, transports: Sequence[BoundedProducer] | None = None) -> None:
-        """Close clients that are not used any more (``None``: those in use)."""
+        """Close clients that are no longer used (``None``: the clients in use)."""
         if transports is None:
             transports, self._by_batch_bytes = self.transports(), {}
         for transport in transports:
@@ -148,7 +148,7 @@ class TopicLimits:
     # Errors of the clients
 
     def _on_error(self, error: TransportError) -> None:
-        """Note a client-wide error, in the client's poll or on a thread with a request."""
+        """Handle a client-wide error, in the client's poll or on a thread with a request."""
         table, clients = self._table, self.transports()
         table.note_trouble(error)
         if error.fatal:
@@ -159,7 +159,7 @@ class TopicLimits:
                 table.give_up_bulks(table.unfinished(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
 
     def _on_undelivered(self, error: TransportError) -> None:
-        """Note the client's error of one message."""
+        """Handle the client's error of one message."""
         if isinstance(error, FatalError):
             self._table.last_error = error  # it applies to all messages
         if error.name == "MSG_SIZE_TOO_LARGE":
@@ -175,7 +175,7 @@ class TopicLimits:
     # The limits
 
     def wait_for(self, bulk: Bulk) -> TopicLimit | None:
-        """Return the limit of the bulk's topic; `None`: the bulk waits for it, or was refused."""
+        """Return the limit of the bulk's topic; `None` if the bulk waits for the limit, or was refused."""
         topic = bulk.topic
         with self._table.lock:
             limit = self.ready.get(topic)
@@ -212,7 +212,7 @@ class TopicLimits:
             client, now = self.main, time.monotonic()
             due = {topic: lookup for topic, lookup in self._lookups.items() if lookup.due_at <= now}
             for lookup in due.values():
-                lookup.due_at = now + 2 * _REQUEST_SECONDS  # unless this request ends before
+                lookup.due_at = now + 2 * _REQUEST_SECONDS  # unless this request ends first
         if not due:
             return
         try:
@@ -234,16 +234,16 @@ class TopicLimits:
                     LOG.exception("the limit of topic %r cannot be used", topic)
 
     def _answered(self, topic: str, lookup: _Lookup, answer: int | TransportError) -> None:
-        """Note a limit, or use the configured one if the topic's limit is not available. Without an answer it is
-        requested again, and bulks wait for it for a while."""
-        is_late = isinstance(answer, RetriableError | AuthenticationError)  # a restarting broker may refuse a login
+        """Store a limit, or use the configured limit if the topic's limit is not available. Without an answer, bulks
+        wait for some time while the limit is requested again."""
+        is_late = isinstance(answer, RetriableError | AuthenticationError)  # a restarting broker can refuse a login
         if not isinstance(answer, int) and is_late:
             self._table.note_trouble(answer)
             if self.main.clock.monotonic() < lookup.impatient_at:
                 return
         max_bytes = answer if isinstance(answer, int) else self._settings.max_message_bytes
         if self._lookups.get(topic) is not lookup:
-            return  # its messages were refused, because the clients were replaced or closed
+            return  # the topic's messages were refused, because the clients were replaced or closed
         batch_bytes = min(max_bytes, self._batch_bytes)
         try:
             limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client

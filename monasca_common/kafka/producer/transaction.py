@@ -31,7 +31,7 @@ Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
 
 class TransactionalConsumer(Protocol):
-    """The methods of `KafkaConsumer` that a transaction uses."""
+    """Declares the methods of `KafkaConsumer` that a transaction uses."""
 
     def next_offsets(self, what: Inputs) -> Mapping[TopicPartition, int]:
         """Return the next offsets. Raises `StaleCommit` if a partition was revoked since the messages were polled."""
@@ -45,7 +45,7 @@ class TransactionalConsumer(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """The methods of `KafkaProducer` that a transaction uses."""
+    """Declares the methods of `KafkaProducer` that a transaction uses."""
 
     settings: ProducerSettings
     open_transaction: Transaction | None
@@ -65,7 +65,7 @@ class Transaction:
     The end of the block raises `TransactionError` if the transaction was aborted without an exception of the block, or
     a consumer could not return to its offsets; `FencedError` if another process opened the same transactional id;
     `FatalError` if it is unknown whether it was committed. An abort without an answer is repeated at the beginning of
-    the next transaction, which raises `TransactionError` if there still is none.
+    the next transaction, which raises `TransactionError` if there is still no answer.
     """
 
     def __init__(self, producer: TransactionalProducer, limits: TopicLimits) -> None:
@@ -85,11 +85,11 @@ class Transaction:
         key: bytes | None = None,
         on_delivery: DeliveryListener | None = None,
     ) -> bytes | None:
-        """As `KafkaProducer.send`; readers of committed data see the message after the end of the block."""
+        """Send like `KafkaProducer.send`; readers of committed data see the message after the end of the block."""
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
     def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
-        """Commit the offsets of a batch (or this progress) for ``consumer`` if the transaction commits.
+        """Commit the offsets of a batch (or these offsets) for ``consumer`` if the transaction commits.
 
         With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks: required
         if another thread polls the consumer, because only that thread may seek.
@@ -148,8 +148,9 @@ class Transaction:
                 report,
             )
         for consumer, inputs in self._inputs:
-            # Get the generation first: if partitions are revoked afterwards, it is old, and the broker refuses it.
-            # After the check of the ownership it could be the next generation, and commit offsets of the new owners.
+            # Get the generation before the ownership check: if partitions are revoked in between, the generation is
+            # old, and the broker refuses it. Read after the check, it could be the next generation, and commit offsets
+            # of partitions with new owners.
             generation = consumer.group_metadata()
             self._transport.send_offsets(consumer.next_offsets(inputs), generation, self._seconds)
         self._commit_until_answered()

@@ -38,8 +38,8 @@ from monasca_common.kafka.transport.error_translation import translate
 
 T = TypeVar("T")
 
-# The maximum of librdkafka's limit for a request: a response after librdkafka has given up the request may abort the
-# process (librdkafka#4605). So `Admin` gives up first, and closes the client.
+# librdkafka's largest request time-out: a response after librdkafka's time-out can abort the process (librdkafka#4605).
+# So `Admin` times out first, and closes the client.
 _CLIENT_SECONDS = 3600.0
 _REASON_SECONDS = 1.0
 """Time after a time-out of librdkafka or the broker in which its reason can arrive, before our time-out."""
@@ -48,15 +48,14 @@ _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
 
-# The client's errors for brokers that do not answer or are unreachable; errors of brokers have other names.
+# The client's errors for brokers that do not answer or are unreachable; brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; position i of each tuple is partition i, and its numbers are broker ids.
-
-    ``topic_id`` changes when a topic is deleted and recreated. ``None`` is a partition without a leader.
+    """One topic; item i of each tuple belongs to partition i and contains broker ids; ``None`` stands for a missing
+    leader. ``topic_id`` changes when a topic is deleted and recreated.
     """
 
     name: str
@@ -86,7 +85,7 @@ class GroupAssignment:
     is_settled: bool = True
 
     def has(self, partition: TopicPartition) -> bool | None:
-        """Return whether a live member reads it; ``None``: unknown during a rebalance."""
+        """Return whether a live member reads the partition; ``None``: unknown during a rebalance."""
         return partition in self.partitions or (False if self.is_settled else None)
 
 
@@ -100,11 +99,11 @@ class Admin:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._login = _Login()  # not `self`: a reference cycle with the client would outlive its last user
+        self._login = _Login()  # not `self`: a reference cycle would keep the client alive after its last use
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
-        # Connection failures belong in the error of the call that they affect, not on standard error. A request about
-        # one topic does not create it.
+        # Connection failures are reported in the error of the affected call, not on standard error. A request about a
+        # topic does not create the topic.
         own = {"allow.auto.create.topics": False, "error_cb": self._login.handle_error}
         self._client_options: dict[str, Any] = {"log_level": 2, **options, **own}
         self._lock = threading.Lock()
@@ -119,8 +118,8 @@ class Admin:
             return self._opened
 
     def _close_client(self, asked: float) -> None:
-        """Close the client of a request at that time, unless it is already closed, on a thread, because a close waits
-        for the client's threads, and one of these may resolve a name."""
+        """Close the client of a request sent at that time, unless it is already closed. The close runs on a thread,
+        because it waits for the client's threads, one of which may be resolving a name."""
         with self._lock:
             if self._opened_at > asked:
                 return
@@ -151,7 +150,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Create one topic, as `create_topics`."""
+        """Create one topic, like `create_topics`."""
         self.create_topics(
             {name: partitions}, replication_factor=replication_factor, configs={name: config or {}}, timeout=timeout
         )
@@ -164,12 +163,12 @@ class Admin:
         configs: Mapping[str, Mapping[str, str]],
         timeout: float = 30.0,
     ) -> None:
-        """Create topics by one request, and wait until the leader of every partition serves them. Raises if one already
-        exists; the others may have been created then. ``partitions``: the number by topic.
+        """Create topics by one request, and wait until the leader of every partition serves them. Raises an error if a
+        topic already exists; the other topics may have been created then. ``partitions``: the number by topic.
         ``replication_factor``: -1 for the brokers' default.
 
-        A controller answers before the brokers know the topic. Until then a leader may still accept messages for the
-        former topic of the same name, acknowledge them, and delete them with its log.
+        A controller answers before the brokers know the topic. Until they do, a leader can still accept messages for
+        the former topic of the same name, acknowledge them, and delete them with its log.
         """
         deadline = time.monotonic() + timeout
         brokers = self._metadata(timeout=timeout).brokers
@@ -197,7 +196,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Raise the error that `create_topic` would raise; the brokers only check."""
+        """Raise the error that `create_topic` would raise; the brokers only validate the request."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self._all(
             self._client.create_topics([topic], operation_timeout=timeout, validate_only=True),
@@ -230,7 +229,7 @@ class Admin:
         return {name: count for name, count in partitions.items() if name not in served}
 
     def delete_topic(self, name: str, timeout: float = 30.0) -> None:
-        """Delete a topic and wait until the brokers do not report it any more."""
+        """Delete a topic and wait until the brokers no longer report it."""
         deadline = time.monotonic() + timeout
         self._all(self._client.delete_topics([name], operation_timeout=timeout), timeout + _REASON_SECONDS)
         while name in self._metadata(timeout=timeout).topics and time.monotonic() < deadline:
@@ -247,7 +246,7 @@ class Admin:
         return {name: _description(name, topic) for name, topic in answer.items()}
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """Return the id of each topic that exists; others are omitted."""
+        """Return the id of each existing topic; missing topics are omitted."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -256,8 +255,9 @@ class Admin:
         return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
 
     def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
-        """Send the request to this broker. The client sends it to the controller in the last metadata, which under
-        KRaft is a random broker: so refresh the metadata until they name this controller. Empty if it never was."""
+        """Send the request to this broker. The client sends it to the controller in its last metadata, which under
+        KRaft is a random broker, so the metadata is refreshed until it names this broker. Empty if that does not
+        happen."""
         wanted = TopicCollection(list(topics))
         for _ in range(_MOST_DRAWS):
             with contextlib.suppress(TransportError):
@@ -280,7 +280,7 @@ class Admin:
         return {topic: len(leaders) for topic, leaders in self.leaders(timeout).items()}
 
     def leaders(self, timeout: float = 10.0) -> dict[str, dict[int, int | None]]:
-        """Return the leader of each partition of each topic that this principal may see; ``None`` without one."""
+        """Return the leader of each partition of each topic that this principal may see; ``None`` without a leader."""
         topics = self._metadata(timeout=timeout).topics.values()
         return {
             topic.topic: {each.id: each.leader if each.leader >= 0 else None for each in topic.partitions.values()}
@@ -289,7 +289,7 @@ class Admin:
         }
 
     def cluster_id(self, timeout: float = 10.0) -> str:
-        """Return the id of the cluster: two addresses with one id belong to the same cluster."""
+        """Return the id of the cluster: two addresses with the same id belong to the same cluster."""
         return str(self._metadata(timeout=timeout).cluster_id)
 
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
@@ -308,7 +308,7 @@ class Admin:
 
     def broker_configs(self, timeout: float = 10.0) -> dict[int, dict[str, str]]:
         """Return every setting of each available broker, by its id."""
-        # The client accepts one in a call, and does not wait for its answer.
+        # The client accepts one broker per call, and does not wait for the answer.
         brokers = [[ConfigResource(ResourceType.BROKER, str(number))] for number in self.broker_ids(timeout)]
         return {int(number): settings for number, settings in self._configs(brokers, timeout).items()}
 
@@ -332,14 +332,14 @@ class Admin:
         return set(self._metadata(timeout=timeout).brokers)
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """Return the offset of the oldest record, or of the next one if there is none."""
+        """Return the offset of the oldest record, or the next offset if there is no record."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), timeout)  # type: ignore[no-untyped-call]
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float = 10.0, *, open_transactions: bool = False
     ) -> dict[TopicPartition, int]:
-        """Return the end of each log for a reader of committed messages, which is before unfinished transactions.
-        ``open_transactions``: the end including uncommitted messages."""
+        """Return the end of each log for a reader of committed messages, which is before unfinished transactions; with
+        ``open_transactions``, the end including uncommitted messages."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         isolation = IsolationLevel.READ_UNCOMMITTED if open_transactions else IsolationLevel.READ_COMMITTED
         return self._offsets(dict.fromkeys(partitions, latest), timeout, isolation)
@@ -360,14 +360,14 @@ class Admin:
         return {group.group_id for group in answer.valid}
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
-        """Return the members of a consumer group; none if there is no such group."""
+        """Return the members of a consumer group; empty if the group does not exist."""
         futures = self._client.describe_consumer_groups([group], request_timeout=_CLIENT_SECONDS)
         found = self._each(futures, timeout, may_lack=(KafkaError.GROUP_ID_NOT_FOUND,))[group]
         return tuple(GroupMember(member.client_id, member.host) for member in found.members) if found else ()
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
-        """Return the partitions that live members of each consumer group read; none if it has no members, or is of
-        another kind, such as the workers of Kafka Connect. ``timeout``: see `offsets_of`."""
+        """Return the partitions that live members of each consumer group read; empty for a group without members or of
+        another kind, such as Kafka Connect's workers. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             futures = self._client.describe_consumer_groups(some, request_timeout=_CLIENT_SECONDS)
@@ -377,7 +377,7 @@ class Admin:
         return assigned
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group: the next offset of each partition that has one."""
+        """Return the committed offsets of a group: the next offset of each partition with a commit."""
         return self.offsets_of((group,), timeout)[group]
 
     def offsets_of(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, dict[TopicPartition, int]]:
@@ -387,7 +387,7 @@ class Admin:
         for some in _portions(groups, _GROUPS_AT_ONCE):
             self._check_coordinators(some, timeout)
             futures: dict[str, concurrent.futures.Future[Any]] = {}
-            for group in some:  # the client accepts one in a call, and does not wait for its answer
+            for group in some:  # the client accepts one group per call, and does not wait for the answer
                 asked = [ConsumerGroupTopicPartitions(group)]
                 futures |= self._client.list_consumer_group_offsets(asked, request_timeout=_CLIENT_SECONDS)
             for group, found in self._all(futures, timeout).items():
@@ -413,7 +413,7 @@ class Admin:
         futures = self._client.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_CLIENT_SECONDS
         )
-        # The answer for a live group is a success with a refusal for each partition.
+        # For a group with members, the request succeeds with an error for each partition.
         for partition in self._all(futures, timeout)[group].topic_partitions or []:
             if partition.error is not None:
                 raise translate(partition.error)
@@ -433,10 +433,10 @@ class Admin:
         )
         answer = self._all(futures, timeout)
         offsets = {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
-        # The client has no answer of a leader that has died, and reports no error.
+        # If a leader has died, the client returns no result and no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
-            self._close_client(time.monotonic())  # it would continue to ask the broker that it considers the leader
+            self._close_client(time.monotonic())  # it would continue to ask its supposed leader
             raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader did not report its offset")
         return offsets
 
@@ -454,13 +454,13 @@ class Admin:
         return self._answer(answer, timeout, timeout + _REASON_SECONDS)
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
-        """Return the responses to requests sent now; raise the first error."""
+        """Return the responses to the sent requests; raise the first error."""
         return self._each(futures, timeout, may_lack=())
 
     def _each(
         self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float, *, may_lack: Collection[int]
     ) -> dict[T, Any]:
-        """As `_all`, with ``None`` for errors of these codes."""
+        """Return responses like `_all`, with ``None`` for errors with these codes."""
         found = {}
         for what, outcome in self._outcomes(futures, timeout):
             if isinstance(outcome, TransportError) and outcome.code not in may_lack:
@@ -469,7 +469,7 @@ class Admin:
         return found
 
     def _outcomes(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> Iterator[tuple[T, Any]]:
-        """Yield each response to requests sent now, or its `TransportError`."""
+        """Yield the response to each sent request, or its `TransportError`."""
         asked = time.monotonic()
         for what, future in futures.items():
             try:
@@ -497,7 +497,7 @@ class Admin:
         return answer
 
     def _fault(self, error: KafkaException | KafkaError) -> TransportError:
-        """Convert an error. A refused login is only in the error callback; the call itself has a time-out."""
+        """Convert an error. Only the error callback reports a refused login; the call itself times out."""
         self._client.poll(0)
         fault = translate(self._login.refusal or error)
         if fault.name not in _UNANSWERED:
@@ -511,7 +511,7 @@ class Admin:
         )
 
     def _let_in(self) -> None:
-        """Forget an earlier refusal, because the brokers answer now."""
+        """Forget an earlier refused login, because the brokers answer now."""
         self._client.poll(0)
         self._login.refusal = None
 
@@ -569,7 +569,7 @@ class _OwnAdmins:
 
 
 class _Login:
-    """Reports of the client about its logins; calls that need a login only have a time-out."""
+    """Stores the client's reports about logins, because calls that need a login only time out."""
 
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a transport, between this library and a client of Kafka.
-
-Three implementations: librdkafka from C and through confluent-kafka, and memory. A transport moves bytes and reports;
-it makes no decisions. All its errors are `TransportError`. Seconds for waits, milliseconds for timestamps.
-A time-out is passed to the client unchanged; `bounded`, not a driver, ensures that it is kept.
-Offsets mean *next to read* everywhere, except those of messages.
+"""The interface of a transport, between this library and a Kafka client. It has three implementations: librdkafka from
+C, librdkafka through confluent-kafka, and memory. A transport moves bytes and reports; it makes no decisions. All its
+errors are `TransportError`. Waits are in seconds, timestamps in milliseconds. A time-out is passed to the client
+unchanged; `bounded`, not a driver, enforces it. Except in messages, an offset is the *next to read*.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ class UndeliveredMessage:
 class Outcomes:
     """The outcomes of one call of the client, in columns.
 
-    ``sequences``, ``partitions`` and ``offsets`` are of the delivered messages, in ascending order of their sequences.
-    An offset is below 0 if the broker acknowledged a message that it already had. ``bytes``: the cumulative sizes of
-    values and keys of the delivered messages. ``counts``: the delivered messages by topic and bucket, after
-    `ProducerTransport.count`.
+    ``sequences``, ``partitions`` and ``offsets`` describe the delivered messages, in ascending order of their
+    sequences. An offset is below 0 if the broker acknowledged a message that it already had. ``bytes``: the cumulative
+    sizes of values and keys of the delivered messages. ``counts``: the number of delivered messages by topic and
+    bucket, after a call of `ProducerTransport.count`.
     """
 
     sequences: Sequence[int] = ()
@@ -68,8 +66,8 @@ class ProducerTransport(ABC):
     """One producing client. A message is identified by its *sequence*, a number from its producer.
 
     ``on_error`` (an argument of the constructor) receives every client-wide error. `send`, `produce` and
-    `produce_record` never wait and never call callbacks. The last two raise one of ``refusals``, for `fault`; then the
-    client accepted no message. One thread at a time calls `poll` and `flush`.
+    `produce_record` never wait and never call callbacks. If the client does not accept a message, the last two raise
+    one of ``refusals``, which `fault` converts. One thread at a time calls `poll` and `flush`.
     """
 
     driver: str  # its name in the option driver
@@ -85,12 +83,12 @@ class ProducerTransport(ABC):
         arguments only, for speed.
 
         Return its id (`message_id`), which is its only header, and is empty if ids are off. Return ``None`` for a
-        message that it did not accept; then the reservation is unchanged.
+        message that the client did not accept; then the reservation is unchanged.
         """
 
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
-        """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The first
-        one that it did not accept is passed to `produce_record` next, which raises the error.
+        """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The caller
+        passes the first message that the client did not accept to `produce_record`, which raises the error.
 
         ``id_prefix``: the prefix of their ids; ``None``: they get no ids.
         """
@@ -139,12 +137,12 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def purge(self) -> None:
-        """Give up all messages that are queued or in flight, without waiting; the next polls report them as purged."""
+        """Drop all messages that are queued or in flight, without waiting; the next polls report them as purged."""
 
     @abstractmethod
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
         """Return each topic's ``max.message.bytes``, by one request, or the error (unknown topic, no permission).
-        Raises `TransportError` if there is no answer. Called by several threads."""
+        Raises `TransportError` if there is no answer. Several threads call it."""
 
     @abstractmethod
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
@@ -169,11 +167,11 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Close the client without a limit of time, after a purge: the caller does not wait beyond ``timeout``."""
+        """Close the client after a purge, without a time limit; the caller waits at most ``timeout``."""
 
 
 class PartitionEvent(NamedTuple):
-    """An error about a partition, or about none in particular (then ``topic`` is ``None``).
+    """An error of a partition, or of the whole client (then ``topic`` is ``None``).
 
     ``_PARTITION_EOF`` is not an error: all messages of the partition were returned, and ``offset`` is its end, the next
     offset to be written, or for a reader of committed messages the last stable offset.
@@ -200,11 +198,11 @@ class RebalanceCallbacks(Protocol):
     """Called within `ConsumerTransport.poll` (or `close`), on its thread."""
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were assigned (only the new ones if the protocol is incremental). It must end with a call of
-        `ConsumerTransport.assign_owned` with a position for each."""
+        """Partitions were assigned (only the new ones if the protocol is incremental). The callback must end with a
+        call of `ConsumerTransport.assign_owned`, with a position for each partition."""
 
     def on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions will be revoked, which ends when this returns; commits still work."""
+        """Partitions will be revoked when this returns; until then commits work."""
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions were lost, and another member may already own them; commits are not allowed."""
@@ -234,7 +232,7 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def poll(self, max_messages: int, timeout: float) -> Fetched:
-        """Return up to ``max_messages`` messages and events, once there is one."""
+        """Return up to ``max_messages`` messages and events, once one is available."""
 
     @abstractmethod
     def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
@@ -266,7 +264,7 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
-        """Return the first offset at or after each time; the end if there is none."""
+        """Return the first offset at or after each time, or the end if there is no such record."""
 
     @abstractmethod
     def partition_count(self, topic: str, timeout: float) -> int: ...
@@ -284,5 +282,5 @@ class ConsumerTransport(ABC):
         """Leave the group and close the client; call ``on_revoke`` for owned partitions."""
 
     def abandon(self) -> None:
-        """Close a client that was given up, without a request to the brokers. It replaces `close`."""
+        """Close a poisoned client without a request to the brokers, instead of `close`."""
         return

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any transport with deadlines: calls that wait for a broker run on the client's `ClientThread`.
-
-Except poll, produce and flush, the main calls of a client, which run on their callers' threads; poll and flush are
-watched. Producing does not wait; a message in such a call counts as unacknowledged, with its age.
+"""Adds deadlines to any transport: calls that wait for a broker run on the client's `ClientThread`. Poll, produce and
+flush, the main calls of a client, run on their callers' threads; poll and flush are watched. Producing does not wait; a
+message in a produce call counts as unacknowledged, with its age.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from monasca_common.kafka.transport.base import ConsumerTransport, Fetched, Outc
 from monasca_common.kafka.transport.client_thread import ClientThread
 from monasca_common.kafka.transport.reservation import Reservation
 
-# librdkafka has no time-out for a commit. One ended by itself after 144 s, with a coordinator that did not answer.
+# librdkafka has no time-out for a commit. One commit ended by itself after 144 s because the coordinator did not
+# answer.
 COMMIT_SECONDS = 300.0
-_BEGIN_SECONDS = 10.0  # it has no time-out either, and only waits for its own thread
+_BEGIN_SECONDS = 10.0  # this call has no time-out either, and only waits for the client's own thread
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _direct(method: Method) -> Method:
-    """Call the client's method on its caller's thread: it waits for no broker, or keeps its time-out."""
+    """Call the client's method on its caller's thread, for methods that wait for no broker or keep their time-out."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
         return getattr(bounded._living(), method.__name__)(*arguments)
@@ -33,11 +33,11 @@ def _direct(method: Method) -> Method:
 
 
 def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Method:
-    """Call the client's method on its helper thread. The last argument is its time-out. ``name``: the name in error
-    texts."""
+    """Call the client's method on its helper thread. The last argument is the time-out. ``name``: the call's name in
+    errors."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
-        # The client is read on the helper thread, so that only the call itself refers to it.
+        # The helper thread reads the client, so that only the call itself refers to it.
         def run(left: float) -> Any:
             return getattr(bounded._living(), method.__name__)(*arguments[:-1], left)
 
@@ -51,8 +51,8 @@ class _NoClient(Exception):
 
 
 class BoundedProducer(ProducerTransport):
-    """``on_error`` also receives, within `poll` or `flush`, that the client was poisoned. Other methods are those of
-    the client. A poisoned one has nothing in flight, refuses messages and raises its `FatalError`."""
+    """``on_error`` also receives the error of a poisoned client, within `poll` or `flush`. Other methods are those of
+    the client. A poisoned producer has nothing in flight, refuses messages and raises its `FatalError`."""
 
     def __init__(self, client: ProducerTransport, on_error: Callable[[TransportError], None]) -> None:
         self.driver = client.driver
@@ -93,7 +93,7 @@ class BoundedProducer(ProducerTransport):
         client.produce_record(*arguments)
 
     count = _direct(ProducerTransport.count)
-    # With another client, the administrator, which waits itself.
+    # The administrator, a separate client, waits by itself.
     max_message_bytes = _direct(ProducerTransport.max_message_bytes)
     topic_ids = _direct(ProducerTransport.topic_ids)
 
@@ -135,11 +135,11 @@ class BoundedProducer(ProducerTransport):
             client.purge()
 
     def close(self, timeout: float) -> None:
-        """Have the client closed after its last call; wait up to ``timeout`` seconds for that."""
+        """Close the client after its last call; wait up to ``timeout`` seconds for the close."""
         client = self._detach()
         if client is not None:
             release = client.close
-            del client  # otherwise it would be destroyed here at the end, which waits for its threads
+            del client  # otherwise the client would be destroyed at the end of this method, which waits for its threads
             self.thread.finish(lambda: release(timeout), timeout)
 
     def _living(self) -> ProducerTransport:
@@ -180,7 +180,7 @@ class BoundedConsumer(ConsumerTransport):
             remedy="Close the consumer and open another: it resumes from the committed offsets",
         )
         self.thread.on_poison = self._give_up
-        # With another client, which keeps its time-outs: these calls and commits do not delay each other.
+        # A separate client that keeps its time-outs, so that these calls and commits do not delay each other.
         self.topic_thread = ClientThread("kafka-consumer-topics", client.clock, remedy="Restart the process")
 
     @property
@@ -222,7 +222,7 @@ class BoundedConsumer(ConsumerTransport):
         return self.thread.call("watermarks", lambda left: self._living().watermarks(partition, left), timeout)
 
     def close(self) -> None:
-        """Close the client; called by `ClientThread.finish` as the last call."""
+        """Close the client, as the last call, made by `ClientThread.finish`."""
         try:
             self._living().close()
         finally:

@@ -14,8 +14,8 @@ _DIFFERENT_EACH_TIME = re.compile(r"\d+ms|, \d+ identical error\(s\) suppressed"
 
 
 class ClientLog:
-    """A logger for confluent-kafka. It passes on equal lines once in 30 seconds, with their number, because a client
-    whose brokers are all down logs up to twenty lines a second.
+    """A logger for confluent-kafka. It logs equal lines once in 30 seconds, with their count, because a client whose
+    brokers are all down logs up to twenty lines a second.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
@@ -26,5 +26,5 @@ class ClientLog:
         message = text % arguments if arguments else text
         more = self._limit.admit(_DIFFERENT_EACH_TIME.sub("", message))
         if more is not None:
-            with contextlib.suppress(Exception):  # a log handler's error must not hide outcomes of the same call
+            with contextlib.suppress(Exception):  # an error of a log handler must not hide outcomes of the same call
                 self._logger.log(level, "%s%s", message, more)

@@ -2,9 +2,9 @@
 """The thread of a client on which its calls wait for brokers, each with a deadline.
 
 librdkafka does not keep the time-outs of some calls (its issues 5456 and 5511): a call with 5 s had not returned after
-105 s. Nothing can end such a call. So it runs on a helper thread, and its caller leaves at the deadline.
-The client is then *poisoned*: it gets no more calls, a late result of the call is ignored, and the client remains
-referenced until the call returns, because destroying a client waits for its calls.
+105 s. Such a call cannot be ended, so it runs on a helper thread, and its caller returns at the deadline. The client is
+then *poisoned*: it gets no more calls, a late result of the call is ignored, and the client remains referenced until
+the call returns, because destroying a client waits for its calls.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LOG = SafeLogger(__name__)
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0  # a call may take this much longer than its time-out
-# Real time for a call before it is given up, whatever the clock says: a clock that a test advances, or a machine that
-# was asleep, passes all deadlines in one step.
+# Real time for a call before its caller returns, independent of the clock: a clock that a test advances, or a machine
+# that was suspended, passes all deadlines in one step.
 _LAST_LOOK_SECONDS = 0.25
 _AT_LEAST_SECONDS = 0.1  # for a call that had to wait for the previous one
 _SLOW_SECONDS = 30.0  # after its time-out: then a poll is reported
@@ -38,7 +38,8 @@ _WATCH_SECONDS = 1.0
 
 
 class ClientCall(Generic[T]):
-    """A call of the client. The first claim wins: the helper thread claims it to run it, the caller to drop it."""
+    """A call of the client. The first claim wins: the helper thread claims the call to run it, the caller to drop
+    it."""
 
     def __init__(self, what: str, run: Callable[[], T], timeout: float, clock: Clock) -> None:
         self.what = what
@@ -68,11 +69,11 @@ class ClientCall(Generic[T]):
             self._finished.set()
 
     def wait(self, timeout: float) -> bool:
-        """Return whether it is over within ``timeout`` seconds."""
+        """Return whether the call is over within ``timeout`` seconds."""
         return self._wait(self._clock, timeout)
 
     def look_again(self) -> bool:
-        """`wait` for a short real time."""
+        """Call `wait` for a short real time."""
         return self._wait(SystemClock(), _LAST_LOOK_SECONDS)
 
     def _wait(self, clock: Clock, timeout: float) -> bool:
@@ -82,14 +83,14 @@ class ClientCall(Generic[T]):
         return self.over
 
     def wake(self) -> None:
-        """End the `wait` of its caller, even if it is not over."""
+        """End the `wait` of the caller, even if the call is not over."""
         self._finished.set()
 
     def overdue(self, now: float) -> bool:
         return self.begun_at is not None and now > self.begun_at + self.timeout + GRACE_SECONDS
 
     def drop(self) -> bool:
-        """Claim it to drop it. Return whether it will definitely not run."""
+        """Claim the call to drop it. Return whether it will definitely not run."""
         if self._claim.acquire(blocking=False):
             self._run = None
             return True
@@ -111,7 +112,7 @@ class ClientCall(Generic[T]):
 
 @dataclass(slots=True)
 class _Watched:
-    """A call on the thread of its caller."""
+    """A call on its caller's thread."""
 
     what: str
     timeout: float
@@ -122,9 +123,9 @@ class _Watched:
 class ClientThread:
     """Runs the calls of one client one after the other, on a thread that starts with the first one.
 
-    ``remedy``: the consequence of a poisoned client for its user, the end of the error's text. ``on_poison`` removes
-    the client from all other objects and returns the function that destroys it, which is called if the call returns
-    after all.
+    ``remedy``: the end of the error's text, which states the consequence of a poisoned client for its user.
+    ``on_poison`` removes the client from all other objects and returns the function that destroys it, which is called
+    if the call returns later.
     """
 
     def __init__(self, name: str, clock: Clock, *, remedy: str) -> None:
@@ -146,12 +147,11 @@ class ClientThread:
         _watchdog.watch(self)
 
     def call(self, what: str, run: Callable[[float], T], timeout: float) -> T:
-        """Return the result of ``run(left)``, with the seconds left for it. It should not refer to the client itself,
-        because the frames of an error would keep that alive.
-
-        Raises its exceptions, `RetriableError` if earlier calls took all the time or the caller's `limit` comes first,
-        and `FatalError` if it has not returned `GRACE_SECONDS` after its time-out, or the client was already poisoned.
-        Within another call on the helper thread, it runs immediately.
+        """Return the result of ``run(left)``, with the seconds left for it. ``run`` should not refer to the client
+        itself, because the frames of an error would keep the client alive. Raises the exceptions of ``run``,
+        `RetriableError` if earlier calls took all the time or the caller's `limit` comes first, and `FatalError` if it
+        has not returned `GRACE_SECONDS` after its time-out, or the client was already poisoned. Within another call on
+        the helper thread, it runs immediately.
         """
         if threading.current_thread() is self._thread:
             return run(timeout)
@@ -177,7 +177,7 @@ class ClientThread:
             if call.look_again() or not self._poison(call):
                 call.wait(math.inf)
                 return call.result()
-        except BaseException:  # Ctrl-C: it does not have to begin any more
+        except BaseException:  # Ctrl-C: the call no longer has to begin
             call.drop()
             raise
         self.check()
@@ -206,9 +206,8 @@ class ClientThread:
             self._waiting.discard(call)
 
     def limit(self, until: float) -> None:
-        """Let no caller wait beyond ``until`` (monotonic; `math.inf`: no limit), including current ones.
-
-        Takes no lock, because a signal handler may call it.
+        """End all waits of callers, including current waits, at ``until`` (monotonic; `math.inf`: no limit). Takes no
+        lock, because a signal handler may call it.
         """
         self._until = until
         for call in list(self._waiting):
@@ -219,7 +218,7 @@ class ClientThread:
             raise RetriableError(f"{what} has no answer, and its caller stops waiting", name="_TIMED_OUT")
 
     def settle(self, timeout: float) -> bool:
-        """Wait until no call is in progress; return whether that was so within ``timeout`` seconds."""
+        """Wait until no call is in progress; return whether that happened within ``timeout`` seconds."""
         if self._thread is None:
             return True
         return self.failure is None and self.wait(self.submit("settle", lambda: None, math.inf), timeout)
@@ -244,7 +243,7 @@ class ClientThread:
         call.last = True
         try:
             self._put(call)
-        except RuntimeError as error:  # no thread can be started, as at the interpreter's exit
+        except RuntimeError as error:  # no thread can be started, for example while the interpreter exits
             LOG.warning("%s: the client remains open: %s", self._name, error)
             return False
         return call.wait(timeout)
@@ -256,7 +255,7 @@ class ClientThread:
 
     @contextmanager
     def watch(self, what: str, timeout: float) -> Iterator[None]:
-        """Watch a call on the caller's thread: one that hangs is reported, with its age."""
+        """Watch a call on the caller's thread: a hanging call is reported, with its age."""
         thread = threading.get_ident()
         self._watched[thread] = watched = _Watched(what, timeout, self._clock.monotonic())
         try:
@@ -276,7 +275,7 @@ class ClientThread:
         return max(0.0, self._clock.monotonic() - min(begun)) if begun else 0.0
 
     def inspect(self) -> None:
-        """Poison clients with overdue calls without waiting callers, and report unbounded calls. Once a second."""
+        """Poison clients with overdue calls without waiting callers, and report unbounded calls, once a second."""
         now = self._clock.monotonic()
         call, suspect = self._current, self._suspect
         self._suspect = None
@@ -304,7 +303,7 @@ class ClientThread:
                 raise ClosedError(f"{call.what}: the client is closed")
             self._ended = call.last
             if self._thread is None:
-                # A daemon: a hanging call must not prevent the end of the process.
+                # A daemon thread, because a hanging call must not prevent the end of the process.
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
             self._calls.put(call)
@@ -325,7 +324,7 @@ class ClientThread:
             del call  # its result, while there is no call
 
     def _poison(self, call: ClientCall[Any]) -> bool:
-        """Return whether the client is poisoned now, by this call or another: not if the call has just returned."""
+        """Return whether the client is now poisoned, by this call or another; false if the call has just returned."""
         with self._lock:
             if self.failure is not None:
                 return True
@@ -343,7 +342,7 @@ class ClientThread:
         return True
 
     def _let_go(self, call: ClientCall[Any]) -> None:
-        """Destroy the client of a call that returned after all, and ignore its result. On the helper thread."""
+        """Destroy the client of a call that returned late, on the helper thread, and ignore the result."""
         call.discard()
         LOG.warning("%s: %s has returned; its client was given up and is now destroyed", self._name, call.what)
         while self._watched:
@@ -383,5 +382,5 @@ class _Watchdog:
 
 
 _watchdog = _Watchdog()
-# In a forked child: it has only one thread, and must not use its parent's clients.
+# In a forked child: the child has only one thread, and must not use its parent's clients.
 os.register_at_fork(after_in_child=_watchdog.__init__)  # type: ignore[misc]

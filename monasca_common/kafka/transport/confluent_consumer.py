@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 # confluent-kafka 2.16 admits one thread at a time to a consumer, although librdkafka is thread-safe: a commit by
 # another thread would wait for the end of a poll, and a slow commit would block polls. Callers with the same identity
-# count as the same caller, as in its own AIOConsumer. Earlier versions had neither lock nor identity.
+# count as the same caller, as in confluent-kafka's AIOConsumer. Earlier versions had neither the lock nor the identity.
 _IDENTITY: ContextVar[int] = getattr(cimpl, "_reentry_identity_var", None) or ContextVar("unused", default=0)
 
 _Partitions = list[ClientTopicPartition]
@@ -78,7 +78,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
     def poll(self, max_messages: int, timeout: float) -> Fetched:
         try:
             with self._calling():
-                # `consume(n, timeout)` would always wait the whole time for n messages.
+                # `consume(n, timeout)` would always wait for n messages until the time-out.
                 first = self._client.poll(timeout)
                 if first is None:
                     return Fetched()
@@ -98,7 +98,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
     def abandon(self) -> None:
         self._closing = True
         self._guard.unpin()
-        del self._client  # its callbacks refer to this object: the last reference must not wait for the collector
+        del self._client  # its callbacks refer to this object: do not wait for the garbage collector
 
     def _ask(
         self, call: str, offsets: Mapping[TopicPartition, int], timeout: float | None = None
@@ -136,7 +136,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Translate the errors of a call of the client, and do not block other threads."""
+        """Translate the errors of a client call, and do not block other threads."""
         token = _IDENTITY.set(self._identity)
         try:
             yield
@@ -145,7 +145,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
         except ValueError as error:  # for an invalid topic name
             raise translate(error) from error
         except RuntimeError as error:
-            # confluent-kafka raises it only for a closed client.
+            # confluent-kafka raises this error only for a closed client.
             raise ClosedError(f"the consumer's client is closed: {error}") from error
         finally:
             _IDENTITY.reset(token)

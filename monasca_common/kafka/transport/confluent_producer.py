@@ -46,7 +46,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._fatal = False
         options = producer_options(settings)
         options["batch.size"] = batch_bytes
-        # Always, because a wrong password is reported nowhere else.
+        # Always set, because a wrong password is reported only here.
         options["error_cb"] = self._handle_error
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
@@ -116,7 +116,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._on_error(fault)
 
     def purge(self) -> None:
-        # Otherwise it waits for the threads of all brokers, one of which may resolve a name.
+        # Otherwise this waits for the threads of all brokers, one of which may be resolving a name.
         self._client.purge(blocking=False)
 
     def init_transactions(self, timeout: float) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates confluent-kafka's errors to ours; the only module with its codes."""
+"""Translates confluent-kafka's errors to this library's errors; the only module with confluent-kafka's codes."""
 
 from __future__ import annotations
 

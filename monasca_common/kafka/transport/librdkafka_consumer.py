@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming through librdkafka: the common part of its two clients."""
+"""Consuming through librdkafka: the common part of the native and the confluent-kafka client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from monasca_common.kafka.transport.librdkafka_options import admin_options
 _SEEK_SECONDS = 10.0  # it only waits for the client's own thread
 _FINISH_SECONDS = 1.0  # for rebalances in progress when it closes
 _FINISH_TURN_SECONDS = 0.01
-FINISH_MESSAGES = 1000  # fetched messages that are dropped to get events after them
+FINISH_MESSAGES = 1000  # fetched messages that are dropped to reach later events
 
 
 class PartitionAnswer(NamedTuple):
@@ -46,8 +46,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._rebalancing = False
         self._closing = False
         self._rebalanced = False  # since it was last reset, while closing
-        # A static member remains in its group while its process restarts, so it must not unsubscribe, which would
-        # leave.
+        # A static member remains in its group while its process restarts, so it must not unsubscribe, because that
+        # leaves the group.
         self._leaves = settings.group_instance_id is None
         self._started: dict[TopicPartition, int] = {}
         self._admin: Admin | None = None
@@ -59,7 +59,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
     def _ask(
         self, call: str, offsets: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, PartitionAnswer]:
-        """Make a call of the client that takes or returns partitions."""
+        """Call a client method that takes or returns partitions."""
 
     @abstractmethod
     def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None: ...
@@ -95,7 +95,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
 
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._eager and not self._rebalancing:
-            # A partition out of range cannot seek, and an eager member has only one assignment.
+            # The client cannot seek a partition out of range, and an eager member has only one assignment.
             current = self.position(self.assignment())
             kept = {tp: self._started.get(tp, OFFSET_INVALID) if at is None else at for tp, at in current.items()}
             positions = {**kept, **positions}
@@ -108,7 +108,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._ask("incremental_assign", positions)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        # Manual assignments may be changed incrementally, whatever the group's protocol.
+        # Manual assignments can be changed incrementally under any group protocol.
         self._eager = False
         self._ask("assign", positions)
 
@@ -139,7 +139,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         return _known(self._ask("committed", _without_offsets(partitions), timeout))
 
     def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Return the watermarks; with ``timeout`` 0 those of the last fetch, without a request."""
+        """Return the watermarks; with ``timeout`` 0, return the watermarks of the last fetch, without a request."""
         marks = self._watermarks(partition, timeout)
         if marks is None or marks[1] < 0:
             raise RetriableError(
@@ -164,7 +164,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         except TransportError as error:
             if error.code != KafkaError._UNKNOWN_PARTITION:
                 raise
-            # A group may assign a partition that was just added before this client knows it.
+            # A group can assign a new partition before this client knows it.
             raise RetriableError(str(error), code=error.code, name=error.name) from error
         found = {}
         for tp, offset in answers.items():
@@ -174,8 +174,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
         return found
 
     def partition_count(self, topic: str, timeout: float) -> int:
-        # Not by the consumer's list_topics: within a rebalance callback, as here, it leaves confluent-kafka's client
-        # without its state, and the next callback of the same poll aborts the process.
+        # Do not use the consumer's list_topics: within a rebalance callback, it leaves confluent-kafka's client without
+        # its state, and the next callback of the same poll aborts the process.
         try:
             return self._ask_admin().partition_count(topic, timeout)
         except ValueError as error:  # for an invalid topic name
@@ -193,8 +193,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
             self._release()
 
     def _finish_rebalances(self) -> None:
-        """Finish rebalances in progress before the client's close, which may otherwise wait for the answer to an
-        (un)assign indefinitely (librdkafka's issue 4884)."""
+        """Finish rebalances in progress before the client's close, which can otherwise wait indefinitely for the answer
+        to an (un)assign (librdkafka's issue 4884)."""
         if self._leaves:
             self._ask("unsubscribe", {})
         deadline = self.clock.monotonic() + _FINISH_SECONDS
@@ -217,7 +217,7 @@ def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
 
 
 def _known(answers: Mapping[TopicPartition, PartitionAnswer]) -> dict[TopicPartition, int | None]:
-    """Return the offsets of an answer; ``None`` for negative ones, which mean that there is none."""
+    """Return the offsets of an answer; ``None`` for negative values, which mean that there is no offset."""
     offsets: dict[TopicPartition, int | None] = {}
     for tp, answer in answers.items():
         if answer.error is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as librdkafka's options. Pure functions: their results are the whole configuration of a client."""
+"""Converts settings to librdkafka's options. Pure functions, whose results are the whole configuration of a client."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _DEFAULT_HEARTBEAT_MS = 3_000
 _DEFAULT_FETCH_BYTES = 50 * 1024 * 1024
 _SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka requires at least its message.max.bytes
 
-# Above every limit of a topic: the producer compares sizes with the topic's limit before it hands messages over.
+# Above every topic's limit, because the producer compares sizes with that limit before it hands messages over.
 _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
 
-# A client whose TLS fails waits half of it between connections, however often that happens, because librdkafka's
-# back-off does not grow then; with its 100 ms a consumer connects 20 times a second. A connection that lasted longer
-# than this is reopened immediately. With a second, lost answers delayed an API's posts for 8 s instead of 4; half a
-# second does not delay them.
+# After a TLS failure a client waits half of this time between connections, because librdkafka's back-off does not grow
+# then; with librdkafka's default of 100 ms a consumer connects 20 times a second. A connection that lasted longer than
+# this is reopened immediately. With one second, lost answers delayed an API's posts for 8 s instead of 4; half a second
+# does not delay them.
 _RECONNECT_MS = 500
 
-# librdkafka's queue limits must not be reached before our budget: they also count messages that are being reported.
+# librdkafka's queue limits, which also count messages that are being reported, must not be reached before our budget.
 _ABOVE_BUDGET = 2
 
 
@@ -35,7 +35,7 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
 
 
 def admin_options(connection: ConnectionSettings) -> dict[str, object]:
-    """Return the options of the `Admin` of a producer or a consumer, which retries as long as they do."""
+    """Return the options of the `Admin` of a producer or a consumer, which retries as long as that client."""
     return {**_reconnect_options({}), **connection_options(connection)}
 
 
@@ -56,10 +56,10 @@ def producer_options(settings: ProducerSettings) -> dict[str, object]:
         "queue.buffering.max.kbytes": settings.budget_bytes * _ABOVE_BUDGET // 1024,
     }
     if settings.transactional_id is None:
-        # A message that times out bumps the epoch, and its neighbours are written again.
+        # A message that times out bumps the epoch, and adjacent messages are written again.
         options["message.timeout.ms"] = 0
     else:
-        # librdkafka limits message.timeout.ms itself, to the time after which the transaction is aborted anyway.
+        # librdkafka itself limits message.timeout.ms to the time after which the transaction is aborted.
         options["transactional.id"] = settings.transactional_id
         options["transaction.timeout.ms"] = _ms(settings.transaction_timeout_seconds)
     return options
@@ -93,13 +93,15 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
 
 
 def _reconnect_options(options: Mapping[str, str]) -> dict[str, object]:
-    """Return the first back-off, which librdkafka refuses if it is above the longest one, perhaps an operator's."""
+    """Return the first back-off, limited to the longest back-off, which operators can set: librdkafka refuses a higher
+    value."""
     longest = options.get("reconnect.backoff.max.ms", "")
     return {"reconnect.backoff.ms": min(_RECONNECT_MS, int(longest)) if longest.isdigit() else _RECONNECT_MS}
 
 
 def _classic_options(settings: ConsumerSettings) -> dict[str, object]:
-    """Return options that the brokers decide under KIP-848, in which case the client refuses them."""
+    """Return the options of the classic protocol; under KIP-848 the brokers decide them, and the client refuses
+    them."""
     if settings.session_timeout_seconds is None:
         session_ms = min(_DEFAULT_SESSION_MS, _ms(settings.max_poll_interval_seconds))
     else:
