@@ -24,8 +24,11 @@ from oslo_config import cfg
 
 from benchmarks.envelopes import values
 from monasca_common.kafka import SerializationContext, load_serializer
-from monasca_common.kafka.config.schema_registry import REGISTRY_GROUP
+from monasca_common.kafka.config.schema_registry import REGISTRY_GROUP, SchemaRegistrySettings
 from monasca_common.kafka.testing import MemoryRegistry
+from monasca_common.models import avro
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
 
 _VALUES, _ROUNDS = 2_000, 15
 _TOPIC = "metrics"
@@ -72,6 +75,26 @@ def main() -> None:
             cells.append(f"{statistics.median(ratios):>7.1f}")
         size = sum(map(len, written[name])) / _VALUES
         print(*cells, f"{size:>7.0f}", f"{len(zlib.compress(b''.join(written[name]), 1)) / _VALUES:>6.0f}")
+    _print_rows([text for _, text, _ in values(_VALUES)])
+
+
+def _print_rows(texts: Sequence[bytes]) -> None:
+    """Print the cost of the API's messages and of the persister's rows in both formats."""
+    with MemoryRegistry() as registry:
+        settings = SchemaRegistrySettings(url=registry.url, auto_register=True)
+        writer = EnvelopeWriter(settings, avro.METRICS, _TOPIC)
+        framed = writer.values(texts)
+        decode = MetricDecoder().decode_all
+        decode_both = EnvelopeReader(settings).reading(decode)
+        assert decode(texts) == decode_both(framed)
+        rounds = [
+            (_at_once(decode, texts), _at_once(decode_both, framed), _at_once(writer.values, texts))
+            for _ in range(_ROUNDS)
+        ]
+    from_json, from_avro, to_avro = (statistics.median(each) * 1e6 for each in zip(*rounds, strict=True))
+    ratio = sum(map(len, framed)) / sum(map(len, texts))
+    print(f"rows of envelopes: JSON {from_json:.2f} us, Avro {from_avro:.2f} us; envelope to Avro {to_avro:.2f} us")
+    print(f"bytes of an envelope in Avro: {ratio:.2f} of those in JSON")
 
 
 def _formats(url: str, folder: Path) -> dict[str, Pair]:
@@ -109,6 +132,13 @@ def _seconds(function: Callable[[Any], Any], items: Sequence[Any]) -> float:
     start = time.perf_counter()
     for item in items:
         function(item)
+    return (time.perf_counter() - start) / len(items)
+
+
+def _at_once(function: Callable[[Sequence[bytes]], Any], items: Sequence[bytes]) -> float:
+    """Return the time for each item of one call."""
+    start = time.perf_counter()
+    function(items)
     return (time.perf_counter() - start) / len(items)
 
 
