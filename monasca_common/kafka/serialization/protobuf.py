@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar
 
+from confluent_kafka.schema_registry.serde import SchemaId
 from google.protobuf.message import DecodeError, EncodeError, Message
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
-from monasca_common.kafka.serialization.framed import FramedSerializer
+from monasca_common.kafka.serialization.framed import ID_END, FramedSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
 
@@ -60,19 +61,10 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
 
 
 def _indexes(descriptor: Any) -> bytes:
-    """Return the position of a message type in its file, as Confluent writes it: the number of indexes, one for each
-    level of nesting, as zigzag varints; only a zero for the first message of a file."""
+    """Return the position of a message type in its file as Confluent writes it: an index for each level of nesting."""
     path: list[int] = []
     while (parent := descriptor.containing_type) is not None:
         path.insert(0, [each.name for each in parent.nested_types].index(descriptor.name))
         descriptor = parent
     path.insert(0, list(descriptor.file.message_types_by_name).index(descriptor.name))
-    return b"\0" if path == [0] else b"".join(map(_varint, (len(path), *path)))
-
-
-def _varint(number: int) -> bytes:
-    zigzag, encoded = number << 1, b""
-    while zigzag > 0x7F:
-        encoded += bytes([zigzag & 0x7F | 0x80])
-        zigzag >>= 7
-    return encoded + bytes([zigzag])
+    return SchemaId("PROTOBUF", 0, message_indexes=path).id_to_bytes()[ID_END:]

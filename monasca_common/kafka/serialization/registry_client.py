@@ -126,4 +126,5 @@ def _reason(error: Exception) -> str:
     """Return a reason without the error's text, which may quote a credential."""
     if isinstance(error, SchemaRegistryError):
         return f"status {error.http_status_code}"
-    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    name = type(error).__name__
+    return "no answer in time" if name.endswith(("TimeoutError", "Timeout")) else name

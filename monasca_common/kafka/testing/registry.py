@@ -22,12 +22,14 @@ class MemoryRegistry(fixtures.Fixture):
     """A registry at ``url`` during a test. It checks compatibility only of Avro schemas, with the package avro.
 
     ``fault``: a status that every request gets, ``"hang"`` (no answer while it is set), ``"drip"`` (an answer that
-    never ends) or ``None``. ``requests``: the method and path of each request.
+    never ends) or ``None``. ``login``: the value of the header ``Authorization`` that requests need, if any.
+    ``requests``: the method and path of each request.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.fault: int | str | None = None
+        self.login: str | None = None
         self.requests: list[str] = []
         self.url = ""
         self._lock = threading.Lock()
@@ -172,6 +174,8 @@ def _handler(registry: MemoryRegistry) -> type[BaseHTTPRequestHandler]:
             registry.requests.append(f"{self.command} {path}")
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
             fault = registry.fault
+            if registry.login not in (None, self.headers.get("Authorization")):
+                fault = 401
             while registry.fault == "hang" and not registry._ended.wait(0.01):
                 pass
             status, answer = (fault, {}) if isinstance(fault, int) else registry.answer(self.command, path, body)

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import ssl
+import threading
+
+from monasca_common.devbroker.certificates import issue
 from monasca_common.kafka import load_serializer
 from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SerializationError
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
@@ -57,9 +61,13 @@ class OutageTest(MemoryRegistryCase):
         for fault in ("hang", "drip"):
             serializer = self.avro(timeout_seconds=_SHORT)
             self.memory.fault = fault
-            self.assertIn("is unavailable", str(self.unavailable(serializer)))
+            self.assertIn("is unavailable (no answer in time)", str(self.unavailable(serializer)))
             self.memory.fault = None
             serializer = self.avro()
+            for thread in threading.enumerate():
+                if thread.name == "schema-registry":
+                    thread.join(10)
+                    self.assertFalse(thread.is_alive())
             self.assert_recovers(serializer)
 
     def test_a_registry_that_refuses_connections_is_unavailable(self):
@@ -199,13 +207,37 @@ class SecretsTest(MemoryRegistryCase):
             self.assertNotIn("sesame", str(error))
 
     def test_credentials_are_sent(self):
-        """The registry in memory does not check them, so the client's options are."""
-        from monasca_common.kafka.serialization.registry_client import _client_options
+        for login, options in (
+            ("Basic YWxpOmE6Yg==", {"username": "ali", "password": "a:b"}),
+            ("Bearer token", {"bearer_token": "token"}),
+        ):
+            self.memory.login = login
+            serializer = self.avro(allow_insecure_credentials=True, **options)
+            self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+            self.assertIn("status 401", str(self.unavailable(self.avro())))
 
-        serializer = self.avro(allow_insecure_credentials=True, username="ali", password="a:b")
-        self.assertEqual("ali:a:b", _client_options(serializer.registry.settings)["basic.auth.user.info"])
-        serializer = self.avro(allow_insecure_credentials=True, bearer_token="token")
-        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+    def test_the_registry_needs_a_certificate_of_the_authority(self):
+        issue(self.folder, ["ali"])
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.folder / "broker.pem")
+        context.load_verify_locations(self.folder / "ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+        server = self.memory._server
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = self.memory.url.replace("http:", "https:")
+        files = {
+            "tls_ca_file": str(self.folder / "ca.pem"),
+            "tls_certificate_file": str(self.folder / "ali.pem"),
+            "tls_key_file": str(self.folder / "ali.key"),
+        }
+
+        self.assertEqual(VALUE, self.avro(**files, bearer_token="token").loads(self.value, self.context))
+        for wrong in (
+            {},
+            {"tls_ca_file": files["tls_ca_file"]},
+            {**files, "tls_ca_file": str(self.folder / "other-ca.pem")},
+        ):
+            self.assertIn("is unavailable", str(self.unavailable(self.avro(**wrong))))
 
 
 class WriterTest(MemoryRegistryCase):

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON Schema: references stay in the registry, errors have no values."""
+
+from __future__ import annotations
+
+import json
+
+from monasca_common.kafka import load_serializer
+from monasca_common.kafka.errors import SerializationError
+from monasca_common.tests.contracts.schemas import JSON_READING, VALUE
+from monasca_common.tests.unit.kafka.serialization.test_registry import MemoryRegistryCase
+
+ROOM = {"title": "Room", "type": "string", "maxLength": 4}
+
+
+class JsonSchemaTest(MemoryRegistryCase):
+    def serializer(self, **options):
+        return load_serializer("json-schema", conf=self.conf(**options))
+
+    def registered(self, schema, references=()):
+        body = {"schema": json.dumps(schema), "schemaType": "JSON", "references": list(references)}
+        status, answer = self.memory.answer("POST", f"/subjects/{self.topic}-json/versions", body)
+        self.assertEqual(200, status)
+        return b"\0" + answer["id"].to_bytes(4)
+
+    def test_a_reference_is_another_subject_of_the_registry(self):
+        self.registered(ROOM)
+        reference = {"name": "room.json", "subject": f"{self.topic}-json", "version": 1}
+        start = self.registered({"properties": {"room": {"$ref": "room.json"}}}, [reference])
+
+        self.assertEqual({"room": "hall"}, self.serializer().loads(start + b'{"room": "hall"}'))
+        error = self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "kitchen"}')
+        self.assertIn("$.room breaks the rule maxLength", str(error))
+
+    def test_no_address_in_a_schema_is_asked(self):
+        other = f"{self.memory.url}/subjects"
+        start = self.registered({"$schema": f"{other}/meta", "properties": {"room": {"$ref": other}}})
+
+        self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "hall"}')
+        self.assertEqual([], [each for each in self.memory.requests if each.startswith("GET /subjects")])
+
+    def test_errors_have_no_values(self):
+        serializer = self.serializer(schema=JSON_READING)
+        for value in ({"room": 17, "celsius": "sesame"}, {"celsius": "sesame"}, "sesame", {**VALUE, "x": float("nan")}):
+            error = self.assertRaises(SerializationError, serializer.dumps, value, self.context)
+            self.assertNotIn("sesame", f"{error} {error.__context__} {error.__cause__}")
+
+    def test_what_is_not_a_schema_is_rejected(self):
+        start = self.registered({"type": "record", "name": "Reading", "fields": []})
+
+        error = self.assertRaises(SerializationError, self.serializer().loads, start + b"{}")
+        self.assertIn("not a JSON Schema", str(error))
+        self.assertRaises(SerializationError, self.serializer().loads, self.value, self.context)  # of Avro
