@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on a real Kafka: in this process, and as processes that can be killed."""
+"""Commands with Kafka: in this process, and as processes that can be killed."""
 
 import json
 import os
@@ -23,8 +23,8 @@ SECONDS = 60.0
 
 
 class ClusterCommandCase(Waiting, base.BaseTestCase):
-    """``command``: the words before the arguments of `run_command`. ``broker_settings``: tests that have the same share
-    a cluster."""
+    """``command``: the words before the arguments of `run_command`. ``broker_settings``: tests with equal settings
+    share a cluster."""
 
     command: tuple[str, ...] = ()
     nodes = 1
@@ -44,7 +44,7 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         self.err = self.useFixture(fixtures.StringStream("stderr")).stream
 
     def run_command(self, *arguments):
-        """The exit status, standard output and standard error."""
+        """Return the exit status, standard output and standard error."""
         for stream in (self.out, self.err):
             stream.seek(0)
             stream.truncate()
@@ -68,7 +68,7 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         return json.loads(out)
 
     def start(self, *arguments, mutant="", fail_point=""):
-        """The same command as a process. ``mutant``: a statement that breaks it first."""
+        """Start the same command as a process. ``mutant``: a statement that first breaks the command."""
         program = f"import sys\n{mutant}\nfrom monasca_common.cli.main import main\nsys.exit(main(sys.argv[1:]))"
         line = [sys.executable, "-c", program, *self.command, *arguments, "--config-file", self.config]
         environment = {**os.environ, **({failpoints.ENVIRONMENT_VARIABLE: fail_point} if fail_point else {})}
@@ -77,7 +77,7 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         return process
 
     def stopped(self, process, signum):
-        """The exit status, standard output and standard error of a process that gets this signal."""
+        """Send this signal to a process, and return its exit status, standard output and standard error."""
         process.send_signal(signum)
         out, err = process.communicate(timeout=SECONDS)
         self.assertNotIn("Traceback", err)
@@ -88,7 +88,7 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         process.communicate()
 
     def put(self, topic, *records, partition=0, timestamp_ms=0, **options):
-        """``records``: (key, value, headers). ``timestamp_ms``: 0 for now."""
+        """Publish ``records``: key, value and headers. ``timestamp_ms``: 0 for the current time."""
         producer = confluent_kafka.Producer({**self.cluster.direct_options(), **options, "log_level": 0})
         for key, value, headers in records:
             while True:
@@ -100,10 +100,10 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         self.assertEqual(0, producer.flush(SECONDS))
 
     def end(self, topic, partition=0):
-        """Where the log ends for readers of what is committed."""
+        """Return the end of the log for consumers of committed messages."""
         tp = TopicPartition(topic, partition)
         return self.admin.end_offsets([tp])[tp]
 
     def read_all(self, topic, partitions=1):
-        """Every committed message, as the client gives it."""
+        """Return every committed message as returned by the client."""
         return read_topic(self.cluster, topic, partitions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dlq`` on a real Kafka: what is interrupted is gone on with, and nothing goes back twice."""
+"""``monasca-common dlq`` with Kafka: interrupted replays are continued, and no message is replayed twice."""
 
 import json
 import signal
@@ -50,7 +50,7 @@ class DlqCase(ClusterCommandCase):
         self.put(self.letters, *records, partition=partition, **{"message.max.bytes": 2_000_000})
 
     def ids(self):
-        """How often each message is in the topic that it came from."""
+        """Return how often each message is in its original topic."""
         return Counter(dict(each.headers())["message-id"] for each in self.read_all(self.origin, 2))
 
     def replay(self, *arguments):
@@ -71,7 +71,7 @@ class TestReplay(DlqCase):
     # Rule 17
     @periodic("100,000 messages; test_selected_dead_letters_are_replayed_and_the_others_stay_pending is quick")
     def test_a_hundred_thousand_dead_letters_are_replayed_once_in_spite_of_interrupts(self):
-        self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
+        self.bury(1, first=LETTERS, origin="gone")  # so that later dead letters of this partition are in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
         for look in (("list", "--by-reason"), ("purge", "--all")):
@@ -158,7 +158,7 @@ class TestReplay(DlqCase):
 
     @periodic("a variant of a replay")
     def test_a_refusal_of_a_write_does_not_block_others(self):
-        compacted = self.fixture.topic(config={"cleanup.policy": "compact"})  # takes no message without a key
+        compacted = self.fixture.topic(config={"cleanup.policy": "compact"})  # refuses messages without a key
         self.bury(2)
         self.bury(2, first=2, origin=compacted)
         self.bury(2, first=4)
@@ -200,7 +200,7 @@ class TestPurge(DlqCase):
         tp = TopicPartition(self.letters, partition)
         return self.admin.first_offsets([tp])[tp]
 
-    def test_what_is_at_the_beginning_is_deleted_and_what_is_not_is_counted(self):
+    def test_dead_letters_at_the_beginning_are_deleted_and_later_ones_are_counted(self):
         self.bury(3, error="KeyError")
         self.bury(2, first=3, error="ValueError")
         self.bury(4, first=5, error="KeyError")

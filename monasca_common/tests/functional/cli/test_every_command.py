@@ -32,8 +32,8 @@ class TestEveryCommand(ClusterCommandCase):
         path = self.useFixture(fixtures.TempDir()).join("rows.sqlite")
         self.configure(f"[database]\nconnection = sqlite:///{path}\n{text}")
 
-    def test_without_topics_each_says_what_is_missing(self):
-        other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"  # by name another cluster
+    def test_without_topics_each_command_reports_the_missing_ones(self):
+        other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"  # a different cluster by its name
         self.configure_with_database(f"[mirror]\ntopics = metrics\n[mirror_target]\nbootstrap_servers = {other}\n")
         self.wait_until(lambda: not self.topics(), "no topics")
         counting = self.start("audit", "count")
@@ -79,7 +79,7 @@ class TestEveryCommand(ClusterCommandCase):
             self.assertEqual((1, True), (status, "there is no topic gone" in out), err)
         self.assertEqual({letters}, self.topics())
 
-    @periodic("test_without_topics_each_says_what_is_missing is the smoke test")
+    @periodic("test_without_topics_each_command_reports_the_missing_ones is the smoke test")
     def test_a_service_creates_no_topic(self):
         other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"
         folder = self.useFixture(fixtures.TempDir()).path

@@ -21,13 +21,11 @@ _ASKS = (
     *("list_topics", "describe_topics", "describe_configs", "list_offsets"),
     *("list_consumer_groups", "describe_consumer_groups", "list_consumer_group_offsets"),
 )
-_filled: set[str] = set()  # the servers of clusters
+_filled: set[str] = set()  # the bootstrap servers of clusters
 
 
 class LargeCase(ClusterCommandCase):
-    broker_settings = types.MappingProxyType(
-        {"log.cleaner.threads": "2"}
-    )  # another cluster than the one that other tests share
+    broker_settings = types.MappingProxyType({"log.cleaner.threads": "2"})  # not the cluster that other tests share
 
     def setUp(self):
         super().setUp()
@@ -37,7 +35,7 @@ class LargeCase(ClusterCommandCase):
             _filled.add(self.servers)
 
     def fill(self):
-        """A message in each topic, of which a group has read every second one."""
+        """Publish a message to each topic; a group has read every second topic."""
         client = AdminClient({**self.cluster.direct_options(), "log_level": 0})
         wanted = [NewTopic(name, 1, 1) for name in NAMES]
         for made in client.create_topics(wanted, operation_timeout=SECONDS, request_timeout=SECONDS).values():
@@ -65,7 +63,7 @@ folder = {folder}
 
 @periodic("a cluster of a thousand topics")
 class TestAThousandTopics(LargeCase):
-    """How much is asked does not grow with the topics, and nothing of them is left out."""
+    """The number of requests does not grow with the number of topics, and no topic is omitted."""
 
     def setUp(self):
         super().setUp()
@@ -146,6 +144,6 @@ class TestAThousandTopics(LargeCase):
 
 
 def _columns(rows, first, *others):
-    """The first column as it is, the different values of the others."""
+    """Return the first column, and the distinct values of the other columns."""
     yield [row[first] for row in rows]
     yield from ({row[name] for row in rows} for name in others)

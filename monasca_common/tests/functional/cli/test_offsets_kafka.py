@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common offsets`` for a group whose offsets are in Kafka: moved by an amount, a time and a duration."""
+"""``monasca-common offsets`` for a group with offsets in Kafka: shifted, and moved to a time and by a duration."""
 
 import time
 
@@ -17,7 +17,7 @@ class TestReset(ClusterCommandCase):
         self.topic = self.fixture.topic()
         self.partition = TopicPartition(self.topic, 0)
         now_ms = round(time.time() * 1000)
-        for number in range(10):  # an hour between one and the next
+        for number in range(10):  # an hour between two messages
             self.put(self.topic, (None, b"x", []), timestamp_ms=now_ms - (10 - number) * _HOUR_MS)
         self.group = f"group-{self.own}"
         self.admin.alter_group_offsets(self.group, {self.partition: 5})
@@ -29,7 +29,7 @@ class TestReset(ClusterCommandCase):
         self.assertEqual([move], self.run_json(*words, "--execute"))
         return self.admin.group_offsets(self.group)[self.partition]
 
-    def test_it_moves_as_far_as_the_log_goes(self):
+    def test_a_shift_is_limited_to_the_log(self):
         self.assertEqual(8, self.reset("--shift-by", "3"))
         self.assertEqual(10, self.reset("--shift-by", "3"))
         self.admin.delete_records({self.partition: 2})

@@ -21,7 +21,7 @@ from monasca_common.tests.functional.cli.cluster_case import SECONDS
 from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.periodic import periodic
 
-# The exit status of each command that no broker answers.
+# The exit status of each command if no broker answers.
 _COMMANDS = {
     "lag list": 2,
     "lag show --group g": 2,
@@ -58,7 +58,7 @@ connection = sqlite:///{folder}/monasca.sqlite
 
 
 class Child:
-    """A command in a child of this process, which has imported everything already."""
+    """A command in a forked child of this process, so that all modules are already imported."""
 
     def __init__(self, folder, line, config):
         self.line = line
@@ -79,12 +79,12 @@ class Child:
         os._exit(status)
 
     def text(self):
-        """Return what was printed so far."""
+        """Return the output so far."""
         path = Path(self._path)
         return path.read_text() if path.exists() else ""
 
     def ended(self):
-        """The exit status and what was printed."""
+        """Wait for the end, and return the exit status and the output."""
         self.process.join(SECONDS)
         return self.process.exitcode, self.text()
 

@@ -67,7 +67,7 @@ class TestTopics(TopicCase):
 
 
 class TestTail(TopicCase):
-    def test_what_is_there_is_selected_by_key_header_field_and_partition(self):
+    def test_existing_messages_are_selected_by_key_header_field_and_partition(self):
         self.fill()
         self.fill(2, partition=1)
         ended = ("--from-beginning", "--no-follow")
@@ -86,7 +86,7 @@ class TestTail(TopicCase):
         self.assertEqual(3, self.run_command("tail", self.topic, "--from-beginning", "--no-follow")[0])
         self.assertEqual(3, self.run_command("sample", self.topic)[0])
 
-    def test_it_follows_until_it_is_interrupted_which_is_well(self):
+    def test_it_follows_until_it_is_interrupted_with_status_0(self):
         process = self.start("tail", self.topic, "--from-beginning", "-f", "json")
         self.fill(1)
         self.assertEqual(0, json.loads(process.stdout.readline())["offset"])
@@ -96,7 +96,7 @@ class TestTail(TopicCase):
         _, err = process.communicate(timeout=SECONDS)
         self.assertEqual((0, ""), (process.returncode, err))
 
-    def test_what_is_in_a_message_is_shown_on_request_cut_and_without_secrets(self):
+    def test_a_message_is_shown_on_request_truncated_and_without_secrets(self):
         self.put(self.topic, (b"k", b"\x1b[31m" + b"x" * 500, [("X-Auth-Token", b"hidden"), ("room", b"hall")]))
         arguments = ("tail", f"{self.topic}:0", "--from-beginning", "--no-follow")
         _, out, _ = self.run_command(*arguments)

@@ -35,7 +35,7 @@ class TestBrokerStart(base.BaseTestCase):
         producer.flush(SECONDS)
         self.assertEqual([None], failures)
 
-    def test_it_serves_any_client_until_it_is_told_to_stop(self):
+    def test_it_serves_any_client_until_it_is_stopped(self):
         for signum in (signal.SIGINT, signal.SIGTERM):
             process = self.start("-f", "json")
             told = json.loads(process.stdout.readline())
@@ -46,7 +46,7 @@ class TestBrokerStart(base.BaseTestCase):
             self.assertFalse(any(psutil.pid_exists(pid) for pid in told["pids"]))
 
     @periodic("a second server, 142 MB to fetch; MemoryRegistryTest has the contract")
-    def test_a_schema_registry_runs_beside_the_broker_until_both_stop(self):
+    def test_a_schema_registry_runs_with_the_broker_until_both_stop(self):
         process = self.start("-f", "json", "--registry")
         url = json.loads(process.stdout.readline())["schema_registry"]["url"]
         with urllib.request.urlopen(f"{url}/subjects", timeout=SECONDS) as answer:
@@ -59,7 +59,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertFalse(any(each.is_running() for each in children))
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
-    def test_what_a_broker_unpacks_is_gone_with_it(self):
+    def test_unpacked_files_of_a_broker_are_removed_when_it_stops(self):
         process = self.start("-f", "json")
         told = json.loads(process.stdout.readline())
         producer = confluent_kafka.Producer({**told["client"], "compression.type": "lz4"})
@@ -81,7 +81,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assert_served(told["client"])
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
-    def test_a_person_gets_what_to_paste(self):
+    def test_the_output_has_configuration_to_paste(self):
         process = self.start()
         shown = [process.stdout.readline() for _ in range(6)]
         self.assertIn("Apache Kafka", shown[0])
@@ -97,7 +97,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn("ended; its log ends with", process.stderr.read())
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
-    def test_a_start_that_takes_too_long_names_the_option_that_gives_it_longer(self):
+    def test_a_start_time_out_names_the_option_for_a_longer_one(self):
         process = self.start("--timeout", "0.2")
         _, complaint = process.communicate(timeout=SECONDS)
         self.assertEqual(1, process.returncode)
@@ -115,7 +115,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn("broker start --port", complaint)
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
-    def test_a_signal_during_the_start_leaves_nothing(self):
+    def test_a_signal_during_the_start_leaves_no_process_and_no_folder(self):
         process = self.start()
         child = psutil.Process(process.pid)
         while not child.children():

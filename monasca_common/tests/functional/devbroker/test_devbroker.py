@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real broker that every other functional test stands on."""
+"""The development broker, which all other functional tests use."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ from monasca_common.tests.periodic import periodic
 
 ACKS_0, ACKS_ALL = {"acks": 0}, {"enable.idempotence": True}
 
-# Prints what it started, then waits for whatever the test does to it.
+# Prints the processes that it started, then waits until the test ends it.
 PARENT = """
 import json, sys, time
 from monasca_common.devbroker import KafkaCluster
@@ -44,7 +44,7 @@ time.sleep(600)
 
 
 def produce(cluster, topic, count, **options):
-    """The errors (None: delivered) of ``count`` messages, sent one by one."""
+    """Send ``count`` messages one by one, and return their errors (``None``: delivered)."""
     results = []
     settings = {**cluster.client_options(), "linger.ms": 0, "log_level": 0, **ACKS_ALL, **options}
     producer = confluent_kafka.Producer(settings)
@@ -55,7 +55,7 @@ def produce(cluster, topic, count, **options):
 
 
 def read(cluster, topic):
-    """The values in a topic of one partition, read past the proxy."""
+    """Return the values in a topic of one partition, read without the proxy."""
     options = {**cluster.direct_options(), "group.id": "reader", "log_level": 0, "enable.partition.eof": True}
     consumer = confluent_kafka.Consumer(options)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -82,12 +82,12 @@ class TestOneNode(base.BaseTestCase):
         self.fixture = self.useFixture(SharedKafkaCluster())
         self.cluster = self.fixture.cluster
 
-    def test_what_is_produced_can_be_read(self):
+    def test_produced_messages_can_be_read(self):
         topic = self.fixture.topic()
         self.assertEqual([None] * 3, produce(self.cluster, topic, 3))
         self.assertEqual([b"0", b"1", b"2"], read(self.cluster, topic))
 
-    def test_a_frozen_node_answers_nothing_and_goes_on_after_it_thaws(self):
+    def test_a_frozen_node_does_not_answer_and_continues_after_it_thaws(self):
         topic = self.fixture.topic()
         node = self.cluster.node(1)
         node.freeze()
@@ -151,7 +151,7 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
         parent.kill()
         self.assert_gone(started)
 
-    def test_when_the_parent_is_killed_and_a_forked_child_of_it_lives_on(self):
+    def test_when_the_parent_is_killed_but_its_forked_child_continues(self):
         parent, started = self.start_parent("import os; os.fork() or time.sleep(200) or os._exit(0)")
         for process in psutil.Process(parent.pid).children():
             self.addCleanup(self.end, process)
@@ -259,14 +259,14 @@ class TestProxy(base.BaseTestCase):
         self.assertEqual((1, 0), (self.gained("answers_lost"), self.gained("connections_cut")))
         self.assertEqual([b"0"], read(self.cluster, self.topic))
 
-    def test_a_delayed_answer_comes_late_but_comes(self):
+    def test_a_delayed_answer_arrives_late(self):
         self.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=1.5, times=1))
         started = time.monotonic()
         self.assertEqual([None], produce(self.cluster, self.topic, 1))
         self.assertGreater(time.monotonic() - started, 1.5)
         self.assertEqual(1, self.gained("answers_delayed"))
 
-    def test_a_held_answer_comes_when_the_fault_is_removed(self):
+    def test_a_held_answer_arrives_when_the_fault_is_removed(self):
         held = self.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
         settings = {**self.cluster.client_options(), "linger.ms": 0}
         producer = confluent_kafka.Producer(settings)
@@ -288,7 +288,7 @@ class TestProxy(base.BaseTestCase):
         produce(self.cluster, self.topic, 2)
         self.assertEqual(0, fault.taken)
 
-    def test_pipelined_answers_lost_by_chance_lose_and_double_nothing(self):
+    def test_randomly_lost_pipelined_answers_neither_lose_nor_double_messages(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=7))
         settings = {
             **self.cluster.client_options(),
@@ -305,7 +305,7 @@ class TestProxy(base.BaseTestCase):
         self.assertGreater(self.gained("answers_lost"), 5)
         self.assertEqual([str(number).encode() for number in range(2000)], read(self.cluster, self.topic))
 
-    def test_a_killed_node_refuses_through_its_proxy_and_comes_back(self):
+    def test_a_killed_node_refuses_connections_through_its_proxy_until_it_restarts(self):
         self.cluster.node(1).kill()
         client = Admin(self.cluster.client_options())
         self.assertRaises(TransportError, client.wait_for_brokers, 1, timeout=0.5)
@@ -328,11 +328,11 @@ class TestThreeNodes(base.BaseTestCase):
         self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[1] == 3))
 
     def standing(self, fixture, topic):
-        """The leader of its partition, and how many are in sync, as far as the brokers tell."""
+        """Return the leader of the partition and the number of in-sync replicas, according to the brokers."""
         try:
             description = fixture.cluster.admin.describe_topic(topic)
         except TransportError:
-            return None, 0  # who was killed was the controller, and the next is not known yet
+            return None, 0  # the killed node was the controller, and the next controller is not known yet
         return description.leaders[0], len(description.in_sync[0])
 
 
@@ -346,17 +346,17 @@ class TestSecurity(base.BaseTestCase):
     def test_a_password_over_tls_is_accepted(self):
         self.assertEqual([None], produce(self.cluster, self.fixture.topic(), 1))
 
-    def test_a_wrong_password_is_told_from_a_silent_broker(self):
+    def test_a_wrong_password_is_distinguished_from_a_silent_broker(self):
         options = {**self.cluster.client_options("monasca"), "sasl.password": "wrong"}
-        self.assert_told(AuthenticationError, Admin(options))
+        self.assert_distinguished(AuthenticationError, Admin(options))
 
-    def test_a_wrong_authority_is_told_from_a_silent_broker(self):
+    def test_a_wrong_authority_is_distinguished_from_a_silent_broker(self):
         wrong = {"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")}
         client = Admin({**self.cluster.client_options("monasca"), **wrong})
-        self.assert_told(AuthenticationError, client)
+        self.assert_distinguished(AuthenticationError, client)
 
-    def assert_told(self, kind, client):
-        """It may take a busy machine more than one wait to hear from the broker at all."""
+    def assert_distinguished(self, kind, client):
+        """On a busy machine, the first answer of the broker can take more than one wait."""
 
         def told():
             try:
@@ -367,7 +367,7 @@ class TestSecurity(base.BaseTestCase):
 
         self.assertTrue(wait_until(told))
 
-    def test_nothing_is_allowed_that_was_not_granted(self):
+    def test_only_granted_permissions_are_allowed(self):
         topic = self.fixture.topic()
         as_monasca = self.cluster.client_options("monasca")
         (denied,) = produce(self.cluster, topic, 1, **as_monasca, **{"enable.idempotence": False})

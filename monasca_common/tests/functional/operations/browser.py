@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Chromium without a window, and pages served from this process for it."""
+"""A headless Chromium, and pages that this process serves to it."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from monasca_common.tests.served import serve
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _MISSING = "Chromium is not installed: no `chromium` on the PATH (Debian's package `chromium` has it)"
 _PATIENCE_MS = 60_000
-# Whether each text stands out from what is behind it, as WCAG 2 counts contrast; those that do not are returned.
+# Returns the texts whose contrast with their background is too low according to WCAG 2.
 CONTRAST = """() => {
   const parts = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = (color) => {
@@ -43,7 +43,8 @@ CONTRAST = """() => {
 
 
 class BrowserFixture(fixtures.Fixture):
-    """``page()``: a new tab. What its pages complain of, scripts and policies included, is in ``complaints``."""
+    """``page()`` opens a tab. ``complaints``: the errors of all pages, including errors of scripts and violated
+    policies."""
 
     def _setUp(self):
         if CHROMIUM is None:
@@ -70,7 +71,7 @@ class BrowserFixture(fixtures.Fixture):
 
 
 def keep_picture(page, name):
-    """A picture of the whole page in the folder that the environment variable names, for people to look at."""
+    """Write a picture of the whole page to the folder that the environment variable names, for review by people."""
     folder = os.environ.get("MONASCA_DASHBOARD_PICTURES")
     if folder:
         page.screenshot(path=os.path.join(folder, f"{name}.png"), full_page=True)
@@ -89,7 +90,7 @@ class ServedApp(fixtures.Fixture):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True  # a browser opens connections for which it has no request yet
+    daemon_threads = True  # browsers also open connections before they need them
 
 
 class _Quiet(WSGIRequestHandler):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two clusters of a node each, and a mirror between them."""
+"""Two clusters with one node each, and a mirror between them."""
 
 import contextlib
 import os
@@ -32,14 +32,14 @@ class MirrorCase(Waiting, base.BaseTestCase):
         super().setUp()
         self.fixture = self.useFixture(SharedKafkaCluster())
         self.source = self.fixture.cluster
-        # Another setting makes it another cluster; this one changes nothing.
+        # Shared clusters with different settings are different clusters; this setting has no effect.
         self.target = self.useFixture(SharedKafkaCluster(config={"log.cleaner.threads": "1"})).cluster
         self.topic = self.fixture.topic(2)
         self.name = f"mirror-{uuid.uuid4().hex[:12]}"
         self.other_groups = ""
 
     def audited_by(self):
-        """The settings of an audit in the source, which files have from now on."""
+        """Return the settings of an audit in the source, and add them to all configuration files from now on."""
         folder, topic = self.useFixture(fixtures.TempDir()).path, self.fixture.topic()
         options = {"topic": topic, "bucket_seconds": 60, "grace_seconds": 0, "folder": folder}
         lines = "".join(f"{name} = {value}\n" for name, value in options.items())
@@ -55,7 +55,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
         return MirrorSettings(*connections, topics or (self.topic,), self.name, **options)
 
     def put(self, count, *, topic=None, first=0, transactional_id=None, cluster=None):
-        """Numbered messages, in turn to each of two partitions."""
+        """Publish numbered messages, alternately to two partitions."""
         options = {} if transactional_id is None else {"transactional.id": transactional_id}
         producer = confluent_kafka.Producer(
             {**(cluster or self.source).direct_options(), **options, "log_level": 0, "linger.ms": 0}
@@ -77,7 +77,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
         self.assertEqual(0, producer.flush(SECONDS))
 
     def read(self, cluster, topic=None):
-        """Everything that is committed, as (partition, key, value, headers, timestamp) in order of partition."""
+        """Return all committed messages as (partition, key, value, headers, timestamp), ordered by partition."""
         topic = topic or self.topic
         messages = read_topic(cluster, topic, cluster.admin.partition_counts().get(topic, 0))
         found = [(each.partition(), each.key(), each.value(), each.headers(), each.timestamp()) for each in messages]
@@ -92,7 +92,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
 
     @contextlib.contextmanager
     def mirror(self, *topics, audit=None, **options):
-        """One that runs on a thread within the block; its failure is raised at the end of the block."""
+        """Run a mirror on a thread within the block. Its failure is raised at the end of the block."""
         running = RunningMirror(self.settings(*topics, **options), audit)
         try:
             yield running
@@ -100,7 +100,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
             running.stop()
 
     def program(self, *, mutant="none", kill_at=None):
-        """The command as a process."""
+        """Start the command as a process."""
         text = (
             f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
             f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
@@ -127,7 +127,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
         self.assertEqual(-signal.SIGKILL, process.returncode, errors)
 
     def run_to(self, count, mutant="none"):
-        """Until so many are there, and SIGTERM ends it with 0."""
+        """Run until this number of messages is copied. SIGTERM then ends the process with 0."""
         process = self.program(mutant=mutant)
         self.wait_until_copied(count)
         self.stop(process)

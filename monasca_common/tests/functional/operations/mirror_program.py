@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mirror as a process of its own, for crash tests: ``python -m … <mutant> <arguments of the command>``.
+"""A mirror in its own process, for crash tests: ``python -m … <mutant> <arguments of the command>``.
 
-``mutant`` takes one guarantee away (``none``: nothing); the environment arms fail points.
+``mutant``: removes one guarantee (``none``: no guarantee). Environment variables activate fail points.
 """
 
 import os
@@ -18,7 +18,7 @@ from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
 
 
 def none():
-    """The mirror as it is."""
+    """Leave the mirror unchanged."""
 
 
 def notes_positions_after_the_copies():
@@ -43,7 +43,7 @@ def _in_two_transactions(*, copies_first):
 
 
 def fences_nobody():
-    """Each process has a transactional id of its own."""
+    """Give each process its own transactional id."""
     make = mirror._producer_settings
     own = uuid.uuid4().hex
     mock.patch.object(mirror, "_producer_settings", lambda *facts: replace(make(*facts), transactional_id=own)).start()
@@ -51,7 +51,7 @@ def fences_nobody():
 
 
 def freezes_in_its_transaction():
-    """Not a mutant: it stops itself when its first copies are on their way, until somebody continues it."""
+    """Stop the process (SIGSTOP) after it has sent the first copies. This is not a mutant."""
     reached = mirror.fail_point
 
     def freeze(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every service, each with a port of its own for probes and Prometheus, on a real Kafka."""
+"""Every service with Kafka, each with its own port for probes and Prometheus."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.functional.with_constants import command_with
 
-#: The commands, by the name that their readiness has as a metric.
+#: The commands by the name of their readiness metric.
 COMMANDS = {
     "api": ("api",),
     "persister": ("persister",),
@@ -80,10 +80,10 @@ status_port = {dashboard}
 
 
 class RealServices(Waiting):
-    """Mixed into a test case with ``self.folder``. ``ports``: of each service, where Prometheus finds it."""
+    """A mixin for a test case with ``self.folder``. ``ports``: the port of each service for Prometheus."""
 
     def start_services(self):
-        """As processes; but for the evaluator, whose page is served here and whose Spark is left out."""
+        """Start the services as processes, except the evaluator: this process serves its page, without Spark."""
         source = self.useFixture(KafkaClusterFixture()).cluster
         target = self.useFixture(SharedKafkaCluster())
         mirrored = target.topic()
@@ -114,7 +114,7 @@ class RealServices(Waiting):
         self.serve_evaluator(url)
 
     def start_service(self, service, *words):
-        # The API's metrics need a variable of the environment that it sets before it imports anything.
+        # The API's metrics need an environment variable that the API sets before its imports.
         quick = {"monasca_common.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
         command = [*command_with(quick), *words, "--config-file", str(self.configuration)]
         with self.log_of(service).open("wb") as log:
@@ -146,7 +146,7 @@ class RealServices(Waiting):
     def is_ready(self, service):
         try:
             self.page(service, "readyz")
-        except OSError:  # or it answers that it is not
+        except OSError:  # or reports that it is not ready
             return False
         return True
 
@@ -172,7 +172,7 @@ class RealServices(Waiting):
 
 
 class Entered(fixtures.Fixture):
-    """A context that is entered for the test; ``value``: what it gave."""
+    """A context that is entered for the test. ``value``: the value of the context."""
 
     def __init__(self, context):
         self._context = context

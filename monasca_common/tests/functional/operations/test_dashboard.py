@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard in a real Chromium: of a real Kafka, and of figures that are made up."""
+"""The dashboard in Chromium, with Kafka and with generated figures."""
 
 import re
 import signal
@@ -45,7 +45,7 @@ ROWS = """(rows) => rows.map((row) => Array.from(row.cells).map((cell) => cell.i
 
 
 def table(page, panel):
-    """The rows of a panel's table, as a person reads them."""
+    """Return the visible rows of a panel's table."""
     return page.eval_on_selector_all(f"section[aria-labelledby='{panel}-title'] tbody tr", ROWS)
 
 
@@ -120,12 +120,12 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
         )
         page.locator("section[aria-labelledby=lag-title] td", has_text="OK").wait_for()
         self.assertEqual("0", table(page, "lag")[0][3])
-        self.assertEqual({"persister"}, set(self.cluster.admin.groups()))  # a dashboard leaves nothing behind
+        self.assertEqual({"persister"}, set(self.cluster.admin.groups()))  # a dashboard leaves no data in the cluster
         self.stop_brokers(page)
         self.assertEqual([], self.browser.complaints)
 
     def stop_brokers(self, page):
-        """Old figures stay, with a word that they are old; and it still ends at once."""
+        """Stop the brokers: old figures stay and are marked as old, and the dashboard still ends immediately."""
         for node in self.cluster.nodes:
             node.kill()
         page.locator("section[aria-labelledby=lag-title]", has_text="not reachable since").wait_for()
@@ -137,7 +137,7 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
 
 
 class MadeUpFigures:
-    """What sources give; tests change it."""
+    """The figures of the sources. Tests change them."""
 
     def __init__(self, count=3):
         ok = LagVerdict(LagStatus.OK, 5, 2.0, 0, 6 * 86_400.0, 1.0)
@@ -180,7 +180,8 @@ def _now_ms():
 
 
 def _balances(names):
-    """Two hours of each topic; the first lost some at the database, the second has some twice in its log."""
+    """Return two hours of each topic. The first topic lost messages at the database; the second one has duplicates in
+    its log."""
     newest = _now_ms() // 600_000 * 600_000
     for number, name in enumerate(names):
         for back in range(12):
@@ -240,7 +241,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         keep_picture(page, "found")
 
     def assert_a_refresh_freezes_nothing(self, page, figures):
-        """A thousand groups have other figures: no task of the page takes long."""
+        """Change the figures of a thousand groups, and check that no task of the page takes long."""
         page.evaluate(_NOTE_LONGEST_TASK)
         worst = LagVerdict(LagStatus.STOP, 54_321, 4000.0, 0, 1800.0, 1.0)
         figures.lag = tuple(

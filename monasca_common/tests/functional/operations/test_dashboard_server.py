@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard as it is started, without a Kafka that answers: TLS, logins, its end."""
+"""The dashboard as a process without Kafka: TLS, logins, and its end."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class KeystoneWithUsers(fixtures.Fixture):
-    """Answers as Keystone does where a token is asked for: ada is an admin, bob only reads; ``asked`` is for what."""
+    """Answers requests for tokens like Keystone: ada is an admin, and bob can only read. ``asked``: the requests."""
 
     def _setUp(self):
         fixture = self
@@ -110,7 +110,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         return process, log
 
     def ask(self, method, path, fields=None, cookies=""):
-        """The status, the headers and the text."""
+        """Return the status, the headers and the text."""
         kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
         more = {"context": self.tls} if self.tls else {}
         connection = kind("127.0.0.1", self.port, timeout=PATIENCE_SECONDS, **more)
@@ -123,7 +123,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
             connection.close()
 
     def probe(self, path):
-        """Of the port of its own, which has neither TLS nor a login."""
+        """Query the status port, which has neither TLS nor a login."""
         connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=PATIENCE_SECONDS)
         try:
             connection.request("GET", path)
@@ -159,7 +159,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         cookie = headers["Set-Cookie"]
         self.assertTrue(cookie.startswith("__Host-monasca-session="))
         self.assertTrue({"Secure", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; ")), cookie)
-        self.wait_until(lambda: "not reachable since" in self.page_of(headers)[2])  # there is no Kafka
+        self.wait_until(lambda: "not reachable since" in self.page_of(headers)[2])  # Kafka is missing
         self.assertEqual(200, self.probe("/healthz")[0])
         status, text = self.probe("/healthcheck")
         self.assertEqual((503, True), (status, "failures" in text), text)

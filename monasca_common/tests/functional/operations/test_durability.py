@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of durability on a real Kafka with each fault, and the loss that it names before: two copies, one behind,
-an unclean election."""
+"""The durability check with Kafka: each fault, and a loss that it reports in advance (two replicas, one behind, an
+unclean election)."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
 
 _MESSAGES = 50
-_SETTINGS = types.MappingProxyType({"replica.lag.time.max.ms": "1500"})  # after which a replica counts as behind
+_SETTINGS = types.MappingProxyType({"replica.lag.time.max.ms": "1500"})  # time after which a replica counts as behind
 _HOUR_MS = 3_600_000
 _UNSAFE = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 
@@ -36,7 +36,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.group = f"reads-{uuid.uuid4().hex[:12]}"
 
     def check(self, *arguments):
-        """The exit status, and the findings of each topic."""
+        """Return the exit status and the findings of each topic."""
         out = self.useFixture(fixtures.StringStream("stdout")).stream
         servers = self.cluster.direct_options()["bootstrap.servers"]
         config = self.create_tempfiles([("check", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
@@ -53,7 +53,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.assertEqual(["3", "3", "3"], copies)
         unsafely = {(unsafe, "leader_alone"), (unsafe, "unclean_election")}
         self.wait_for(1, unsafely, safe, unsafe)
-        self.read_up_to(_MESSAGES, unsafe)  # now, because half of the cluster is down when they are there
+        self.read_up_to(_MESSAGES, unsafe)  # created now, because half of the cluster is down later
         self.lose_messages_of(unsafe)
         self.wait_for(1, unsafely | {(unsafe, "under_replicated"), (unsafe, "truncated")}, unsafe)
 
@@ -83,7 +83,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.wait_for(1, found, *topics)
 
     def wait_for(self, status, findings, *topics):
-        """Until the check has these, because brokers hear of a change one after the other."""
+        """Wait until the check has these findings, because brokers learn of a change one after the other."""
         given = [word for topic in topics for word in ("--topic", topic)]
         seen = []
 
@@ -94,11 +94,12 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.wait_until(is_found, lambda: f"{findings}, but {seen}")
 
     def read_up_to(self, offset, *topics):
-        """What a group has committed, of whose members none is left."""
+        """Return the committed offset of a group without members."""
         self.admin.alter_group_offsets(self.group, {TopicPartition(topic, 0): offset for topic in topics})
 
     def lose_messages_of(self, topic):
-        """They are acknowledged while the follower is behind; then the leader dies, and the follower leads."""
+        """Publish messages that are acknowledged while the follower is behind, then kill the leader, so that the
+        follower becomes leader."""
         described = self.admin.describe_topic(topic)
         (leader,) = described.leaders
         (follower,) = set(described.replicas[0]) - {leader}
@@ -112,7 +113,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.wait_until(lambda: self.end(topic) == 0, "its log has none of them")
 
     def produce(self, topic, **options):
-        """All of them are acknowledged."""
+        """Publish messages, and check that all of them are acknowledged."""
         acknowledged = []
         settings = {**self.cluster.direct_options(), "acks": "all", "enable.idempotence": True, "log_level": 0}
         producer = confluent_kafka.Producer(settings)
@@ -122,7 +123,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.assertEqual([None] * _MESSAGES, acknowledged)
 
     def end(self, topic):
-        """``None`` while nobody knows who leads."""
+        """Return the end of the log, or ``None`` while the leader is unknown."""
         partition = TopicPartition(topic, 0)
         try:
             return self.admin.end_offsets([partition], timeout=1.0)[partition]
@@ -130,7 +131,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
             return None
 
     def partition_at(self, node, topic):
-        """The only partition of a topic as this node knows it: others may be frozen, or killed."""
+        """Return the only partition of a topic according to this node, because other nodes can be frozen or killed."""
         address = {"bootstrap.servers": f"{HOST}:{node.ports.internal}"}
         client = AdminClient({**self.cluster.direct_options(), **address, "log_level": 0})
         return client.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0]

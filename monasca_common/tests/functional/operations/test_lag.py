@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on groups of a real Kafka, and the commands that print them."""
+"""Verdicts on groups in Kafka, and the commands that print them."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import Waiting
 
 SECONDS = 30.0
-_STEP_SECONDS = 0.6  # commits that are nearer than half a second, in a window of 1 s, are not all kept
+_STEP_SECONDS = 0.6  # in a window of 1 s, commits less than half a second apart are not all kept
 _WINDOW = LagWindow(commits=4, seconds=1.0)
 
 
@@ -86,7 +86,7 @@ class TestLagSurvey(LagCase):
         self.assertEqual(1.0, lags["slow"].completeness)
         self.assertLess(4 * _STEP_SECONDS, lags["stopped"].seconds)
 
-    def test_a_group_that_has_read_everything_is_well_however_long_it_is_silent(self):
+    def test_a_group_that_has_read_everything_is_ok_however_long_it_is_silent(self):
         self.put(3)
         self.commit("idle", 3)
         time.sleep(_WINDOW.seconds + 0.2)
@@ -136,7 +136,7 @@ class TestLagCommands(LagCase):
         self.config = self.create_tempfiles([("lag", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
 
     def run_command(self, *arguments):
-        """The exit status, and what it printed."""
+        """Return the exit status and the output."""
         self.out.seek(0)
         self.out.truncate()
         status = main.main(["lag", *arguments, "--config-file", self.config])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag of a client that is not ours: Java's, by the bridge that Spark brings."""
+"""The lag of Java's client, which is called through Spark's bridge to Java."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from monasca_common.tests.periodic import periodic
 
 @periodic("another client; TestLagSurvey is in the gate")
 class TestJavaClient(LagCase):
-    """The groups of Java's client, as Kafka Connect's sinks have them, by both protocols of groups."""
+    """The groups of Java's client, like the groups of Kafka Connect's sinks, with both group protocols."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of lag on a real Kafka whose segments really expire: its restart, its history, its process."""
+"""The lag service with a Kafka whose segments expire: its restart, its history, and its process."""
 
 import json
 import signal
@@ -27,11 +27,11 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
 
 SECONDS = 60.0
-_SEGMENT_BYTES = 1024 * 1024  # the least that a broker takes
+_SEGMENT_BYTES = 1024 * 1024  # the minimum that a broker accepts
 _LARGE = b"x" * 104_000
 _SEGMENT_MESSAGES = 10
 _RETENTION_SECONDS = 3.0
-_CLOCK_SECONDS = 0.01  # how far the clock of the survey and that of the test are from each other
+_CLOCK_SECONDS = 0.01  # maximum difference between the clocks of the survey and the test
 # Segments are looked at twice a second, so that they expire soon; by nobody else, as compaction pauses that.
 _OFTEN = {
     "log.retention.check.interval.ms": "500",
@@ -67,7 +67,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         self.admin.alter_group_offsets(self.group, {self.partition: offset})
 
     def service(self):
-        """A new one knows what the topic has, and nothing else."""
+        """Return a new service, which knows only the contents of the topic."""
         connection = ConnectionSettings(self.servers)
         settings = LagSettings(
             connection,
@@ -79,14 +79,14 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         return LagService(settings, self.admin)
 
     def survey(self, service=None):
-        """The verdict of a service on the partition."""
+        """Return the verdict of a service on the partition."""
         service = service or self.service()
         with open_producer(ProducerSettings(ConnectionSettings(self.servers))) as producer:
             found = service.survey(producer).of(self.group, self.partition)
         return None if found is None else found.lag
 
     def look(self):
-        """The verdict of one look without a history."""
+        """Return the verdict of one survey without a history."""
         window = LagWindow(seconds=self.window_seconds)
         survey = LagSurvey(self.admin, ConnectionSettings(self.servers), window, timeout_seconds=SECONDS)
         now_ms = round(time.time() * 1000)
@@ -95,7 +95,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
 
 @periodic("starts the service twice; TestProcess is the smoke test")
 class TestRestart(LagServiceCase):
-    window_seconds = 10.0  # longer than two looks take on a busy machine
+    window_seconds = 10.0  # longer than two surveys on a busy machine
 
     def test_a_restarted_service_knows_that_old_messages_have_only_just_come(self):
         self.topic()
@@ -150,11 +150,11 @@ class TestNeverCommitted(LagServiceCase):
 
 @periodic("waits for retention; the unit tests cover the figures")
 class TestExpiry(LagServiceCase):
-    """Headroom is compared with the moment at which messages were deleted unread."""
+    """The headroom is compared with the time at which messages are deleted unread."""
 
     def watch_until_lost(self, service, before_each_look):
-        """Until messages are gone unread. Each look: when it began and ended, by the monotonic clock, and its verdict;
-        the last is the one that found the loss."""
+        """Survey until messages are deleted unread. Return the start, the end (by the monotonic clock) and the verdict
+        of each survey; the last one has found the loss."""
         looks = []
 
         def has_lost():
@@ -171,14 +171,14 @@ class TestExpiry(LagServiceCase):
         self.topic(**{"retention.ms": str(round(_RETENTION_SECONDS * 1000)), "segment.ms": "1000"})
         self.commit(0)
         service = self.service()
-        self.survey(service)  # what a first look takes is not to be of the time of a message
+        self.survey(service)  # the duration of the first survey must not count for the age of a message
         *looks, (_, lost_at, _) = self.watch_until_lost(service, lambda: self.put(1))
         first_began, first_ended, first = looks[0]
         self.assertTrue(0 < first.headroom_seconds <= _RETENTION_SECONDS, first)
         self.assertFalse(first.expires_soon)
         for began, ended, lag in looks:
             left = first.headroom_seconds - lag.headroom_seconds
-            # As much less as time has passed, or nothing is left.
+            # The headroom decreases by the elapsed time, or is zero.
             self.assertLessEqual(left, ended - first_began + _CLOCK_SECONDS)
             self.assertGreaterEqual(left, min(first.headroom_seconds, began - first_ended) - _CLOCK_SECONDS)
             self.assertLessEqual(lag.headroom_seconds, lost_at - began)
@@ -189,13 +189,15 @@ class TestExpiry(LagServiceCase):
         self.wait_until(lambda: self.survey(service).messages == 0, "nothing is left to read")
         self.assertEqual([unread] * 2, [self.survey(service).deleted for _ in range(2)])
         self.put(1)
-        self.assertEqual((unread, 1), (self.survey().deleted, self.survey().messages))  # of new ones, by the history
+        self.assertEqual(
+            (unread, 1), (self.survey().deleted, self.survey().messages)
+        )  # of new services, from the history
         self.commit(unread)
         self.assertEqual((0, 1), (self.survey(service).deleted, self.survey(service).messages))
 
-    def test_headroom_by_size_comes_from_how_the_start_moves_and_falls_to_nothing(self):
-        """The log keeps four segments of 10 messages each. The group has stopped at its end, so the start moves several
-        times before it comes there."""
+    def test_headroom_by_size_follows_the_moves_of_the_start_and_decreases_to_zero(self):
+        """The log keeps four segments of 10 messages each. The group has stopped at the end of the log, so the start
+        moves several times before it reaches the group."""
         limit = {"retention.bytes": str(4 * _SEGMENT_BYTES), "segment.bytes": str(_SEGMENT_BYTES)}
         self.topic(**limit)
         self.put(40, _LARGE)
@@ -206,7 +208,7 @@ class TestExpiry(LagServiceCase):
         told = [(lost_at - at, lag.headroom_seconds) for at, _, lag in looks[:-1] if lag.headroom_seconds is not None]
         self.assertGreater(len(told), _SEGMENT_MESSAGES)
         for left, room in told:
-            # A segment more or less, and as much again because brokers delete now sooner, now later.
+            # The tolerance is one segment, and one more because the time of deletions varies.
             self.assertLessEqual(room, 1.5 * left + 2 * segment_seconds, told)
             self.assertGreaterEqual(room, left / 2 - 1.5 * segment_seconds, told)
         self.assertGreater(told[0][1], segment_seconds)

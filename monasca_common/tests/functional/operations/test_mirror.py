@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies from one real Kafka to another: as they were, each once, whoever is killed; and what compares them."""
+"""Copies from one Kafka to another: unchanged and once each, even after kills; and the comparison of copies."""
 
 import contextlib
 import json
@@ -36,8 +36,8 @@ _COUNT = 100
 
 class TestCopies(MirrorCase):
     def test_a_copy_has_the_partition_key_value_headers_and_timestamp_of_its_message(self):
-        """And its topic is created as in the source, whether it is there at the start or comes later."""
-        years_ms = "987654321987"  # the messages are some years old, and the broker removes what is older
+        """The topic is created with the settings of the source, whether it exists at the start or is created later."""
+        years_ms = "987654321987"  # the messages are some years old, so the default retention would delete them
         set_topic_config(self.source.admin, self.topic, {"retention.ms": years_ms})
         producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})
         first = [("a", b"1"), ("message-id", b"x"), ("a", None), ("message-id", b"y"), ("ä", b"")]
@@ -60,7 +60,7 @@ class TestCopies(MirrorCase):
 
     # Rule 63
     def test_it_resumes_where_it_stopped_and_counts_copied_messages(self):
-        """Unless its topic was deleted in the target: then it begins anew."""
+        """If the topic was deleted in the target, the mirror copies it from the beginning."""
         self.put(10)
         with self.mirror():
             self.wait_until_copied(10)
@@ -119,7 +119,7 @@ class TestRefusals(MirrorCase):
 
     @periodic("a variant of a refused topic")
     def test_a_topic_that_another_mirror_copies_that_has_a_gap_or_that_was_recreated_in_the_source(self):
-        """What retention took before it was copied may be skipped, on request."""
+        """Messages that retention deleted before they were copied can be skipped on request."""
         self.put(4)
         with self.mirror():
             self.wait_until_copied(4)
@@ -148,7 +148,7 @@ class TestCrashes(MirrorCase):
 
     # Rule 61
     def test_killed_before_or_after_a_commit_each_message_is_there_once(self):
-        """And the audit is told of each."""
+        """The audit counts each message."""
         self.put(_COUNT)
         audit = self.audited_by()
         for point, nth in (("mirror.before_commit", 1), ("mirror.after_commit", 2), ("mirror.before_commit", 3)):
@@ -201,12 +201,12 @@ class TestCrashes(MirrorCase):
         self.assertGreater(len(self.values()), _COUNT)
 
     def run_two(self, mutant):
-        """The first freezes in its transaction, and goes on when the second has copied everything."""
+        """The first mirror is frozen in its transaction, and continues after the second one has copied all messages."""
         first = self.program(mutant=mutant)
         self.wait_until(lambda: "T (stopped)" in Path(f"/proc/{first.pid}/status").read_text(), "the first one's halt")
         is_caught = mutant == "fences_nobody"
         with self.mirror():
-            # An open transaction hides what comes after it in the same partition.
+            # An open transaction hides later messages of the same partition.
             self.wait_until(self.is_done_uncommitted if is_caught else self.is_done, "the copies of the second")
             first.send_signal(signal.SIGCONT)
             if is_caught:
@@ -228,7 +228,7 @@ class VerifyCase(MirrorCase):
         self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
 
     def verify(self, *arguments):
-        """The exit status, and the rows that it printed."""
+        """Return the exit status and the printed rows."""
         text = (
             f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
             f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
@@ -243,7 +243,7 @@ class VerifyCase(MirrorCase):
 
     @contextlib.contextmanager
     def broken(self, *, lost=(), altered=(), doubled=()):
-        """A mirror that does this to messages with these values."""
+        """Run a mirror that applies this change to messages with these values."""
         poll, copy_batch, make = mirror.Mirror._poll, mirror.Mirror._copy_batch, mirror.copy_of
 
         def losing(*arguments):
@@ -280,8 +280,9 @@ class TestVerify(VerifyCase):
 
     @periodic("the unit tests cover the comparison")
     def test_copies_are_the_same_and_messages_not_copied_yet_are_not_differences(self):
-        """Nor is what one cluster has deleted since; what is older than asked for is left out on both sides."""
-        self.assertEqual(2, self.verify()[0])  # nothing was copied yet
+        """Messages that one cluster has deleted are not differences either. Messages older than ``--since`` are ignored
+        on both sides."""
+        self.assertEqual(2, self.verify()[0])  # no message was copied yet
         self.put(20)
         self.copied(20)
         self.put(4, first=20)
@@ -325,7 +326,7 @@ class TestVerify(VerifyCase):
         for key, value in ((b"a", b"first"), (b"b", b"kept"), (b"c", b"c"), (b"a", b"last"), (b"b", None)):
             producer.produce(self.topic, value, key=key, partition=0)
         self.assertEqual(0, producer.flush(SECONDS))
-        # What a later message replaces may be missing, as where it is compacted; a last message may not.
+        # Replaced messages can be missing, because of compaction; the last message of a key cannot.
         self.copied(30, lost=[b"1", b"2", b"first", b"c", None], altered=[b"last"])
         status, rows = self.verify()
         self.assertEqual(1, status)
@@ -342,7 +343,7 @@ class TestAudit(VerifyCase):
         self.audit = self.audited_by()
 
     def count(self, cluster, tier):
-        """As `audit count` does, until the ends of the logs."""
+        """Count messages like `audit count`, up to the ends of the logs."""
         starts = dict.fromkeys((TopicPartition(self.topic, number) for number in range(2)), 0)
         group = f"count-{uuid.uuid4().hex[:8]}"
         settings = ConsumerSettings(self.connection(cluster), (self.topic,), group, topic_check_seconds=0.0)

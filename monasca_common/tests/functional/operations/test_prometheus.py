@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alert rules by promtool, and every query of rules and dashboard on a real Prometheus that asks real services."""
+"""The alert rules in promtool, and every query of the rules and the dashboard in a Prometheus that scrapes real
+services."""
 
 import http.server
 import json
@@ -29,7 +30,7 @@ RULES = DEPLOY / "prometheus"
 _MISSING = "Prometheus is not installed: no `promtool` on the PATH (Debian's package `prometheus` has it)"
 _SECONDS = 30
 _COUNT = 20
-_TOKENS = "monasca_api_token_validation_seconds"  # there is no Keystone here, and so no token is validated
+_TOKENS = "monasca_api_token_validation_seconds"  # without Keystone, no token is validated
 
 
 class PrometheusNeeded:
@@ -38,7 +39,7 @@ class PrometheusNeeded:
     def setUp(self):
         super().setUp()
         if shutil.which("promtool") is None:
-            print(_MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
             self.skipTest(_MISSING)
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
 
@@ -90,7 +91,7 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
         self.assertEqual({f"{_TOKENS}_count"}, at_start, "counters of alerts that are not served from 0")
         self.post(_COUNT, time.time_ns() // 1_000_000)
         self.wait_until(lambda: not self.undocumented(), self.undocumented)
-        # Some queries ask for what is bad, which no service here is.
+        # Some queries select problems, which the services do not have here.
         others = self.serve_page(_page(told_metrics()))
         self.prometheus = self.start_prometheus({**self.ports, "others": others})
         self.wait_until(lambda: self.values("sum(monasca_persister_rows_total{outcome='stored'})") == [str(_COUNT)])
@@ -107,7 +108,8 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
         self.wait_until(self.rules_are_evaluated, self.rule_states)
 
     def undocumented(self):
-        """What is served and not documented, or otherwise: names, types, and the labels of what has a sample."""
+        """Return the differences between served and documented metrics: names, types, and the labels of metrics with
+        samples."""
         told, found = told_metrics(), served(self.everything_served())
         del told[_TOKENS]
         differ = {name for name in told.keys() & found if found[name] not in (told[name], (told[name][0], frozenset()))}
@@ -123,12 +125,12 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
         return states.keys() == alerts().keys() and set(states.values()) == {"ok"}
 
     def rule_states(self):
-        """{alert: ok, unknown or err}"""
+        """Return the state (ok, unknown or err) of each alert."""
         groups = self.ask("rules")["data"]["groups"]
         return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
 
     def serve_page(self, text):
-        """The port at which Prometheus finds the text."""
+        """Serve the text to Prometheus, and return the port."""
 
         class Page(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
@@ -147,7 +149,7 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
         return server.server_port
 
     def start_prometheus(self, ports):
-        """The address of one that asks these ports every second, with the rules."""
+        """Start Prometheus with the rules, let it scrape these ports every second, and return its address."""
         rules = self.folder / "alerts.yml"
         rules.write_text((RULES / "alerts.yml").read_text())
         config = {
@@ -183,7 +185,7 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
             self.fail(f"{parameters}: {error.read().decode()}")
 
     def values(self, query):
-        """Of each series."""
+        """Return the value of each series."""
         return [each["value"][1] for each in self.ask("query", query=query)["data"]["result"]]
 
 
@@ -196,7 +198,7 @@ def _answers(url):
 
 
 def _page(told):
-    """A sample of each metric, with a value for each label."""
+    """Return a page with a sample of each metric, with a value for each label."""
     lines = []
     for name, (kind, labels) in sorted(told.items()):
         chosen = ", ".join(f'{label}="STALL"' for label in sorted(labels))

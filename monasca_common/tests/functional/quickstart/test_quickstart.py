@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that a newcomer runs first, as a child process on a real Kafka."""
+"""The quickstart command as a child process, with Kafka."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
 _DASHBOARD = re.compile(r"the dashboard is at (http://\S+/)")
-_LATE_SECONDS = 1.0  # undisturbed it is a tenth of that
-_PATIENCE_SECONDS = 480  # longer than the command's own time-outs, so that its error is seen
+_LATE_SECONDS = 1.0  # it takes a tenth of this on an idle machine
+_PATIENCE_SECONDS = 480  # longer than the command's own time-outs, so that its error is shown
 
 
 class QuickstartTest(base.BaseTestCase):
@@ -47,7 +47,8 @@ class QuickstartTest(base.BaseTestCase):
         return process
 
     def run_once(self, meanwhile):
-        """``meanwhile``: called during the run with the process and a function that reads its log."""
+        """Run the command once. ``meanwhile``: called during the run with the process and a function that reads its
+        log."""
         log = self.data.with_name("log")
         with log.open("wb") as file:
             process = self.start("--once", "-f", "json", "--seconds", "8", stderr=file)
@@ -64,13 +65,13 @@ class QuickstartTest(base.BaseTestCase):
         return json.loads(lines[-1])
 
     def assert_no_loss(self, outcome, log):
-        """Rows of a run that stops early may be late."""
+        """Check the counts. Rows of a run that stops early can be late."""
         finished = ("from POST to row", None) in [(stage["name"], stage["error"]) for stage in outcome["stages"]]
         with each_once():
             self.assertEqual((0, 0), (outcome["duplicates"], outcome["lost"] if finished else 0), log)
 
     def assert_nothing_lost_or_doubled(self, outcome):
-        self.assertGreater(outcome["posted"], 100)  # a few bulks; how many more depends on the machine
+        self.assertGreater(outcome["posted"], 100)  # a few bulks; the machine determines how many more
         self.assertEqual(outcome["posted"], outcome["acknowledged"])
         with each_once():
             self.assertEqual(outcome["posted"], outcome["rows"])
@@ -79,7 +80,7 @@ class QuickstartTest(base.BaseTestCase):
         self.assertLess(outcome["p50_ms"], outcome["p99_ms"])
 
     def assert_nothing_runs(self):
-        """The command line of each started process has the data folder."""
+        """Check that no process has the data folder in its command line, as all started processes have."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while left := [p for p in psutil.process_iter() if _names(p, str(self.data))]:
             self.assertLess(time.monotonic(), deadline, left)
@@ -98,13 +99,13 @@ class QuickstartTest(base.BaseTestCase):
         self.assertEqual(3, outcome["aggregates"])
         self.assertEqual(outcome["rows"] + 3 + outcome["alarm"]["posted"], rows)
         for average in aggregates.stored(self.data / "monasca.sqlite"):
-            self.assertEqual(average.rows, average.records)  # whatever is in the log twice
+            self.assertEqual(average.rows, average.records)  # messages that are in the log twice
         self.assert_alarm_came_and_went(outcome["alarm"])
         self.assert_each_change_was_notified_with_its_own_id(outcome["alarm"])
         self.assert_nothing_runs()
 
     def assert_the_dashboard_shows_the_faults(self, process, read_log):
-        """Rows are late because of lost answers and the killed persister, and none is missing or doubled."""
+        """Rows are late because of lost answers and the killed persister, but no row is missing or duplicate."""
         shown = {}
         while not self.shows_faults_without_loss(shown):
             self.assertIsNone(process.poll(), f"the dashboard did not show the faults: {shown}\n{read_log()}")
@@ -117,13 +118,13 @@ class QuickstartTest(base.BaseTestCase):
     def shows_faults_without_loss(self, shown):
         found = [shown.get(("metrics", tier)) for tier in ("api", "broker", "database persister-metrics")]
         if not all(found) or len({tuple(cells[:2]) for cells in found}) > 1:
-            return False  # some have yet to report
+            return False  # some services have not reported yet
         messages, missing, doubled, delay = found[-1]
         is_late = "min" in delay or float(delay.removesuffix(" s")) >= _LATE_SECONDS
         return int(messages) > 100 and is_late and missing == doubled == "0"
 
     def assert_alarm_came_and_went(self, alarm):
-        """The measurement at the time of each change explains it."""
+        """Check that the measurement at the time of each change explains the change."""
         self.assertEqual(["OK", "ALARM", "OK"], alarm["history"])
         changes = [each for each in alarm["moments"] if each["change"]]
         self.assertEqual(["UNDETERMINED -> OK", "OK -> ALARM", "ALARM -> OK"], [each["change"] for each in changes])
@@ -175,7 +176,7 @@ class QuickstartTest(base.BaseTestCase):
 
 
 def _rows(page):
-    """The texts of each row of the tables of a page."""
+    """Return the texts of each table row of a page."""
     rows = (re.findall(r"(?s)<t[dh]\b[^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"(?s)<tr\b.*?</tr>", page))
     return [[re.sub(r"<[^>]*>|,", "", cell).strip() for cell in cells] for cells in rows]
 
@@ -192,5 +193,5 @@ def _posted(database):
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
         try:
             return rows.execute("SELECT count(*) FROM measurements").fetchone()[0] > 0
-        except sqlite3.OperationalError:  # no such table yet
+        except sqlite3.OperationalError:  # the table does not exist yet
             return False

@@ -6,7 +6,7 @@ from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
 class TestPage(ApiCase):
     def samples(self, client=None):
-        """{(name, value of each label in the order of their names): value}"""
+        """Return the values by name and values of the labels, ordered by label name."""
         answer = (client or self.client).simulate_get("/metrics")
         self.assertEqual(200, answer.status_code)
         self.assertTrue(answer.headers["content-type"].startswith("text/plain; version=0.0.4"))
@@ -32,7 +32,7 @@ class TestPage(ApiCase):
             {("messages_total", "metrics", "delivered"): 2, ("messages_total", "logs", "delivered"): 1},
             {("refused_total", "invalid"): 1, ("refused_total", "not_supported"): 1},
             {("unacknowledged_messages", "log"): 0, ("oldest_unacknowledged_seconds", "log"): 0},
-            {("requests_in_flight",): 1},  # the scrape itself
+            {("requests_in_flight",): 1},  # the request of the scrape itself
         ):
             self.assertEqual(expected, {key: found.get(key) for key in expected})
         self.assertEqual(1, self.samples()["requests_total", "GET", "/metrics", "200"])

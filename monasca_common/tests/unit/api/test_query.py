@@ -12,7 +12,7 @@ from monasca_common.api.problems import Problem
 from monasca_common.api.query import Cursor, Query, iso
 from monasca_common.storage.reader import PageOf, SeriesFilter, Span
 
-_TIMES = st.integers(-62_135_596_800_000, 253_402_300_799_999)  # of the years 1 to 9999
+_TIMES = st.integers(-62_135_596_800_000, 253_402_300_799_999)  # times in the years 1 to 9999
 _IDS = st.binary(min_size=16, max_size=16)
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 _DIMENSION = st.text(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command in this process, on a configuration of its own."""
+"""Runs a command in this process, with its own configuration."""
 
 import signal
 
@@ -10,14 +10,14 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
 class CommandCase(ConfigurationTestCase):
-    """``command``: its words; ``configuration``: the text of its file."""
+    """``command``: the words of the command. ``configuration``: the text of the configuration file."""
 
     command: tuple[str, ...] = ()
     configuration = ""
 
     def setUp(self):
         super().setUp()
-        # A command that is a service handles signals for good; and who runs the tests in the background ignores Ctrl-C.
+        # A service command does not restore signal handlers, and tests that run in the background ignore Ctrl-C.
         for signum, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
             self.addCleanup(signal.signal, signum, signal.signal(signum, handler))
         self.out = self.useFixture(fixtures.StringStream("stdout")).stream
@@ -26,7 +26,7 @@ class CommandCase(ConfigurationTestCase):
         self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
 
     def run_command(self, *arguments, text=None, has_file=True):
-        """The exit status, standard output and standard error of this call."""
+        """Return the exit status, standard output and standard error of this call."""
         for stream in (self.out, self.err):
             stream.seek(0)
             stream.truncate()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common audit show``: its rows and exit status, with a broker in memory."""
+"""``monasca-common audit show``: its rows and exit status, with an in-memory broker."""
 
 import json
 import time
@@ -26,7 +26,7 @@ grace_seconds = 0
 
 
 class OneTopicAdmin:
-    """Knows the topic of the reports, which are all of this time."""
+    """An admin client with only the topic of reports, which all have this time."""
 
     def __init__(self, broker):
         self._broker = broker

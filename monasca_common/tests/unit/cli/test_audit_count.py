@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`audit count` chooses its topics, and again when there are others."""
+"""`audit count` selects its topics, and selects them again when topics change."""
 
 from unittest import mock
 
@@ -19,7 +19,7 @@ class TopicsTest(base.BaseTestCase):
         self.existing = {"metrics": 1, "monasca-audit": 1, "__consumer_offsets": 50}
 
     def partition_counts(self):
-        """The test case is the administrator."""
+        """The test case replaces the admin client."""
         return self.existing
 
     def topics(self, *wanted):

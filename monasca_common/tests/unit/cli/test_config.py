@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common config check``: what files lack, without a broker, a database or Keystone."""
+"""``monasca-common config check``: errors in files, without a broker, a database or Keystone."""
 
 import importlib.metadata
 import json

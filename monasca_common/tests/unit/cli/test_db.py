@@ -38,7 +38,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         return path
 
     def run_command(self, *arguments):
-        """The exit status, standard output and standard error of this call."""
+        """Return the exit status, standard output and standard error of this call."""
         for stream in (self.out, self.err):
             stream.seek(0)
             stream.truncate()

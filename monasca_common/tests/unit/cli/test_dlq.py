@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dlq``: over a broker in memory."""
+"""``monasca-common dlq`` with an in-memory broker."""
 
 import json
 import signal
@@ -193,7 +193,7 @@ class HelpTest(DlqCase):
             self.out.truncate()
             self.assertEqual(0, main(["dlq", command, "--help"]))
             self.out.seek(0)
-            _, _, examples = "".join(self.out.read().split()).partition("Forexample")  # however lines are broken
+            _, _, examples = "".join(self.out.read().split()).partition("Forexample")  # independent of line breaks
             self.assertIn(f"monasca-commondlq{command}", examples)
 
 
@@ -405,7 +405,7 @@ class PurgeTest(DlqCase):
     def left(self):
         return len(self.kafka.broker.records("metrics.dlq"))
 
-    def test_the_selected_ones_at_the_beginning_are_deleted_and_the_group_skips_them(self):
+    def test_selected_dead_letters_at_the_beginning_are_deleted_and_skipped(self):
         status, _, err = self.run_command("purge", "--reason", "ValueError", "--execute")
         self.assertEqual((0, 2), (status, self.left()))
         self.assertIn("1 dead letter also selected but not deletable", err)
@@ -463,7 +463,7 @@ class ServersTest(DlqCase):
         self.bury(1)  # at the servers of [kafka]
         _, _, err = self.run_command("list", "--topic", "metrics.dlq", text=self.text)
         pending = sorted(line.partition("metrics.dlq: ")[2] for line in err.splitlines())
-        # The persister's, and those of the job that reads from [kafka].
+        # The topics of the persister, and of the job that reads from [kafka].
         self.assertEqual(["0 pending dead letters", "1 pending dead letter"], pending)
 
     def test_a_mirrored_message_is_replayed_on_each_side(self):

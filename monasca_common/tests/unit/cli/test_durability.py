@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common durability check`` on a cluster of which only its answers are there."""
+"""``monasca-common durability check`` with a simulated cluster."""
 
 import csv
 import io
@@ -26,7 +26,8 @@ _KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
 
 
 class Cluster:
-    """Three brokers, and topics with three copies each. ``state``: what a survey of its only group finds at a time."""
+    """Three brokers, and topics with three replicas each. ``state``: the survey's result for the only group at a given
+    time."""
 
     def __init__(self):
         self.topics = ("metrics",)
@@ -52,7 +53,7 @@ class Cluster:
 
 
 class Survey:
-    """In the place of a `LagSurvey`."""
+    """Replaces `LagSurvey`."""
 
     def __init__(self, cluster, *_, **__):
         self._state = cluster.state
@@ -77,7 +78,7 @@ class DurabilityCheckTest(CommandCase):
         self.patch(durability, "read_history", lambda *_, **__: None)
 
     def found(self, *arguments):
-        """The exit status, and the topic and rule of each finding."""
+        """Return the exit status, and the topic and rule of each finding."""
         status, self.told, err = self.run_command("-f", "json", *arguments)
         self.assertNotIn("not known", err)
         return status, [(row["topic"], row["rule"]) for row in json.loads(self.told)]
@@ -152,7 +153,7 @@ class DurabilityCheckTest(CommandCase):
 
 
 def _state(*, first, end, unread_for_ms=None, retention_ms=None):
-    """Of a group that has committed offset 5 some seconds ago, and reads nothing."""
+    """Return the state of a group that committed offset 5 some seconds ago and reads nothing."""
 
     def state(now_ms):
         since_ms = None if unread_for_ms is None else now_ms - unread_for_ms

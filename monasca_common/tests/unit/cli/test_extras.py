@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not installed is reported with the extra that installs it, by every command."""
+"""Every command reports a missing package with the extra that installs it."""
 
 import importlib.metadata
 import json
@@ -25,7 +25,7 @@ connection = {driver}://nowhere/x
 auth_strategy = noauth
 """
 _ANY = "monasca-common[api] or monasca-common[notification] or monasca-common[persister] or monasca-common[spark]"
-# What each command is called with, and what it says to install.
+# The arguments of each command, and the extra that it names.
 _CONFIGURED = {
     "api": ((), "monasca-common[api]"),
     "dashboard": ((), "monasca-common[dashboard]"),
@@ -98,7 +98,7 @@ print(json.dumps(said))
 
 class CommandsTest(base.BaseTestCase):
     def run_without(self, blocked, driver, configured, unconfigured=()):
-        """{command: (exit status, what it said on standard error)} where these modules are not installed."""
+        """Return the exit status and standard error of each command if these modules are not installed."""
         path = Path(self.useFixture(fixtures.TempDir()).path, "service.conf")
         path.write_text(_CONFIGURATION.format(driver=driver))
         file = ("--config-file", str(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common init``: over a SQLite file, and a cluster of which only its answers are there."""
+"""``monasca-common init`` with a SQLite file and a simulated cluster."""
 
 import json
 import os
@@ -25,14 +25,14 @@ auth_strategy = noauth
 
 
 class Cluster:
-    """``topics``: {name: partitions}; ``asked``: what was to be checked."""
+    """``topics``: the numbers of partitions by topic. ``asked``: the topics that were checked."""
 
     def __init__(self):
         self.topics = {}
         self.asked = []
         self.copies = {}
         self.configs = {}
-        self.meanwhile = False  # another program makes each topic just before
+        self.meanwhile = False  # another program has just created the topic
         self.refusal = None
 
     def topic_ids(self, topics, timeout):
@@ -114,7 +114,7 @@ class DryRunTest(InitCase):
         self.cluster.refusal = TransportError("only 1 broker", name="INVALID_REPLICATION_FACTOR")
         status, _, err = self.run_command("--replication-factor", "3", "--execute")
         self.assertEqual((1, "monasca-common init: topic metrics cannot be created: only 1 broker\n"), (status, err))
-        self.assertFalse(os.path.exists(self.file))  # everything is checked before anything is created
+        self.assertFalse(os.path.exists(self.file))  # all items are checked before the first one is created
 
     def test_existing_items_are_shown(self):
         self.cluster.topics = {"metrics": 4}

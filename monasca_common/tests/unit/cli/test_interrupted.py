@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands whose broker never answers, interrupted."""
+"""Interrupting commands whose broker never answers."""
 
 import functools
 import os
@@ -42,7 +42,7 @@ _ASKED = "monasca_common.kafka.transport.admin.Admin.partition_counts"
 
 
 def _returned(signum, *_, **__):
-    """What the client does where it returns in spite of the signal."""
+    """Behave like a client whose call returns despite the signal."""
     try:
         signal.raise_signal(signum)
     except KeyboardInterrupt as interrupt:
@@ -50,7 +50,7 @@ def _returned(signum, *_, **__):
 
 
 def _discarded(signum, *_, **__):
-    """The signal comes within a callback of a weak reference, where Python discards what its handler raises."""
+    """Send the signal within a callback of a weak reference, in which Python discards the handler's exception."""
     dies = threading.Event()
     called = weakref.ref(dies, lambda _: signal.raise_signal(signum))
     del dies
@@ -62,15 +62,17 @@ class InterruptedTest(CommandCase):
     command = ()
 
     def interrupted(self, line, signum):
-        """Its exit status, and whether it complains; the signal comes as it has reached its broker."""
+        """Send the signal after the command has reached its broker. Return its exit status, and whether it reports an
+        error."""
         listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)  # not earlier: the next one might get its port, and what looks for it
+        self.addCleanup(listener.close)  # not earlier: the next broker could get its port
         text = _CONFIGURATION.format(servers=f"127.0.0.1:{listener.getsockname()[1]}")
         before, ended = signal.getsignal(signal.SIGTERM), threading.Event()
 
         def interrupt():
             connections = []
-            while not connections or signal.getsignal(signal.SIGTERM) is before:  # somebody else, before it has begun
+            # The first connection can come from another client, before the command has started.
+            while not connections or signal.getsignal(signal.SIGTERM) is before:
                 connections.append(listener.accept()[0])
             os.kill(os.getpid(), signum)
             ended.wait()

@@ -20,7 +20,7 @@ class JarsFetchTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(importlib.metadata, "version", return_value=version))
 
     def said(self, *arguments):
-        """The exit status, the names of the lists that were fetched, and standard error."""
+        """Return the exit status, the names of the fetched lists, and standard error."""
         with fixtures.StringStream("stderr") as err, fixtures.MonkeyPatch("sys.stderr", err.stream):
             status = main(["jars", "fetch", *arguments])
             err.stream.seek(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common mirror verify``: how it reports its progress; what it compares is tested with the mirror."""
+"""``monasca-common mirror verify``: its progress. The comparison is tested with the mirror."""
 
 import fixtures
 
@@ -12,7 +12,7 @@ _PARTITIONS = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
 
 class TwoPartitions:
-    """What was copied, all of it the same."""
+    """Copies that all equal their source."""
 
     def __init__(self, settings, source, target):
         pass

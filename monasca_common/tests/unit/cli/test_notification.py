@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``notification test``, and what operators see and send again: ``list``, ``show``, ``resend``."""
+"""``monasca-common notification`` with the subcommands ``test``, ``list``, ``show`` and ``resend``."""
 
 import json
 
@@ -43,7 +43,7 @@ class NotificationTestTest(CommandCase):
 
         self.assertEqual((1, ""), (status, out))
         self.assertIn("monasca-common notification test: notifications must not be sent to 127.0.0.1: ", err)
-        self.assertIn("(the address is 127.0.0.1)", err)  # the operator asked
+        self.assertIn("(the address is 127.0.0.1)", err)  # requested by the operator
         self.assertNotIn("t0ken", err)
         self.assertEqual([], self.receiver.requests)
 
@@ -162,7 +162,7 @@ class NotificationResendTest(LedgerCommandCase):
 
     def test_a_failure_is_reported_and_recorded(self):
         self.receiver.answer = self.receiver.answers(500)
-        # Retries of what has failed go on from the attempts that they made.
+        # Retries of failed notifications keep the number of previous attempts.
         for before, attempts in (("given up", 2), ("sent", 2), ("failed", 1)):
             notification = self.record(before, alarm=before)
             self.command = ("notification", "resend")

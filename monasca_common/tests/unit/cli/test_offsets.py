@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common offsets``: over a SQLite file, and a cluster of which only its answers are there."""
+"""``monasca-common offsets`` with a SQLite file and a simulated cluster."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 _GROUP = "persister"
 _FIRST, _SECOND = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
-# A persister, as far as the file can tell.
+# The configuration file of a persister.
 _HOLDER = """
 import sys
 from monasca_common.storage import StorageSettings, open_storage
@@ -39,17 +39,17 @@ with open_storage(StorageSettings("sqlite", sys.argv[1])).open_writer():
 
 
 class Cluster:
-    """What an administrator is told. ``log``: the offsets of each partition of the topic ``metrics``."""
+    """A simulated admin client. ``log``: the offsets of each partition of the topic ``metrics``."""
 
     def __init__(self):
         self.log = {_FIRST: (0, 100), _SECOND: (0, 100)}
-        self.written = {}  # where a log ends with what is not committed
+        self.written = {}  # the end of a log including uncommitted messages
         self.topic_id = "first"
         self.members = []
         self.committed = {}
         self.altered = []
         self.refusal = None
-        self.later = None  # the first offset after any time that is asked for
+        self.later = None  # the first offset after any requested time
 
     def topic_ids(self, topics, timeout):
         return {topic: self.topic_id for topic in topics if topic == "metrics"}
@@ -115,7 +115,7 @@ class OffsetsCase(base.BaseTestCase):
         return set(self.database.storage().status().offsets)
 
     def run_command(self, *arguments, group=_GROUP):
-        """The exit status, standard output and standard error of this call."""
+        """Return the exit status, standard output and standard error of this call."""
         for stream in (self.out, self.err):
             stream.seek(0)
             stream.truncate()

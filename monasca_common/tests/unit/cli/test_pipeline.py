@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline``: what can be told before Spark is started."""
+"""``monasca-common pipeline``: checks before Spark is started."""
 
 import json
 from unittest import mock
@@ -26,7 +26,7 @@ class PipelineCommandTest(CommandCase):
     def assert_refused(self, *arguments, says, text=KAFKA):
         status, out, err = self.run_command(*arguments, text=text)
         self.assertEqual((1, ""), (status, out))
-        last = err.splitlines()[-1]  # after what was logged
+        last = err.splitlines()[-1]  # after the log lines
         self.assertThat(last, StartsWith(f"monasca-common pipeline {arguments[0]}: "))
         self.assertThat(last, Contains(says))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far long work is, as a terminal and as a file show it."""
+"""The progress of long operations on a terminal and in a file."""
 
 import contextlib
 import io
@@ -19,14 +19,14 @@ class ShownTest(base.BaseTestCase):
             self.useFixture(fixtures.EnvironmentVariable(name, value))
 
     def on_terminal(self, **arguments):
-        """What a terminal gets when 3 of 10 are done."""
+        """Return the output on a terminal when 3 of 10 items are done."""
         ours, theirs = pty.openpty()
         self.addCleanup(os.close, ours)
         with open(theirs, "w") as terminal:
             self.show(terminal, **arguments)
         parts = []
         with contextlib.suppress(OSError):  # after the last byte, because the other end is closed
-            while True:  # the kernel passes on in parts what was written
+            while True:  # the kernel delivers written data in parts
                 parts.append(os.read(ours, 65_536))
         return b"".join(parts).decode()
 

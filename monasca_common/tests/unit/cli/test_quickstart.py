@@ -98,7 +98,7 @@ class InterruptTest(QuickstartCase):
 
 
 class FailureTest(QuickstartCase):
-    """The stages that failed, and the counts so far, are reported in any case."""
+    """Failed stages and the counts so far are always reported."""
 
     def setUp(self):
         super().setUp()
@@ -107,7 +107,7 @@ class FailureTest(QuickstartCase):
         self.stand_ins["show_stages"].side_effect = show_stages
 
     def report(self):
-        """The exit status, the object that is printed, and {stage: error} of those that failed."""
+        """Return the exit status, the printed object, and the errors by failed stage."""
         status = main(["quickstart", "--once", "-f", "json"])
         self.out.seek(0)
         [printed] = [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
@@ -150,7 +150,7 @@ class FailureTest(QuickstartCase):
         self.assertEqual((130, {"from POST to row": "interrupted"}), (status, failed))
 
     def kept(self):
-        """The folder that the run makes."""
+        """Return the folder that the run creates."""
         folder = self.useFixture(fixtures.TempDir()).join("kept")
         os.mkdir(folder)
         self.useFixture(fixtures.MockPatch("tempfile.mkdtemp", return_value=folder))

@@ -65,7 +65,7 @@ class RegisterTest(SchemaCase):
             path = str(self.file(name, content))
             self.assertEqual((0, ["registered"], ""), self.states("register", f"{name}-value", path, "--execute"))
 
-    def test_what_is_not_a_schema_is_reported(self):
+    def test_an_invalid_schema_is_reported(self):
         broken = self.file("broken.avsc", {"type": "nothing"})
         for arguments, part in (
             (("s", str(broken)), "broken.avsc: not an Avro schema"),

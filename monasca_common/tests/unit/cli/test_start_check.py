@@ -16,7 +16,7 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
 class StartingAdmin:
-    """The admin client of a cluster whose topics have this number of copies."""
+    """The admin client of a cluster whose topics have this number of replicas."""
 
     names = ("monasca-lag", "other")
 

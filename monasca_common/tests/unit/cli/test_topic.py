@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common topic`` over a broker in memory, and an administrator of it."""
+"""``monasca-common topic`` with an in-memory broker and its admin client."""
 
 import csv
 import io
@@ -23,8 +23,8 @@ bootstrap_servers = memory:9092
 
 
 class MemoryAdmin:
-    """What an administrator of a memory broker would be told. ``leaders``: of each partition, 1 where it is not said;
-    copies are on the brokers 1 to 3."""
+    """An admin client of an in-memory broker. ``leaders``: the leader of each partition, by default broker 1. Replicas
+    are on the brokers 1 to 3."""
 
     def __init__(self, broker):
         self.broker = broker
@@ -33,7 +33,7 @@ class MemoryAdmin:
         self.refusal = None
         self.created = []
         self.requests = 0
-        self.moving = 0  # so many answers are that a leader is not known yet
+        self.moving = 0  # the number of answers without a leader
 
     def counts(self):
         return {name: len(self.broker.find_topic(name).partitions) for name in self.broker.topics()}
@@ -120,7 +120,7 @@ class TopicCase(CommandCase):
         return [(each["partition"], each["offset"]) for each in self.lines(*arguments)]
 
     def rows(self, *arguments):
-        """The exit status and the rows."""
+        """Return the exit status and the rows."""
         status, out, _ = self.run_command(*arguments, "-f", "json")
         return status, json.loads(out)
 

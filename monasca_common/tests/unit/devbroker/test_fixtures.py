@@ -40,7 +40,7 @@ class TestSharedKafkaCluster(base.BaseTestCase):
             self.useFixture(MonkeyPatch(f"{fixtures.__name__}.{name}", value))
 
     def shared(self, **settings):
-        """The cluster of a test that asks for such a one."""
+        """Return the cluster of a test that requests these settings."""
         with fixtures.SharedKafkaCluster(**settings) as fixture:
             return fixture.cluster
 
@@ -49,7 +49,7 @@ class TestSharedKafkaCluster(base.BaseTestCase):
         self.assertIs(first, second)
         self.assertEqual((1, 0), (first.starts, first.stops))
 
-    def test_a_third_kind_ends_the_one_that_was_not_asked_for_the_longest(self):
+    def test_a_third_kind_of_cluster_ends_the_least_recently_used_one(self):
         plain, proxied = self.shared(), self.shared(proxied=True)
         self.assertIs(plain, self.shared())
         self.shared(sasl=True)
@@ -95,13 +95,13 @@ class TestFreePorts(base.BaseTestCase):
         with self.offer(first, second):
             self.assertRaises(ports.PortTaken, ports.free_ports, 1)
 
-    def test_a_folder_for_temporary_files_that_has_gone_is_not_missed(self):
+    def test_a_removed_temporary_folder_is_not_needed(self):
         take = "from monasca_common.devbroker import ports; ports.free_ports(1)"
         program = [sys.executable, "-c", f"import tempfile; tempfile.tempdir = '/gone'; {take}"]
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         self.assertEqual((0, ""), (done.returncode, done.stderr))
 
-    def test_what_another_process_was_given_is_given_to_nobody_while_that_runs(self):
+    def test_ports_of_a_running_process_are_not_given_to_another(self):
         candidates = [port for port in random.sample(range(32_000, 32_700), 100) if ports.is_free(port)][:2]
         command = [sys.executable, "-c", _TAKE, *map(str, candidates)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -120,19 +120,19 @@ class SupervisorTest(base.BaseTestCase):
         self.pid = self.supervisor.start([sys.executable, "-c", "import time; time.sleep(60)"], log=log)
 
     def interrupted_poll(self):
-        """Ctrl-C comes when the request is sent, and its answer is not read yet."""
+        """Poll with a Ctrl-C that arrives after the request is sent and before its answer is read."""
         pipe = mock.Mock(readline=mock.Mock(side_effect=KeyboardInterrupt))
         with mock.patch.object(self.supervisor._child, "stdout", pipe):
             self.assertRaises(KeyboardInterrupt, self.supervisor.poll, self.pid)
 
-    def test_an_interrupted_request_leaves_its_answer_to_nobody(self):
+    def test_the_answer_of_an_interrupted_request_is_discarded(self):
         self.interrupted_poll()
         self.supervisor.signal(self.pid, signal.SIGKILL)
         while (status := self.supervisor.poll(self.pid)) is None:
             pass
         self.assertEqual(-signal.SIGKILL, status)
 
-    def test_what_is_started_after_an_interrupt_has_its_own_process_id(self):
+    def test_a_process_started_after_an_interrupt_has_its_own_process_id(self):
         self.interrupted_poll()
         self.interrupted_poll()
         log = Path(self.create_tempfiles([("other", "")])[0])

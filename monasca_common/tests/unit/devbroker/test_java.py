@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Java and which jars a cluster runs; ``tests/unit/jars`` has how they are fetched."""
+"""The Java and the jars of a cluster. ``tests/unit/jars`` tests the fetching of jars."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ class TestParseVersion(base.BaseTestCase):
 
 class TestFindJava(base.BaseTestCase):
     def java(self, text, status=0):
-        """A folder with a program ``java`` that prints ``text``."""
+        """Return a folder with a program ``java`` that prints ``text``."""
         folder = Path(self.useFixture(fixtures.TempDir()).path, "bin")
         folder.mkdir()
         program = folder / "java"

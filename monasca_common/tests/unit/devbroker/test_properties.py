@@ -30,7 +30,7 @@ class TestNodeProperties(base.BaseTestCase):
         self.assertEqual("CLIENT://127.0.0.1:5,INTERNAL://127.0.0.1:2", found["advertised.listeners"])
         self.assertEqual("INTERNAL", found["inter.broker.listener.name"])
 
-    def test_one_of_three_nodes_may_be_down(self):
+    def test_one_of_three_nodes_can_be_down(self):
         three, one = properties(nodes=3), properties()
         for name in ("default.replication.factor", "offsets.topic.replication.factor"):
             self.assertEqual(("3", "1"), (three[name], one[name]))

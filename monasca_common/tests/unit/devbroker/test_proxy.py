@@ -17,7 +17,7 @@ SECONDS = 50
 
 
 def receive(connection):
-    """One frame; None when the connection is closed."""
+    """Return one frame, or ``None`` if the connection is closed."""
     length = read(connection, 4)
     return None if length is None else read(connection, struct.unpack(">i", length)[0])
 
@@ -44,7 +44,7 @@ def frame(correlation, api_key=ApiKey.PRODUCE, acks=-1, body=b""):
 
 
 class EchoingNode:
-    """Answers with correlation id and body, in order; nothing to acks=0."""
+    """Answers each request in order with its correlation id and body, except requests with acks=0."""
 
     def __init__(self):
         self.requests = []
@@ -54,7 +54,7 @@ class EchoingNode:
 
     def close(self):
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # close alone does not end an accept that waits
+            self._server.shutdown(socket.SHUT_RDWR)  # closing alone does not end a waiting accept
         self._server.close()
 
     def _accept(self):
@@ -90,7 +90,7 @@ class TestProxy(base.BaseTestCase):
         return client
 
     def answer(self):
-        """The correlation id of the next answer; None when the connection is closed."""
+        """Return the correlation id of the next answer, or ``None`` if the connection is closed."""
         answer = receive(self.client)
         return None if answer is None else struct.unpack(">i", answer[:4])[0]
 
@@ -204,7 +204,7 @@ def taken(fault, *requests):
 
 
 class TestRequestsOfAFault(base.BaseTestCase):
-    def test_requests_with_one_of_its_api_keys(self):
+    def test_a_fault_affects_requests_with_one_of_its_api_keys(self):
         fault = Fault.drop_answer(ApiKey.PRODUCE, ApiKey.FETCH)
         requests = [request(key) for key in (ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.FETCH)]
         self.assertEqual([True, False, True], taken(fault, *requests))
@@ -269,7 +269,7 @@ def header(api_key, version, correlation=7):
 
 
 def produce(version, acks, transactional_id=None):
-    """The beginning of a produce request, as far as its acks."""
+    """Return the beginning of a produce request, up to its acks."""
     frame = header(ApiKey.PRODUCE, version)
     if version >= 9:
         length = 0 if transactional_id is None else len(transactional_id) + 1

@@ -17,7 +17,7 @@ _ALL = (1, 2, 3)
 _SOUND = TopicDurability("metrics", (1, 2), (_ALL, _ALL), (_ALL, _ALL), min_in_sync=2, unclean_election=False)
 _PAIR = replace(_SOUND, replicas=((1, 2), (2, 1)), in_sync=((1, 2), (2, 1)))
 
-# A topic, and the rules that it breaks with the partitions concerned.
+# Topics, and the violated rules with the affected partitions.
 _CASES = {
     "three copies, two of which must have each message": (_SOUND, []),
     "one copy": (replace(_SOUND, replicas=((1,), (2,)), in_sync=((1,), (2,)), min_in_sync=1), [("one_copy", ())]),
@@ -39,7 +39,7 @@ _CASES = {
 
 
 class TestDurabilityFindings(base.BaseTestCase):
-    def test_each_fault_is_found_under_its_own_name(self):
+    def test_each_fault_has_its_own_rule(self):
         for name, (topic, expected) in _CASES.items():
             with self.subTest(name):
                 found = [(each.rule, each.partitions) for each in durability_findings(topic)]
@@ -88,7 +88,7 @@ class TestRetentionFindings(base.BaseTestCase):
             found = retention_findings(_SOUND.name, "slow", lag)
             self.assertEqual(lag.is_error, any(each.severity is Severity.ERROR for each in found), facts)
 
-    def test_a_group_has_a_finding_for_each_topic_that_it_is_late_in(self):
+    def test_a_group_has_a_finding_for_each_topic_in_which_it_is_late(self):
         well = LagVerdict(LagStatus.OK, 5, 10.0, 0, None, 1.0)
         partitions = {
             TopicPartition("metrics", 0): replace(well, deleted=1),

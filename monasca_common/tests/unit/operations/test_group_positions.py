@@ -47,7 +47,7 @@ class TestWhichCounts(base.BaseTestCase):
         )
         self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
 
-    def test_where_the_position_is_and_whether_it_differs_are_facts(self):
+    def test_the_place_of_the_position_and_its_difference_are_facts(self):
         cases = (
             (no_database(), ("kafka", False)),
             (_stored(10), ("database", False)),

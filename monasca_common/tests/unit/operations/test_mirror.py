@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mirror is configured with, what it remembers, and how copies are compared; without a broker."""
+"""The configuration of a mirror, its positions, and the comparison of copies, without a broker."""
 
 import random
 import threading
@@ -85,7 +85,7 @@ class SettingsTest(base.BaseTestCase):
 
 class PlanTest(base.BaseTestCase):
     def admin(self, **topics):
-        """``topics``: partitions by name."""
+        """Return an admin client. ``topics``: the numbers of partitions by topic."""
         counts = dict(topics)
         admin = mock.Mock(partition_counts=lambda: counts)
         admin.topic_configs = lambda names: {name: dict(_CONFIG) for name in names}
@@ -112,7 +112,7 @@ class PlanTest(base.BaseTestCase):
         self.assertEqual([250, 250, 100], [len(bulk) for bulk in bulks])
         self.assertEqual(600, len(plan.topics))
 
-    def test_topics_of_many_partitions_are_fewer_in_a_bulk_because_a_controller_refuses_large_ones(self):
+    def test_a_request_has_fewer_topics_if_they_have_many_partitions(self):
         source, target = self.admin(a=2_000, b=3_000, c=9_000, d=1), self.admin()
         self.plan(settings("*"), source, target)
         bulks = [call.args[0] for call in target.create_topics.call_args_list]
@@ -125,7 +125,7 @@ class PlanTest(base.BaseTestCase):
         plan = plan_topics(settings("t*"), source, target, stopping)
         self.assertEqual((1, ()), (target.create_topics.call_count, plan.topics))
 
-    def test_one_topic_that_is_refused_leaves_the_others(self):
+    def test_a_refused_topic_does_not_affect_the_others(self):
         plan = self.plan(settings("*", "gone"), self.admin(a=2, b=2), self.admin(a=1, b=3))
         self.assertEqual(["b"], [topic.name for topic in plan.topics])
         self.assertEqual({"a", "gone"}, set(plan.refused))
@@ -143,9 +143,9 @@ class PlanTest(base.BaseTestCase):
 
 
 class BeginTest(base.BaseTestCase):
-    """What a round does before it opens a client."""
+    """The steps of an attempt before it opens a client."""
 
-    def test_a_stop_that_comes_while_topics_are_created_opens_no_client(self):
+    def test_a_stop_while_topics_are_created_opens_no_client(self):
         def stopped(*_):
             made.stop()
             return MirrorPlan((), {})
@@ -171,7 +171,7 @@ class PositionsTest(base.BaseTestCase):
             for offset, record in enumerate(records)
         ]
 
-    def test_the_last_of_each_partition_and_mirror_counts_and_others_are_passed_over(self):
+    def test_only_the_last_record_of_each_partition_and_mirror_counts(self):
         one, other = (MirrorPosition(name, TP, 3, 7, "s", "t") for name in ("one", "other"))
         later = MirrorPosition("one", TP, 3, 9, "s", "t")
         foreign = Record(b"[]", key=b"{}")
@@ -221,7 +221,7 @@ class PaceTest(base.BaseTestCase):
 
 class VerbatimTest(base.BaseTestCase):
     # Rule 64
-    def test_headers_are_written_as_they_are_and_messages_with_one_id_are_not_one(self):
+    def test_headers_are_unchanged_and_messages_with_the_same_id_are_separate(self):
         kafka = self.useFixture(MemoryKafka())
         kafka.broker.create_topic("copies")
         producer = kafka.producer(verbatim=True)
@@ -257,7 +257,7 @@ class ComparisonTest(base.BaseTestCase):
             self.assertEqual(["missing", "extra"], [d.kind for d in self.compare(pair[:1], pair[1:]).differences])
 
     # Rule 65
-    def test_random_losses_doubles_and_alterations_are_found_exactly(self):
+    def test_random_losses_duplicates_and_alterations_are_found_exactly(self):
         for seed in range(30):
             chance = random.Random(seed)
             lost, doubled, altered = (set(part) for part in _three(chance.sample(range(200), 12)))
@@ -296,7 +296,7 @@ def keyed(offset, key, value, *, timestamp_ms=1_000):
 
 
 class LatestTest(base.BaseTestCase):
-    """Of compacted topics."""
+    """The comparison of compacted topics."""
 
     def compare(self, source, target, *, copied=1_000_000, since_ms=None, rewritten=(), **lost):
         compared = ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost)
@@ -306,7 +306,7 @@ class LatestTest(base.BaseTestCase):
         return found.equal, found.behind, [(each.kind, each.source_offset) for each in found.differences]
 
     def copied(self, *messages):
-        """As a mirror writes it: the same but for the offset."""
+        """Return the copy that a mirror writes, which differs only in the offset."""
         return [_with(each, "offset", 10 * each.offset) for each in messages]
 
     # Rule 66
@@ -317,7 +317,8 @@ class LatestTest(base.BaseTestCase):
             chance = random.Random(seed)
 
             def compacted(chance=chance):
-                """What has a later one goes at times; and so does a tombstone that has none before it."""
+                """Remove messages that have later ones with their key, and tombstones without earlier messages, at
+                random."""
                 kept = [each for each in log if chance.random() < 0.3 and lasts[each.key] is not each]
                 held = {each.key for each in kept}
                 ends = [e for e in lasts.values() if e.value is not None or e.key in held or chance.random() < 0.5]
@@ -343,7 +344,7 @@ class LatestTest(base.BaseTestCase):
         found = self.compare(source, target, copied=4, rewritten=[b"d"])
         self.assertEqual((0, 4, []), self.facts(found))
 
-    def test_older_keys_are_left_out_and_deleted_ones_are_expired(self):
+    def test_older_keys_are_ignored_and_deleted_ones_are_expired(self):
         old, new = keyed(0, b"a", b"1", timestamp_ms=5), keyed(1, b"b", b"1", timestamp_ms=9)
         self.assertEqual((1, 0, []), self.facts(self.compare([old, new], self.copied(new), since_ms=9)))
         found = self.compare([new], self.copied(old, new), source_lost_its_beginning=True)

@@ -25,21 +25,21 @@ class TestWhatAResetMeans(base.BaseTestCase):
     def test_a_shift_backwards_reads_messages_again(self):
         self.assertEqual((0, 30, 0), counts(standing(150), 120))
 
-    def test_a_reset_to_the_present_position_changes_nothing(self):
+    def test_a_reset_to_the_current_position_changes_nothing(self):
         self.assertEqual((0, 0, 0), counts(standing(150), 150))
 
-    def test_what_retention_deleted_is_lost_and_not_skipped(self):
+    def test_messages_deleted_by_retention_are_lost_and_not_skipped(self):
         self.assertEqual((0, 0, 40), counts(standing(60), 100))
         self.assertEqual((50, 0, 40), counts(standing(60), 150))
 
     def test_nothing_beyond_the_end_is_read_again(self):
         self.assertEqual((0, 20, 0), counts(standing(900), 180))
 
-    def test_an_offset_of_a_former_topic_is_compared_with_nothing(self):
+    def test_an_offset_of_a_deleted_topic_is_not_compared(self):
         self.assertEqual((0, 0, 0), counts(standing(900, 0, 20, stored_id="a", topic_id="b"), 0))
         self.assertEqual((20, 0, 0), counts(standing(5, 0, 20, stored_id="a", topic_id="b"), 20))
 
-    def test_without_a_stored_offset_only_what_lies_before_the_target_is_skipped(self):
+    def test_without_a_stored_offset_only_messages_before_the_target_are_skipped(self):
         self.assertEqual((0, 0, 0), counts(standing(None), 100))
         self.assertEqual((100, 0, 0), counts(standing(None), 200))
 

@@ -25,7 +25,7 @@ MEASUREMENTS = [["2026-01-31T06:00:00.000Z", 0.0, {}], [OK, 1.0, {}], [ALARM, 99
 
 
 class FollowingApi:
-    """Its alarm changes with the load immediately; ``stuck``: never."""
+    """An API whose alarm follows the load immediately. ``stuck``: the alarm never changes."""
 
     def __init__(self, load, posted, *, stuck=False):
         self.load, self.posted, self.stuck = load, posted, stuck
@@ -41,7 +41,7 @@ class FollowingApi:
         if path.endswith("/state-history"):
             return self.history
         if self.stuck and self.load.works:
-            alarm._STATE_SECONDS = 0.0  # the time is over
+            alarm._STATE_SECONDS = 0.0  # the time-out is over
         old = self.history[-1]["new_state"] if self.history else "UNDETERMINED"
         new = "OK" if self.stuck or not self.load.works else "ALARM"
         if new != old:

@@ -25,7 +25,7 @@ from monasca_common.quickstart.webhook import ReceivedNotification
 
 
 class CountTest(base.BaseTestCase):
-    """What was posted against what is stored, on histories made by hand."""
+    """Posted items compared with stored rows, in constructed histories."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages as a browser asks for them, without one: who may see what, forms, headers, errors."""
+"""Requests for pages without a browser: access, forms, headers and errors."""
 
 import io
 import re
@@ -71,7 +71,7 @@ class PagesTest(AppCase):
         self.assertIn("group-0050", second)
         self.assertLess(len(client.simulate_get("/").text), 30_000)
 
-    def test_a_filter_stays_while_pages_are_turned(self):
+    def test_a_filter_is_kept_on_other_pages(self):
         text = self.client(lag=lag_of(1000)).simulate_get("/lag?find=group-0").text
         self.assertIn('href="/lag?find=group-0&amp;page=2"', text)
 
@@ -99,7 +99,7 @@ class PagesTest(AppCase):
         for page in ("0", "x", "-1"):
             self.assertEqual(400, self.client().simulate_get(f"/lag?page={page}").status_code)
 
-    def test_nothing_is_loaded_from_elsewhere_and_nothing_runs_within_the_page(self):
+    def test_pages_load_nothing_from_other_sites_and_have_no_inline_scripts(self):
         text = self.client(lag=lag_of(3)).simulate_get("/").text
         self.assertEqual([], re.findall(r"(?:src|href)=\"(?:https?:)?//", text))
         self.assertEqual([], re.findall(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", text))
@@ -125,7 +125,7 @@ class ViewsTest(base.BaseTestCase):
 
 
 class HeadersTest(AppCase):
-    def test_every_answer_tells_browsers_to_be_careful(self):
+    def test_every_answer_has_the_security_headers(self):
         client = self.client(Users())
         for path in ("/", "/login", "/nowhere", "/static/dashboard.css", "/healthcheck"):
             headers = client.simulate_get(path).headers
@@ -230,7 +230,7 @@ class LoginTest(AppCase):
         self.submit("wrong", user="joan")
         self.assertEqual(429, self.submit("wrong", user="mary").status_code)
 
-    def test_a_user_is_one_user_in_capitals_and_with_spaces(self):
+    def test_capitals_and_spaces_do_not_make_another_user(self):
         for user in ("Ada", "ADA", "ada+"):
             self.submit("wrong", user=user)
         self.assertEqual(429, self.submit().status_code)

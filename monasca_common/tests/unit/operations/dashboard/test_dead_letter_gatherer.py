@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of pending dead letters, as the dashboard counts them, over a broker in memory."""
+"""The dashboard's number of pending dead letters, with an in-memory broker."""
 
 import itertools
 from unittest import mock
@@ -18,7 +18,7 @@ LETTERS = TopicPartition("metrics.dlq", 0)
 
 
 class MemoryAdmin:
-    """An `Admin` of a broker in memory."""
+    """An `Admin` of an in-memory broker."""
 
     def __init__(self, broker):
         self._broker = broker
@@ -105,7 +105,7 @@ class GathererTest(base.BaseTestCase):
         self.kafka.broker.create_topic("log", 1)
         self.replay(chosen=lambda letter: letter.origin_topic == "log")
         self.replay(limit=1)
-        self.assertEqual(1, self.kafka.broker.committed(DLQ_GROUP)[LETTERS])  # notes and what they name lie behind it
+        self.assertEqual(1, self.kafka.broker.committed(DLQ_GROUP)[LETTERS])  # notes follow it
         self.assertEqual(0, self.figures().pending)
 
     def test_a_large_topic_is_read_in_portions(self):

@@ -33,7 +33,7 @@ class PolicyFileTest(base.BaseTestCase):
         login = self.login('"monasca_dashboard:look": "role:operator"\n')
         self.assertEqual((True, False), (self.may_look(login, "operator"), self.may_look(login, "admin")))
 
-    def test_a_file_without_the_rule_leaves_it_to_admins(self):
+    def test_a_file_without_the_rule_permits_only_admins(self):
         login = self.login('"another:rule": "role:operator"\n')
         self.assertEqual((False, True), (self.may_look(login, "operator"), self.may_look(login, "admin")))
 

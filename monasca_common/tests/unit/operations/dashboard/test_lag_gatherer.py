@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dashboard knows of consumer groups from its looks, and from those before its start."""
+"""The dashboard's figures of consumer groups, from its own checks and from the history before its start."""
 
 from oslotest import base
 
@@ -15,7 +15,7 @@ NOW = 1_000_000_000_000
 
 
 class GroupsSurvey:
-    """``offset``: that of the one group, which ``g`` has committed ``silent_ms`` ago, and ``new`` has not."""
+    """``offset``: the offset that the group ``g`` committed ``silent_ms`` ago; the group ``new`` has no offset."""
 
     offset = 5
     silent_ms = 1000

@@ -32,7 +32,7 @@ class PanelSourceTest(base.BaseTestCase):
         snapshot = source.snapshot()
         self.assertEqual(("figures", 1000, ""), (snapshot.figures, snapshot.gathered_ms, snapshot.error))
 
-    def test_a_failure_keeps_the_figures_and_tells_since_when_it_fails(self):
+    def test_a_failure_keeps_the_figures_and_reports_its_start(self):
         self.answers.append(lambda: "figures")
         self.fail_with(RetriableError("no broker answers"))
         self.fail_with(RetriableError("still none"))

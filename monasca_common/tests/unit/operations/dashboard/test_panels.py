@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each panel shows of its figures."""
+"""The content of each panel."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ class HealthTest(base.BaseTestCase):
 
 
 class AuditPanelTest(base.BaseTestCase):
-    """Buckets of a minute; it is 00:03:20."""
+    """The buckets have a minute, and the time is 00:03:20."""
 
     NOW_MS = 200_000
 
@@ -81,7 +81,7 @@ class AuditPanelTest(base.BaseTestCase):
         return audit_panel(Snapshot(audit_figures(balances, self.NOW_MS, 60), 0), self.NOW_MS)
 
     def cells(self, view):
-        """The first four minutes, of the first row."""
+        """Return the cells of the first four minutes in the first row."""
         return [(cell.text, cell.shade) for cell in view.rows[0].cells[6:10][::-1]]
 
     def test_everything_that_arrived_is_fine(self):
@@ -106,7 +106,7 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual("2", view.rows[0].cells[4].text)
         self.assertEqual("1 topic is counted; 0 messages missing, 7 can still arrive.", self.panel(late).summary)
 
-    def test_a_topic_that_nothing_counts_is_a_concern(self):
+    def test_an_uncounted_topic_is_a_concern(self):
         view = self.panel(self.balance(2, tier="broker", late=1000, verdict=AuditVerdict.UNCOUNTED))
         self.assertEqual(
             [
@@ -119,7 +119,7 @@ class AuditPanelTest(base.BaseTestCase):
         )
         self.assertEqual(("?", "open"), self.cells(view)[2])
 
-    def test_a_topic_that_was_recreated_is_one_concern_and_nothing_of_it_is_missing(self):
+    def test_a_recreated_topic_is_one_concern_without_missing_messages(self):
         tiers = (self.balance(2, tier, lost=5, verdict=AuditVerdict.RECREATED) for tier in ("broker", "database"))
         view = self.panel(*tiers)
         self.assertEqual(
@@ -139,7 +139,7 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual(["some", "much", "most", "none"], [shade for _, shade in self.cells(view)])
         self.assertIn("551 lost of 3,000 messages since 00:00", view.concerns[0].text)
 
-    def test_one_of_a_million_is_not_rounded_away(self):
+    def test_one_missing_message_of_a_million_is_not_rounded_away(self):
         view = self.panel(self.balance(2, expected=1_000_000, lost=1, verdict=AuditVerdict.INCOMPLETE))
         self.assertEqual("\N{MULTIPLICATION X} 99.9", self.cells(view)[2][0])
 
@@ -236,12 +236,12 @@ class LoadPanelTest(base.BaseTestCase):
         self.assertEqual((TopicLoad("metrics", 100),), gather(1000))
         admin.ends[METRICS] = 150
         self.assertEqual((TopicLoad("metrics", 150, (25.0,)),), gather(3000))
-        admin.ends[METRICS] = 0  # it was deleted and created again
+        admin.ends[METRICS] = 0  # the topic was deleted and recreated
         self.assertEqual((TopicLoad("metrics", 0, (25.0, 0.0)),), gather(4000))
 
 
 class Ends:
-    """An `Admin` that knows where logs end."""
+    """An `Admin` that returns the ends of logs."""
 
     def __init__(self, ends):
         self.ends = ends
@@ -294,5 +294,5 @@ class DeadLetterPanelTest(base.BaseTestCase):
             [each.text for each in view.concerns],
         )
 
-    def test_a_topic_without_dead_letters_is_fine(self):
+    def test_a_topic_without_dead_letters_is_ok(self):
         self.assertEqual(Tone.GOOD, dead_letter_panel(Snapshot((DeadLetterFigures("log.dlq", 0, ()),), 0), 0).tone)

@@ -18,7 +18,7 @@ class SessionsTest(base.BaseTestCase):
         self.now = 100
         self.assertIsNone(self.sessions.find(cookie))
 
-    def test_it_ends_with_its_token(self):
+    def test_a_session_ends_with_its_token(self):
         cookie = self.sessions.open(Account("ada", 30))
         self.now = 31
         self.assertIsNone(self.sessions.find(cookie))
@@ -43,7 +43,7 @@ class LoginAttemptsTest(base.BaseTestCase):
         self.now = 1000.0
         self.attempts = LoginAttempts(3, lambda: self.now)
 
-    def test_one_more_than_may_fail_waits_until_the_first_is_forgotten(self):
+    def test_an_attempt_beyond_the_limit_waits_until_the_first_failure_expires(self):
         self.assertEqual([0, 0, 0, 300], [self.attempts.reserve("ada", "10.0.0.1") for _ in range(4)])
         self.now += 299
         self.assertEqual(1, self.attempts.reserve("ada", "10.0.0.1"))

@@ -30,7 +30,7 @@ def names(page):
 
 
 class ClockTest(base.BaseTestCase):
-    def test_a_time_that_no_calendar_has_is_shown_as_it_is(self):
+    def test_a_time_outside_the_calendar_is_shown_as_a_number(self):
         self.assertEqual("1970-01-01 00:00:00 UTC", clock(0))
         for time_ms in (2**62, -(2**62), 2**63 - 1):
             self.assertEqual(f"{time_ms} ms", clock(time_ms))
@@ -52,7 +52,7 @@ class VerdictTest(base.BaseTestCase):
         line = verdict([replace(EMPTY, summary="4 groups keep up")])
         self.assertEqual((Tone.GOOD, "Nothing is wrong.", ()), (line.tone, line.headline, line.concerns))
 
-    def test_the_worst_comes_first_and_leads_to_its_panel(self):
+    def test_the_worst_concern_is_first_and_links_to_its_panel(self):
         dead_letters = PanelView(
             "dead-letters",
             "Dead letters",
@@ -103,7 +103,7 @@ class PanelTest(base.BaseTestCase):
         self.assertEqual(("No data yet.", Tone.UNKNOWN), (summary, tone))
         self.assertIn("first check", stale)
 
-    def test_old_figures_stay_with_the_reason_why_there_are_no_new_ones(self):
+    def test_old_figures_stay_with_the_error_of_the_last_check(self):
         summary, stale, tone = self.facts(Snapshot(1, 5, "no broker answers", 30_000))
         self.assertEqual(("shown", Tone.UNKNOWN), (summary, tone))
         self.assertEqual("not reachable since 1970-01-01 00:00:30 UTC: no broker answers", stale)

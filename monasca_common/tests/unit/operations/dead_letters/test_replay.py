@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending dead letters back ends, whatever becomes of them, and each message comes back as it was."""
+"""Every replay ends, and each message is replayed unchanged."""
 
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -49,14 +49,15 @@ class ReplayCase(base.BaseTestCase):
         self.producer.publish(topic, records).raise_for_undelivered()
 
     def die(self, *values, topic=TOPIC, headers=()):
-        """Dead letters of messages with these values."""
+        """Create dead letters of messages with these values."""
         self.write(topic, *(Record(value, headers=headers) for value in values))
         with self.kafka.consumer(topic, f"dies-{topic}-{values}") as consumer:
             letters = [dead_letter(each, Failure(ValueError("bad"), 1, 0), "readers") for each in consumer.poll()]
             self.write(LETTERS, *letters[-len(values) :])
 
     def replay(self, **arguments):
-        """(sent back, stayed) of one run; ``self.refused`` are the values of those that their topics did not take."""
+        """Return the replayed and the pending values of one run. ``self.refused``: the values that their topics
+        refused."""
         with self.kafka.consumer(LETTERS, "replay") as consumer:
             letters = list(DeadLetterReplay(consumer, **arguments).send(self.producer))
         self.refused = [letter.message.value for letter in letters if letter.refusal]
@@ -290,7 +291,7 @@ class RateTest(ReplayCase):
         self.patch(replay, "Signal", NoWait)
         self.die(*(b"%d" % number for number in range(10)))
         self.assertEqual((10, 0), self.replay(rate=4))
-        self.assertEqual(3, len(waits))  # after four, eight and ten
+        self.assertEqual(3, len(waits))  # after four, eight and ten dead letters
         for least, wait in zip((0.0, 1.0, 1.5), waits, strict=True):
             self.assertTrue(least < wait <= least + 1.0, waits)
 
@@ -351,7 +352,7 @@ class LetterTest(ReplayCase):
         self.assertEqual((1, 0), self.replay())
         self.assertEqual([b"own"], [record.message_id for record in self.kafka.broker.records(TOPIC)])
 
-    def test_foreign_and_truncated_records_stay_and_later_ones_are_sent_back(self):
+    def test_foreign_and_truncated_records_stay_and_later_ones_are_replayed(self):
         self.write(LETTERS, Record(b"somebody's"))
         cut = ((headers_of.ORIGIN_TOPIC, TOPIC.encode()), (headers_of.VALUE_CUT_FROM, b"9"))
         self.write(LETTERS, Record(b"cut", headers=cut))
@@ -371,7 +372,7 @@ class ProgressTest(ReplayCase):
 
     def test_a_refused_commit_ends_the_run_with_an_error_and_the_next_run_sends_again(self):
         self.die(b"one", b"two")
-        self.kafka.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"), nth=2)  # the first one stores the start
+        self.kafka.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"), nth=2)  # the first stores the start
 
         refused = self.assertRaises(ConsumerError, self.replay)
 

@@ -18,7 +18,8 @@ class NotesTest(base.BaseTestCase):
             self.notes.read(Message(*ONE, offset, 0, None, b"x", LETTER))
 
     def note(self, offset, *numbers, of=None):
-        """One at ``offset``, that another group wrote if ``of`` is given, about the letters with these numbers."""
+        """Return a note at ``offset`` that lists these dead letters. ``of``: the group that wrote it, by default the
+        tested group."""
         record = ReplayLog(of or "g").note(ONE, numbers)
         self.notes.read(Message(*ONE, offset, 0, record.key, record.value, ()))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of lag in its topic: what is written is read back, and only what changed is written."""
+"""The lag history in its topic: written records are read back, and only changes are written."""
 
 import json
 from dataclasses import replace
@@ -63,7 +63,7 @@ class TestTopic(base.BaseTestCase):
             json.loads(value),
         )
 
-    def test_a_partition_at_which_nothing_happens_is_not_written_again(self):
+    def test_an_unchanged_partition_is_not_written_again(self):
         first = following({"g": {TP: IDLE, OTHER: UNREAD}}, NOW, WINDOW)
         scans = {each: first.groups["g"][each].scans for each in (TP, OTHER)}
         states = {TP: replace(IDLE, scans=scans[TP]), OTHER: replace(UNREAD, scans=scans[OTHER])}
@@ -92,7 +92,7 @@ class TestTopic(base.BaseTestCase):
 
 class TestScans(base.BaseTestCase):
     def scans(self, *changes):
-        """One a second; each change is (first, end, position, is_unread)."""
+        """Return one scan per second. Each change is (first, end, position, is_unread)."""
         return tuple(LogScan(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
 
     def test_only_the_scans_of_a_window_are_kept(self):
@@ -111,7 +111,7 @@ class TestScans(base.BaseTestCase):
         scans = self.scans((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
         self.assertEqual(scans[0], kept_scans(scans, WINDOW)[0])
 
-    def test_moves_of_the_start_stay_with_what_was_before_them(self):
+    def test_moves_of_the_start_are_kept_with_the_scans_before_them(self):
         scans = self.scans(*[(0, 900, 5, True)] * 50, *[(20, 900, 5, True)] * 600)
         self.assertEqual([0, 20], sorted({scan.first for scan in kept_scans(scans, WINDOW)}))
         self.assertEqual([scans[49], scans[50]], list(kept_scans(scans, WINDOW)[:2]))
@@ -137,13 +137,13 @@ class TestScans(base.BaseTestCase):
 
 
 class TestVerdict(base.BaseTestCase):
-    def test_it_is_that_of_the_last_scan(self):
+    def test_the_verdict_is_the_one_of_the_last_scan(self):
         state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
         known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
         self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))
 
     def test_messages_that_expired_unread_are_reported_until_the_group_has_passed_them(self):
-        """All that was unread is deleted, and then messages come again."""
+        """All unread messages are deleted, and then new messages arrive."""
         known = following({"g": {TP: replace(UNREAD, first=0, end=50)}}, NOW, WINDOW).of("g", TP)
         found = []
         for number, (first, end, offset, unread) in enumerate(
@@ -173,7 +173,7 @@ class TestVerdict(base.BaseTestCase):
         self.assertEqual(0, following({"g": {TP: expired}}, NOW + 900_000, WINDOW).of("g", TP).lag.deleted)
 
     def test_an_added_partition_is_judged_by_messages_after_its_first_scan(self):
-        """The group has commits of the other partition, and nobody reads the new one."""
+        """The group has commits in the other partition, and no member reads the new partition."""
         added, scans = PartitionState(0, 5, (), NOW - 1000), ()
         found = []
         for seconds, end, unread in ((0, 5, NOW - 1000), (30, 9, NOW + 10_000), (80, 12, NOW + 10_000)):

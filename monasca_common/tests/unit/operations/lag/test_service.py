@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of lag: one survey after the other, what it keeps, and what it tells."""
+"""The lag service: its surveys, the records that it stores, and its log lines."""
 
 from dataclasses import replace
 from unittest import mock
@@ -27,7 +27,7 @@ CONNECTION = ConnectionSettings("kafka:9092")
 
 
 class FakeSurvey:
-    """``states``: {group: {partition: state}}; ``failure``: what `scan` raises."""
+    """``states``: the states by group and partition. ``failure``: the error that `scan` raises."""
 
     def __init__(self):
         self.states, self.failure, self.histories = {}, None, []
@@ -142,7 +142,7 @@ class LagServiceTest(base.BaseTestCase):
         service.failed = fail_and_stop
         service.run()
 
-    def test_it_lives_while_it_turns_and_is_ready_while_its_surveys_are_fresh(self):
+    def test_it_is_live_while_it_loops_and_ready_while_its_surveys_are_fresh(self):
         service = self.service()
         service.survey(self.producer)
         self.clock.advance(599)
@@ -156,7 +156,7 @@ class LagServiceTest(base.BaseTestCase):
         error = self.assertRaises(ConfigurationError, self.service().survey, self.producer)
         self.assertIn("monasca-common init", str(error))
 
-    def test_the_worst_partitions_have_metrics_and_all_count_in_those_of_the_group(self):
+    def test_only_the_worst_partitions_have_metrics_but_all_count_for_the_group(self):
         quiet = {TopicPartition("metrics", number): PartitionState(0, 9, (), None) for number in (1, 2)}
         self.surveyed.states = {"g": {**quiet, **self.stopped()}}
         service = self.service(max_partitions=1)

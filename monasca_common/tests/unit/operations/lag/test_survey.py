@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a survey does not know is an error, and never a good verdict."""
+"""Missing information leads to an error, and never to a good verdict."""
 
 import contextlib
 import io
@@ -47,7 +47,8 @@ CONFIG = {
 
 
 class FakeLog:
-    """Messages with timestamps; `at` as Kafka answers ListOffsets: the FIRST offset with a timestamp not older."""
+    """Messages with timestamps. `at` returns the first offset whose timestamp is not older, like Kafka's
+    ListOffsets."""
 
     def __init__(self, times):
         self.times = times
@@ -120,7 +121,7 @@ def _value(offset, time_ms):
 
 
 class SurveyConsumer:
-    """``gives``: how many messages a poll has; 0: the broker does not answer in time."""
+    """``gives``: the number of messages per poll; 0: the broker does not answer in time."""
 
     def __init__(self, admin, starts, silent, per_poll):
         self.waiting = {tp: admin.messages(tp)[start:] for tp, start in starts.items() if tp.topic not in silent}
@@ -173,8 +174,8 @@ def survey(admin, *, silent=(), per_poll=5000, timeout_seconds=0.3, ticks=None, 
 
 
 class TestTimeIsUp(base.BaseTestCase):
-    def test_nothing_read_in_time_is_not_nothing_unread(self):
-        """A consumer dead for an hour with 1000 unread; its partition gives nothing within the time."""
+    def test_a_read_time_out_does_not_mean_that_nothing_is_unread(self):
+        """A consumer has been dead for an hour with 1000 unread messages, and its partition cannot be read in time."""
         log = FakeLog([NOW - 3_600_000 + n for n in range(1000)])
         admin = SurveyedAdmin(log, {TP: 0}, [(NOW - 3_600_000, 0)])
         _, good = survey(admin)[TP]
@@ -182,13 +183,13 @@ class TestTimeIsUp(base.BaseTestCase):
         self.assertRaises(RetriableError, survey, admin, silent=("metrics",))
 
     def test_commits_that_were_not_read_in_time_are_no_stop(self):
-        """A group that commits every second, and keeps 90 s behind. Only half of its commits are read in time."""
+        """A group commits every second and stays 90 s behind. Only half of its commits are read in time."""
         log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
         commits = [(NOW - 600_000 + 1000 * n, max(0, n - 90)) for n in range(600)]
         admin = SurveyedAdmin(log, {TP: 509}, commits)
         _, good = survey(admin)[TP]
         self.assertEqual((LagStatus.WARNING, 91), (good.status, good.messages))
-        # one poll of 300 records, then time is up; later reads are as usual
+        # one poll returns 300 records, then the time is over; later reads work
         ticks = iter([0.0, 99.0])
         self.assertRaises(RetriableError, survey, admin, per_poll=300, ticks=lambda: next(ticks))
 
@@ -221,7 +222,7 @@ class TestFrequentSurveys(base.BaseTestCase):
 
 class TestRewinds(base.BaseTestCase):
     def test_a_small_rewind_is_not_lost_between_two_commits_that_are_kept(self):
-        """It was at 6000, and is reset to 5600 an hour later, or right after its last commit."""
+        """The group was at 6000 and is reset to 5600, an hour later or immediately after its last commit."""
         for later_ms in (100, 3_600_000):
             commits = [CommitRecord("g", TP, 100 * n, NOW + 1000 * n) for n in range(61)]
             commits.append(CommitRecord("g", TP, 5600, commits[-1].time_ms + later_ms))
@@ -233,7 +234,7 @@ class TestRewinds(base.BaseTestCase):
 
 
 class TestHiddenCommits(base.BaseTestCase):
-    """Another group's transaction is open, and hides the later commits of the partition of ``__consumer_offsets``."""
+    """An open transaction of another group hides later commits in the partition of ``__consumer_offsets``."""
 
     def setUp(self):
         super().setUp()
@@ -245,7 +246,7 @@ class TestHiddenCommits(base.BaseTestCase):
         self.assertEqual((590, NOW), (state.commits[-1].offset, state.commits[-1].time_ms))
         self.assertEqual((LagStatus.OK, 10), (lag.status, lag.messages))
 
-    def test_it_is_one_when_no_more_is_committed_although_the_transaction_is_open_still(self):
+    def test_a_group_without_commits_is_stopped_even_if_the_transaction_is_still_open(self):
         known = PartitionHistory(NOW - 300_000, WELL, (Commit(NOW - 300_000, 590, 599),), ())
         history = LagHistory(NOW - 10_000, {"g": {TP: known}})
         state, lag = survey(SurveyedAdmin(self.log, {TP: 590}, self.commits), history=history)[TP]
@@ -254,7 +255,7 @@ class TestHiddenCommits(base.BaseTestCase):
         self.assertEqual(10, lag.messages)
 
     def test_a_commit_during_a_gap_of_surveys_does_not_count_as_new(self):
-        """The last scan is further back than commits are read, and there are none since."""
+        """The last scan is older than the commits that are read, and there are no commits since."""
         commits = tuple(Commit(NOW - 7_200_000 + 10_000 * n, 398 + n, 400) for n in range(3))
         for offset in (420, 380):
             known = PartitionHistory(NOW - 7_200_000, WELL, commits, ())
@@ -332,7 +333,7 @@ class TestThreshold(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.log_reading.ConsumerSettings", mock.Mock()))
 
     def run_command(self, *command, least_headroom, more=""):
-        """Its exit status, and its rows."""
+        """Return the exit status and the rows."""
         text = f"[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = {least_headroom}\n{more}"
         (config,) = self.create_tempfiles([("lag", text)], ".conf")
         out, errors = io.StringIO(), io.StringIO()
@@ -342,7 +343,7 @@ class TestThreshold(base.BaseTestCase):
         self.errors = errors.getvalue()
         return status, json.loads(out.getvalue()) if shape else [json.loads(out.getvalue())]
 
-    def test_one_option_decides_what_expires_soon(self):
+    def test_one_option_defines_the_messages_that_expire_soon(self):
         for least_headroom, expected in ((0.28, False), (0.29, True)):
             for command in (("list",), ("show", "--group", "g")):
                 status, (row,) = self.run_command("lag", *command, least_headroom=least_headroom)
@@ -374,7 +375,7 @@ class TestThreshold(base.BaseTestCase):
                     _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
                     self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
                     self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
-                    self.assertNotIn("--kept-in", self.errors)  # which these commands do not have
+                    self.assertNotIn("--kept-in", self.errors)  # options that these commands do not have
                 self.run_command("durability", "check", "--topic", "metrics", least_headroom=0.9, more=more)
                 self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
 
@@ -411,13 +412,14 @@ class TestThreshold(base.BaseTestCase):
 
 
 class TestDeadLetterGroup(base.BaseTestCase):
-    """One letter was sent back an hour ago, and another came ten minutes ago. A service would have stopped."""
+    """One dead letter was replayed an hour ago, and another was written ten minutes ago. For a service, this would be a
+    stop."""
 
     def setUp(self):
         super().setUp()
         self.admin = SurveyedAdmin(FakeLog([NOW - 3_600_000, NOW - 600_000]), {TP: 1}, [(NOW - 3_600_000, 1)])
 
-    def test_it_waits_for_an_operator_and_is_not_judged(self):
+    def test_the_replay_group_waits_for_an_operator_and_has_no_verdict(self):
         made = LagSurvey(self.admin, ConnectionSettings("nowhere:1"), LagWindow(), timeout_seconds=0.3)
         self.assertEqual(["g"], made.groups())
         self.assertEqual(LagStatus.STOP, survey(self.admin)[TP][1].status)
@@ -454,7 +456,7 @@ class TestOutage(base.BaseTestCase):
 
 class TestOffsetsTopicHidden(base.BaseTestCase):
     def test_without_access_to_the_topic_of_commits_there_is_an_error_and_no_verdict(self):
-        """Metadata leave out topics that the user may not describe. The group keeps 90 s behind; it never stopped."""
+        """Metadata omit topics that the user cannot describe. The group stays 90 s behind and never stopped."""
         log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
         admin = SurveyedAdmin(log, {TP: 509}, [(NOW - 600_000 + 1000 * n, max(0, n - 90)) for n in range(600)])
         admin.partition_counts = lambda: {"metrics": 1}
@@ -468,7 +470,7 @@ class TestGroupsOfAnyClient(base.BaseTestCase):
         state, lag = survey(admin)[TP]
         self.assertEqual(((), LagStatus.STOP, 10), (state.commits, lag.status, lag.messages))
 
-    def test_messages_before_the_first_scan_of_such_a_group_do_not_count(self):
+    def test_messages_before_the_first_scan_of_a_group_without_commits_do_not_count(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
         admin.assigned = [TP]
         scan = LogScan(NOW - 600_000, 0, 10, None, is_unread=False, read_to=10)
@@ -481,7 +483,7 @@ class TestGroupsOfAnyClient(base.BaseTestCase):
 
 
 class TestUnassignedPartitions(base.BaseTestCase):
-    """The group has committed only partition 0, where it has read everything; partition 1 has old messages."""
+    """The group has committed only in partition 0, of which it has read all messages. Partition 1 has old messages."""
 
     def setUp(self):
         super().setUp()
@@ -490,7 +492,7 @@ class TestUnassignedPartitions(base.BaseTestCase):
         self.admin.partition_counts = lambda: {OFFSETS_TOPIC: 1, "metrics": 2}
 
     def lag(self, **options):
-        """The verdict of `following` on partition 1."""
+        """Return the verdict of `following` on partition 1."""
         states = {"g": {tp: state for tp, (state, _) in survey(self.admin, **options).items()}}
         self.history = following(states, NOW, LagWindow())
         known = self.history.of("g", self.other)
@@ -564,7 +566,7 @@ class TestOfflinePartitions(base.BaseTestCase):
 
 
 class TestOpenTransactions(base.BaseTestCase):
-    """The group has read everything that is committed; a transaction hides 5 offsets."""
+    """The group has read all committed messages; a transaction hides 5 offsets."""
 
     def states(self, history=_NO_HISTORY):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 10}, [(NOW - 900_000, 10)])
@@ -572,7 +574,7 @@ class TestOpenTransactions(base.BaseTestCase):
         return {"g": {tp: state for tp, (state, _) in survey(admin, history=history).items()}}
 
     def lag(self, *scans):
-        """``scans``: how long ago each was, the end of the log, and whether a transaction was open."""
+        """Return the verdict. ``scans``: the age, the end of the log, and whether a transaction was open."""
         made = tuple(
             LogScan(NOW - ago_ms, 0, end, 10, is_unread=False, read_to=10, is_open=is_open)
             for ago_ms, end, is_open in scans
@@ -581,14 +583,14 @@ class TestOpenTransactions(base.BaseTestCase):
         lag = partition_lag(self.states(history)["g"][TP], NOW, LagWindow())
         return lag.status, lag.hidden
 
-    def test_one_that_stays_open_for_longer_than_the_window_is_a_warning(self):
+    def test_a_transaction_open_for_longer_than_the_window_is_a_warning(self):
         self.assertEqual((LagStatus.OK, 0), self.lag((60_000, 10, True), (10_000, 10, True)))
         self.assertEqual((LagStatus.WARNING, 5), self.lag((60_001, 10, True), (10_000, 10, True)))
 
     def test_without_an_earlier_scan_no_transaction_is_reported(self):
         self.assertEqual((LagStatus.OK, 0), self.lag())
 
-    def test_one_that_begins_in_a_log_that_was_idle_is_not_judged_by_the_idle_time(self):
+    def test_the_idle_time_before_a_transaction_does_not_count(self):
         self.assertEqual((LagStatus.OK, 0), self.lag((600_000, 10, False), (10_000, 10, True)))
 
     def test_transactions_that_follow_each_other_are_not_one(self):
@@ -614,7 +616,8 @@ class TestTruncation(base.BaseTestCase):
 
 class TestWithHistory(base.BaseTestCase):
     def test_old_timestamps_do_not_change_ends_of_scans(self):
-        """A stalled group, behind a log whose messages are dated a year ago: by their times, it was never late."""
+        """A group is stalled in a log whose messages have timestamps of a year ago. By these timestamps, it was never
+        late."""
         year_ms = 365 * 86_400_000
         log = FakeLog([NOW - year_ms] * 500)
         commits = [(NOW - 90_000 + 10_000 * n, 100) for n in range(10)]
@@ -640,7 +643,7 @@ class TestWithHistory(base.BaseTestCase):
 
 
 class TestReading(base.BaseTestCase):
-    """Each consumer that is opened costs a second on a busy cluster."""
+    """Opening a consumer takes a second on a busy cluster."""
 
     def setUp(self):
         super().setUp()
@@ -664,7 +667,7 @@ class TestReading(base.BaseTestCase):
         states = self.survey.scan(list(self.at), NOW)
         return {group: state[TP].unread_since_ms for group, state in states.items()}
 
-    def test_wherever_the_groups_are_one_consumer_reads_for_all(self):
+    def test_one_consumer_reads_for_groups_at_any_offsets(self):
         self.assertEqual({"a": NOW - 990, "b": NOW - 980, "c": NOW - 990, "d": None}, self.scan())
         self.assertEqual([{TP: [10, 20]}], self.reads)
 

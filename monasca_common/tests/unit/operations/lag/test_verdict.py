@@ -22,7 +22,7 @@ _WINDOW = LagWindow(commits=4, seconds=60.0)
 
 
 def _commits(*offsets_and_ends, every_ms=30_000, until_ms=_NOW - 1000):
-    """The last commit is at ``until_ms``, each before it ``every_ms`` earlier."""
+    """Return commits at intervals of ``every_ms``, the last one at ``until_ms``."""
     first = until_ms - every_ms * (len(offsets_and_ends) - 1)
     return tuple(Commit(first + number * every_ms, *each) for number, each in enumerate(offsets_and_ends))
 
@@ -35,7 +35,7 @@ def _judged(state, now_ms=_NOW):
     return partition_lag(state, now_ms, _WINDOW)
 
 
-# Offsets and ends at four commits, half a minute apart, and the verdict where there is something unread.
+# Offsets and ends at four commits half a minute apart, and the verdict if messages are unread.
 _CASES = {
     "the lag falls": ([(10, 500), (100, 550), (300, 600), (500, 700)], LagStatus.OK),
     "the lag falls once, and grows otherwise": ([(10, 500), (20, 600), (150, 610), (160, 900)], LagStatus.OK),
@@ -85,7 +85,7 @@ class TestStatus(base.BaseTestCase):
                 state = _state(commits, unread_since_ms=_NOW - round(waiting * _MINUTE))
                 self.assertEqual(expected, _judged(state).status)
 
-    def test_one_that_reads_in_bursts_has_the_time_between_them(self):
+    def test_a_consumer_that_reads_in_bursts_has_the_time_between_bursts(self):
         minutes = (130, 129.8, 70, 69.8, 69.6, 69.4, 10, 9.8, 9.6, 9.4)
         commits = tuple(Commit(_NOW - round(ago * _MINUTE), round(-ago), 999) for ago in minutes)
         state = _state(commits, unread_since_ms=_NOW - 9 * _MINUTE)
@@ -110,7 +110,7 @@ class TestStatus(base.BaseTestCase):
             with self.subTest(silent_ms=silent_ms):
                 self.assertEqual(expected, _judged(_state(_commits(*moves, until_ms=_NOW - silent_ms))).status)
 
-    def test_an_idle_consumer_has_the_window_s_time_from_the_first_message_that_comes(self):
+    def test_an_idle_consumer_has_one_window_from_the_first_new_message(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
         for age_ms, expected in ((1000, LagStatus.OK), (60_000, LagStatus.OK), (60_001, LagStatus.STOP)):
             with self.subTest(age_ms=age_ms):
@@ -120,7 +120,7 @@ class TestStatus(base.BaseTestCase):
         commits = _commits((400, 500), until_ms=_NOW - 50 * _MINUTE)
         self.assertEqual(LagStatus.STOP, _judged(_state(commits, unread_since_ms=_NOW + 9 * _MINUTE)).status)
 
-    def test_one_commit_is_not_judged_before_the_window_s_time(self):
+    def test_one_commit_has_no_problem_before_the_end_of_the_window(self):
         self.assertEqual(LagStatus.OK, _judged(_state(_commits((10, 500), until_ms=_NOW - 60_000))).status)
         self.assertEqual(LagStatus.STOP, _judged(_state(_commits((10, 500), until_ms=_NOW - 60_001))).status)
 
@@ -162,14 +162,14 @@ class TestAllowedLag(base.BaseTestCase):
 
 
 class TestPace(base.BaseTestCase):
-    def test_a_growing_lag_of_messages_that_came_since_the_last_commit_but_one_is_ok(self):
+    def test_a_growing_lag_of_messages_since_the_second_last_commit_is_ok(self):
         commits = _commits((100, 103), (200, 204), (300, 305), (400, 407))
         for age_ms, expected in ((30_000, LagStatus.OK), (30_001, LagStatus.WARNING), (-1, LagStatus.WARNING)):
             self.assertEqual(expected, _judged(_state(commits, end=410, unread_since_ms=_NOW - age_ms)).status)
 
 
 class TestHistory(base.BaseTestCase):
-    """What a single scan cannot know, and earlier ones do."""
+    """Facts that only earlier scans show."""
 
     def test_messages_with_old_timestamps_are_unread_since_the_last_scan_without_any(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
@@ -190,7 +190,7 @@ class TestHistory(base.BaseTestCase):
                 state = PartitionState(0, 600, commits, _NOW - 40 * _MINUTE, None, scans=scans)
                 self.assertEqual(expected, _judged(state).status)
 
-    def test_a_group_that_never_committed_is_judged_from_when_it_was_first_seen(self):
+    def test_the_time_of_a_group_without_commits_counts_from_its_first_scan(self):
         cases = {
             "seen now for the first time": ((_scan(0.1, 100, None, is_unread=False),), LagStatus.OK, 20),
             "silent for a minute and more": (
@@ -206,7 +206,7 @@ class TestHistory(base.BaseTestCase):
                 lag = _judged(PartitionState(0, 120, (), since, None, scans=scans))
                 self.assertEqual((expected, unread), (lag.status, lag.messages))
 
-    def test_a_group_that_died_is_a_stop_as_soon_as_something_comes_and_not_before(self):
+    def test_a_dead_group_is_a_stop_only_after_new_messages_arrive(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
         scans = (_scan(3, 500, 500, is_unread=False),)
         self.assertEqual(LagStatus.OK, _judged(PartitionState(0, 500, commits, None, None, scans=scans)).status)
@@ -234,7 +234,7 @@ class TestHistory(base.BaseTestCase):
         self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, scans=scans)).completeness)
 
     def test_headroom_by_size_is_how_long_the_start_of_the_log_takes_to_the_position(self):
-        # The start moves by 150 each three minutes, at last two minutes ago.
+        # The start moves by 150 offsets every three minutes, the last time two minutes ago.
         steady = (_scan(9, 900, 500), _scan(8, 910, 500, first=50), _scan(5, 920, 500, first=200))
         steady += (_scan(2, 950, 500, first=350),)
         burst = (*steady[:2], _scan(3, 920, 500, first=200), steady[3])
@@ -259,8 +259,9 @@ class TestHistory(base.BaseTestCase):
                 room = _judged(state).headroom_seconds
                 self.assertEqual(expected if expected is None else round(expected, 6), room and round(room, 6))
 
-    def test_headroom_by_size_is_right_as_soon_as_the_start_moves_however_long_it_stood(self):
-        """The group stopped at 400 three days ago; then the log is full, and its start moves by 10 each minute."""
+    def test_headroom_by_size_is_right_after_the_first_move_following_a_long_pause(self):
+        """The group stopped at 400 three days ago. Then the log becomes full, and its start moves by 10 offsets per
+        minute."""
         stopped, waiting, began = (Commit(_NOW - 1000, 400, 400),), 3 * 24 * 60, _NOW
         scans = (LogScan(began, 0, 400, 400, is_unread=False, read_to=400),)
         for minute in range(1, waiting + 40):
@@ -313,11 +314,11 @@ class TestFigures(base.BaseTestCase):
 
 
 class TestLoss(base.BaseTestCase):
-    """How long until unread messages are deleted, if the group reads on at its speed."""
+    """The time until unread messages are deleted if the group keeps its speed."""
 
     def lag(self, offsets, *, least_headroom=0.25, retention=60, **facts):
-        """Messages came once a second for the last 40 minutes, of which retention keeps 60. ``offsets``: committed
-        20 s after each other, the last a second ago."""
+        """Return the verdict on a log with one message per second for the last 40 minutes and a retention of 60
+        minutes. ``offsets``: committed every 20 s, the last one a second ago."""
         end = 2400 + offsets[-1]
         commits = _commits(*[(offset, end - 100) for offset in offsets], every_ms=20_000)
         retention_ms = None if retention is None else retention * _MINUTE
@@ -325,7 +326,7 @@ class TestLoss(base.BaseTestCase):
         return partition_lag(state, _NOW, LagWindow(commits=4, seconds=60.0, least_headroom=least_headroom))
 
     def test_a_group_that_reads_slower_than_messages_came_is_overtaken(self):
-        # In 61 s it reads so many offsets; messages came at one a second.
+        # The numbers of offsets read in 61 s, while one message per second arrives.
         cases = {
             "it reads nothing, and is overtaken as soon as can be": ((0, 0, 0, 0), 1200.0),
             "half as fast, so it takes twice the time": ((0, 10, 20, 30.5), 2400.0),
@@ -356,7 +357,7 @@ class TestLoss(base.BaseTestCase):
             )
             return _judged(state)
 
-        # A move of 60 each minute, but for the last two minutes: 60 in three minutes, three of which are over.
+        # A move of 60 offsets per minute until two minutes ago: 60 offsets in three minutes.
         self.assertEqual((360.0, 360.0), _rooms(at(600, (780, 780, 780, 780))))
         self.assertEqual((360.0, 720.0), _rooms(at(600, (780 - 61 / 6, 775, 777, 780))))
         self.assertEqual((360.0, None), _rooms(at(600, (700, 720, 740, 780))))
@@ -373,7 +374,7 @@ class TestLoss(base.BaseTestCase):
             with self.subTest(name):
                 self.assertEqual(expected, self.lag(offsets, least_headroom=least).expires_soon)
 
-    def test_one_unread_message_of_a_topic_that_keeps_them_shortly_does_not_expire_soon(self):
+    def test_one_unread_message_of_a_topic_with_short_retention_does_not_expire_soon(self):
         state = _state(_commits((1, 2), (1, 3)), end=3, unread_since_ms=_NOW - 1000, retention_ms=10 * _MINUTE)
         self.assertFalse(_judged(state).expires_soon)
         self.assertTrue(_judged(replace(state, unread_since_ms=_NOW - 11 * _MINUTE)).expires_soon)
