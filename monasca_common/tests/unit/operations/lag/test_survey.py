@@ -562,7 +562,7 @@ class TestOfflinePartitions(base.BaseTestCase):
         with cluster, reader, mock.patch("sys.stdout", out), mock.patch("sys.stderr", errors):
             status = main.main(["lag", "list", "-f", "json"])
         self.assertEqual((1, "OFFLINE"), (status, json.loads(out.getvalue())[0]["status"]))
-        self.assertIn("these partitions have no leader: metrics/1", errors.getvalue())
+        self.assertIn("because they have no leader: metrics/1", errors.getvalue())
 
 
 class TestOpenTransactions(base.BaseTestCase):
