@@ -31,7 +31,7 @@ def system() -> Canvas:
     c.arrow((348, 194), (302, 194), dashed=True)
     c.label(325, 210, "acks", anchor="middle", small=True)
     rows = (
-        ("persister, sink", "messages to rows", "metrics, logs, events, transitions", "", "database", "rows, definitions"),
+        ("persister, sink", "messages to rows", "metrics, logs, events, transitions", "", "database", "rows, alarms"),
         ("aggregate", "on Spark", "metrics", "metrics of hours and days", "", ""),
         ("evaluate", "on Spark", "metrics", "alarm-state-transitions", "", ""),
         ("notification", "to receivers", "alarm-state-transitions", "", "receivers", "webhook, e-mail"),
