@@ -47,7 +47,7 @@ class _SchemaCommand(MonascaCommand):
 
 
 class SchemaList(_SchemaCommand, Lister):
-    """Show the subjects of the schema registry with the number of their versions and the id of the latest one.
+    """Show the subjects of the schema registry, each with its latest version and the id of its schema.
 
     The exit status is 3 if no subject has the name. For example:
     monasca-common schema list --subject "metrics*"
@@ -62,13 +62,12 @@ class SchemaList(_SchemaCommand, Lister):
         ask = self.client(self.read(parsed_args)).ask
         rows = []
         for subject in sorted(fnmatch.filter(ask(lambda client: client.get_subjects()), parsed_args.subject)):
-            versions = ask(methodcaller("get_versions", subject))
             latest = ask(methodcaller("get_latest_version", subject))
-            rows.append((subject, len(versions), latest.version, latest.schema_id))
+            rows.append((subject, latest.version, latest.schema_id))
         if not rows and parsed_args.subject != "*":
             self._status = NOTHING_FOUND
             self.report(f"--subject {parsed_args.subject}: there is no such subject")
-        return ("subject", "versions", "latest_version", "latest_id"), rows
+        return ("subject", "latest_version", "latest_id"), rows
 
 
 class SchemaShow(_SchemaCommand):

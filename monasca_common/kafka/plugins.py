@@ -35,6 +35,7 @@ PRODUCERS = "monasca_common.producers"
 CONSUMERS = "monasca_common.consumers"
 SERIALIZERS = "monasca_common.serializers"
 HOOKS = "monasca_common.hooks"
+_EXTRAS = ("avro", "protobuf", "json-schema")  # of the serializers with these names
 
 
 def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProducer:
@@ -108,7 +109,7 @@ def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any 
     ``conf``: the configuration, for plugins with options. ``type``: the type of the values, for a serializer such as
     ``msgspec``. Raises `ConfigurationError` for an unknown name, and if a type is missing or not supported.
     """
-    factory = entry_point(SERIALIZERS, name, option="serializer", extra=name)
+    factory = entry_point(SERIALIZERS, name, option="serializer", extra=name if name in _EXTRAS else "")
     parameters = inspect.signature(factory).parameters
     if type is not None and "type" not in parameters:
         raise ConfigurationError(f"serializer={name} has no type of values: omit type=, or use msgspec")

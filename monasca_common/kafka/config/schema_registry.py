@@ -114,8 +114,8 @@ def registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings:
         raise read.error("url", "is not set: write the URL of the schema registry")
     for url in settings.url.split(","):
         parts = urlsplit(url.strip())
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise read.error("url", "is not an http or https URL without user and password: correct it")
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in url or parts.query:
+            raise read.error("url", "is not an http or https URL without user, password and query: correct it")
         if (settings.username or settings.bearer_token) and not (
             parts.scheme == "https" or settings.allow_insecure_credentials
         ):

@@ -29,6 +29,7 @@ Names = Sequence[tuple[str, str]]  # (name, text) of the schemas that a schema r
 _ASK_AGAIN_SECONDS = 1.0  # for an unknown id
 _SHORT_WAIT_SECONDS = 0.1  # for an unknown id shortly after another one was rejected
 _MOST_REFERENCES = 100
+_MOST_UNKNOWN = 10_000  # ids whose first request is remembered
 _VERIFIED = 3  # cached schemas that a registry which has lost its schemas no longer has
 
 
@@ -127,9 +128,10 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         after another id was rejected it is less, so that corrupt messages do not add up to a long wait."""
         now = self.clock.monotonic()
         limit = self.settings.unknown_id_seconds
-        while len(self._unknown) >= self.settings.cached_schemas:
-            self._unknown.pop(next(iter(self._unknown)), None)
-        first = self._unknown.setdefault(key, now)
+        with self._asking:
+            if key not in self._unknown and len(self._unknown) >= _MOST_UNKNOWN:
+                del self._unknown[next(iter(self._unknown))]
+            first = self._unknown.setdefault(key, now)
         if now - self._rejected_at < limit and first >= self._rejected_at:
             limit = min(limit, _SHORT_WAIT_SECONDS)
         if now - first < limit:

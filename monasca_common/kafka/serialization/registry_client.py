@@ -95,7 +95,7 @@ def unregistered(text: str, schema_type: str) -> Schema:
 def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "url": settings.url,
-        "timeout": settings.timeout_seconds,
+        "timeout": settings.timeout_seconds / len((settings.url or "").split(",")),
         "max.retries": 0,  # the caller retries
         "ssl.ca.location": settings.tls_ca_file,
         "ssl.certificate.location": settings.tls_certificate_file,

@@ -131,6 +131,25 @@ class CommandsTest(base.BaseTestCase):
             self.assertIn("psycopg is not installed: install monasca-common[postgresql]", stderr.splitlines()[-1])
 
 
+class FormatsTest(base.BaseTestCase):
+    def test_a_format_whose_extra_is_missing_names_it(self):
+        program = """
+import sys
+for module in ("fastavro", "jsonschema", "google.protobuf", "httpx2", "authlib"):
+    sys.modules[module] = None
+from monasca_common import kafka
+for name in ("avro", "json-schema", "protobuf"):
+    try:
+        kafka.load_serializer(name)
+    except kafka.ConfigurationError as error:
+        print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual("", done.stderr)
+        for name, line in zip(("avro", "json-schema", "protobuf"), done.stdout.splitlines(), strict=True):
+            self.assertIn(f"is not installed: install monasca-common[{name}]", line)
+
+
 class RemedyTest(base.BaseTestCase):
     def not_found(self, name):
         return ModuleNotFoundError(f"No module named {name!r}", name=name)

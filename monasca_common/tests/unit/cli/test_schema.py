@@ -94,9 +94,7 @@ class ShowTest(SchemaCase):
     def test_subjects_are_listed(self):
         status, out, _ = self.run_command("list", "-f", "json")
         self.assertEqual(0, status)
-        self.assertIn(
-            {"subject": "readings-value", "versions": 2, "latest_version": 2, "latest_id": 3}, json.loads(out)
-        )
+        self.assertIn({"subject": "readings-value", "latest_version": 2, "latest_id": 3}, json.loads(out))
         self.assertEqual(1, len(json.loads(self.run_command("list", "--subject", "*-key", "-f", "json")[1])))
         self.assertEqual(3, self.run_command("list", "--subject", "x")[0])
 

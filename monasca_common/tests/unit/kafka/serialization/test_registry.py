@@ -70,6 +70,12 @@ class OutageTest(MemoryRegistryCase):
                     self.assertFalse(thread.is_alive())
             self.assert_recovers(serializer)
 
+    def test_the_next_url_is_tried_if_the_first_registry_hangs(self):
+        hanging = self.useFixture(MemoryRegistry())
+        hanging.fault = "hang"
+        serializer = self.avro(url=f"{hanging.url}, {self.memory.url}", timeout_seconds=5 * _SHORT)
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
     def test_a_registry_that_refuses_connections_is_unavailable(self):
         serializer = self.avro()
         self.memory.stop()
@@ -115,6 +121,9 @@ class OutageTest(MemoryRegistryCase):
 
 class UnknownIdTest(MemoryRegistryCase):
     UNKNOWN = b"\0\0\0\0\x63" + b"x"
+
+    def test_an_unknown_id_is_rejected_with_the_smallest_cache(self):
+        self.assertAlmostEqual(10, self.rejected(self.avro(cached_schemas=1), self.UNKNOWN)[0], delta=0.5)
 
     def test_an_unknown_id_is_asked_for_again_and_then_rejected_with_its_id(self):
         serializer = self.avro()
@@ -197,6 +206,7 @@ class SecretsTest(MemoryRegistryCase):
             ("url", {"url": None}),
             ("url", {"url": "https://ali:sesame@registry"}),
             ("url", {"url": "registry:8081"}),
+            ("url", {"url": "https://registry/?token=sesame"}),
             ("username", {"username": "ali", "allow_insecure_credentials": True}),
             ("tls_certificate_file", {"tls_certificate_file": "/etc/hosts"}),
             ("tls_ca_file", {"tls_ca_file": "/nowhere.pem"}),
@@ -253,7 +263,7 @@ class WriterTest(MemoryRegistryCase):
         )
         self.assertIn("schema_files", str(error))
 
-    def test_an_unknown_extra_is_named(self):
+    def test_protobuf_needs_a_generated_class(self):
         error = self.assertRaises(ConfigurationError, load_serializer, "protobuf", conf=self.conf(), type=int)
         self.assertIn("protoc", str(error))
 
