@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frozen settings: configuration is converted to them at the edge; the library itself reads only settings.
 
-Each option of ``[kafka]`` and of a consumer's group is declared here, once.
+Each option of ``[kafka]`` and of a consumer's group is declared here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _none() -> Mapping[str, str]:
 
 
 def start_ms(start: str, *, where: str = "ConsumerSettings") -> int | None:
-    """Return the time of the option ``start`` in milliseconds since 1970 (UTC without a zone); ``None`` for earliest
-    and latest. Raises `ConfigurationError`, which names ``where`` the option is."""
+    """Return the time in the option ``start`` in milliseconds since 1970 (UTC if it has no zone); ``None`` for earliest
+    and latest. Raises `ConfigurationError`, which names the place of the option, ``where``."""
     if start.lower() in ("earliest", "latest"):
         return None
     try:
@@ -61,7 +61,7 @@ class SecuritySettings:
         choices={
             "PLAIN": "the client sends the password",
             "SCRAM-SHA-256": "the client proves that it knows the password, without sending it",
-            "SCRAM-SHA-512": "the same with a longer hash",
+            "SCRAM-SHA-512": "like SCRAM-SHA-256, with a longer hash",
         },
         ignore_case=True,
         librdkafka=("sasl.mechanism", "sasl.mechanisms"),
@@ -116,7 +116,7 @@ class ConnectionSettings:
             librdkafka=("bootstrap.servers", "metadata.broker.list"),
             old_names=("uri", "url"),
             example="kafka1.example.org:9092,kafka2.example.org:9092",
-            help="The brokers to connect to first, as host:port, separated by commas; they report the others. There is "
+            help="The brokers to connect to first, as host:port, separated by commas; these report all others. There is "
             "no default.",
         )
     )
@@ -135,14 +135,14 @@ class ConnectionSettings:
 
     @property
     def has_cluster(self) -> bool:
-        """Whether the driver connects to brokers of Kafka, which can be administered."""
+        """Whether the driver connects to Kafka brokers, which can be administered."""
         return self.driver in ("kafka", "native", "confluent")
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer. ``verbatim``: headers are written as given, for copies: no id is created, moved
-    or compared with those in flight. ``tap``: creates the `DeliveryTap` of each producer."""
+    """Settings of a producer. ``verbatim``: headers are written as given, for copies: no id is created, moved or
+    compared with ids in flight. ``tap``: creates the `DeliveryTap` of each producer."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -162,15 +162,15 @@ class ProducerSettings:
         minimum=0,
         maximum=1000,
         librdkafka=("linger.ms", "queue.buffering.max.ms"),
-        help="How long a message may linger, so that others share its request. Too small: more requests and worse "
+        help="Time that a message may linger so that others share its request. Too small: more requests and worse "
         "compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
     )
     publish_timeout_seconds: float = option(
         10.0,
         minimum=0.01,
         maximum=3600.0,
-        help="How long a publish waits for its outcome. After that, the outcome of unacknowledged messages is unknown, "
-        "and delivery continues. Too small: outcomes are unknown that would be known a moment later. Too large: "
+        help="Time that a publish waits for its outcome. After that, the outcome of unacknowledged messages is unknown "
+        "and delivery continues. Too small: outcomes are unknown although they arrive shortly afterwards. Too large: "
         "callers wait long while Kafka does not answer.",
     )
     budget_messages: int = option(
@@ -178,7 +178,7 @@ class ProducerSettings:
         minimum=1,
         maximum=10_000_000,
         librdkafka=("queue.buffering.max.messages",),
-        help="How many messages may be in flight. Beyond that, sending waits and then fails. Too small: "
+        help="Maximum number of messages in flight. Beyond that, sending waits and then fails. Too small: "
         "senders wait for acknowledgements. Too large: more messages are unknown after a crash.",
     )
     budget_bytes: int = option(
@@ -186,7 +186,7 @@ class ProducerSettings:
         minimum=MIB,
         maximum=64 * 1024 * MIB,
         librdkafka=("queue.buffering.max.kbytes",),
-        help="How many bytes of messages may be in flight. Beyond that, sending waits and then fails. Too "
+        help="Maximum bytes of messages in flight. Beyond that, sending waits and then fails. Too "
         "small: senders wait for acknowledgements. Too large: the process runs out of memory while Kafka does not "
         "answer.",
     )
@@ -210,8 +210,8 @@ class ProducerSettings:
         minimum=1.0,
         maximum=900.0,
         librdkafka=("transaction.timeout.ms",),
-        help="The time after which brokers abort an uncommitted transaction. Too small: slow work is aborted. Too "
-        "large: readers wait behind the open transaction of a dead process.",
+        help="Time after which brokers abort an uncommitted transaction. Too small: slow work is aborted. Too "
+        "large: readers wait for the open transaction of a dead process to end.",
     )
     topics_without_message_id: frozenset[str] = option(
         frozenset(),
@@ -244,7 +244,7 @@ class ConsumerSettings:
     group_id: str = field(
         metadata=declared(
             librdkafka=("group.id",),
-            help="The consumer group that shares the topic's partitions and stores how far it has read.",
+            help="The consumer group that shares the topic's partitions and stores the committed offsets.",
         )
     )
     group_protocol: Literal["classic", "consumer"] = option(
@@ -264,15 +264,15 @@ class ConsumerSettings:
             "roundrobin": "everything stops; partitions are distributed in turn",
         },
         librdkafka=("partition.assignment.strategy",),
-        help="Which member gets which partition, with group_protocol classic. Unset: cooperative-sticky.",
+        help="The strategy that assigns partitions to members, with group_protocol classic. Unset: cooperative-sticky.",
     )
     session_timeout_seconds: float | None = option(
         None,
         minimum=0.5,
         maximum=3600.0,
         librdkafka=("session.timeout.ms",),
-        help="The time after which brokers remove a silent member, with group_protocol classic. Too small: a busy "
-        "member loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
+        help="Time after which brokers remove a silent member, with group_protocol classic. Too small: a busy "
+        "member loses its partitions. Too large: the partitions of a dead member remain unread for long. Unset: 45 s.",
     )
     group_instance_id: str | None = option(
         None,
@@ -291,22 +291,22 @@ class ConsumerSettings:
         maximum=1_000_000,
         unit="messages",
         old_names=("database_batch_size",),
-        help="How many messages a batch may have. Too small: a commit or a transaction for a few messages. Too "
+        help="Maximum number of messages in a batch. Too small: a commit or a transaction for a few messages. Too "
         "large: a batch takes much memory, and handling it can exceed max_poll_interval_seconds.",
     )
     max_wait_time_seconds: float = option(
         1.0,
         minimum=0.01,
         maximum=3600.0,
-        help="How long a batch may wait to fill up. Too small: small batches. Too large: messages are handled late.",
+        help="Time that a batch may wait to fill up. Too small: small batches. Too large: messages are handled late.",
     )
     max_poll_interval_seconds: float = option(
         300.0,
         minimum=1.0,
         maximum=_DAY_SECONDS,
         librdkafka=("max.poll.interval.ms",),
-        help="The time without a poll after which a member loses its partitions. Too small: slow work is done twice. "
-        "Too large: the partitions of a hung process wait long.",
+        help="Time without a poll after which a member loses its partitions. Too small: slow work is done twice. "
+        "Too large: the partitions of a hung process remain unread for long.",
     )
     stop_timeout_seconds: float = option(
         10.0,
@@ -319,7 +319,7 @@ class ConsumerSettings:
         60.0,
         minimum=0.0,
         maximum=_DAY_SECONDS,
-        help="How often to check whether a topic was deleted and recreated, which stops its readers. Too small: more "
+        help="Interval of the check for deleted and recreated topics, which stops their readers. Too small: more "
         "requests to the brokers. Too large: a reader notices late. 0: never, for a broker without topic ids, such as "
         "the one within librdkafka.",
     )
@@ -328,12 +328,12 @@ class ConsumerSettings:
         minimum=MIB,
         maximum=2048 * MIB - 1024,
         librdkafka=("queued.max.messages.kbytes",),
-        help="How many bytes may be fetched ahead of the handler. Too small: handlers wait for fetches. Too large: the "
+        help="Maximum bytes fetched ahead of the handler. Too small: handlers wait for fetches. Too large: the "
         "process runs out of memory.",
     )
     dead_letter_topic: str | None = option(
         None,
-        help="The topic for messages that can never be handled, on this consumer's own servers. "
+        help="The topic for messages that can never be handled, on this consumer's brokers. "
         'Unset: the topic\'s name followed by ".dlq".',
     )
     max_uncommitted_messages: int = 100_000
@@ -342,7 +342,7 @@ class ConsumerSettings:
         default_factory=_none,
         secret=True,
         help="Further librdkafka options of consumers, one name=value per line; repeat the line as needed. Write $$ "
-        "for each $. Options that would undo a guarantee are refused. A consumer's own are added to those of [kafka].",
+        "for each $. Options that would undo a guarantee are refused. They are added to those of [kafka].",
     )
 
     def __post_init__(self) -> None:

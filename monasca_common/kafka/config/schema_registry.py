@@ -36,7 +36,7 @@ class SchemaRegistrySettings:
         False, help="Send credentials to an http URL, where everyone on the network path can read them."
     )
     tls_ca_file: str | None = option(
-        None, help="PEM file of the certificate authorities to trust. Unset: those of the Python package certifi."
+        None, help="PEM file of the certificate authorities to trust. Unset: the set of the Python package certifi."
     )
     tls_certificate_file: str | None = option(
         None, help="PEM file of this client's certificate, if the registry asks for one."
@@ -46,15 +46,15 @@ class SchemaRegistrySettings:
         10.0,
         minimum=0.1,
         maximum=300.0,
-        help="How long to wait for an answer of the registry. Too small: a busy registry counts as unavailable. Too "
+        help="Time to wait for an answer of the registry. Too small: a busy registry counts as unavailable. Too "
         "large: partitions and callers wait long for a registry that hangs.",
     )
     unknown_id_seconds: float = option(
         10.0,
         minimum=0.1,
         maximum=3600.0,
-        help="How long to ask again for an unknown schema id, before its message becomes a dead letter. Too small: "
-        "messages are rejected whose schema reaches a replica of the registry later. Too large: a corrupt message "
+        help="Time to retry the request for an unknown schema id before its message becomes a dead letter. Too small: "
+        "messages are rejected if their schema reaches a replica of the registry later. Too large: a corrupt message "
         "delays its partition.",
     )
     cached_schemas: int = option(
@@ -62,8 +62,8 @@ class SchemaRegistrySettings:
         minimum=1,
         maximum=1_000_000,
         unit="schemas",
-        help="How many schemas are kept in memory. Too small: a topic with more schemas asks the registry for each "
-        "message, and waits while it is unavailable.",
+        help="Number of schemas kept in memory. Too small: a topic with more schemas asks the registry for each "
+        "message, and waits while the registry is unavailable.",
     )
     subject_name_strategy: str | None = option(
         None,
@@ -83,7 +83,7 @@ class SchemaRegistrySettings:
     reader_schema_files: Mapping[str, str] = option(
         default_factory=dict,
         help="The Avro schema to which values of a topic are converted when they are read: TOPIC=FILE; one per line. "
-        "Without a file, values have the schema that they were written with.",
+        "Without a file, values keep the schema with which they were written.",
     )
     auto_register: bool = option(
         False,

@@ -28,8 +28,8 @@ from monasca_common.kafka.transport.memory import MemoryBroker, VirtualClock, in
 class Drained:
     """The result of `MemoryKafka.drain`.
 
-    ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: how often
-    the handler raised `RetryLater` for the next messages of a partition, which are not committed.
+    ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: the number
+    of times that the handler raised `RetryLater` for the next messages of a partition, which are not committed.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -44,7 +44,7 @@ _STOP_SECONDS = 10.0
 
 
 class MemoryKafka(fixtures.Fixture):
-    """A new memory broker at ``bootstrap_servers`` during a test; all others are forgotten.
+    """A new memory broker at ``bootstrap_servers`` during a test; all other memory brokers are removed.
 
     ``broker`` creates topics, returns logs and groups, and fails on demand (`MemoryBroker.inject`).
     ``clock``: a `VirtualClock`, for a test that advances the time itself.

@@ -42,7 +42,7 @@ class MemoryRegistry(fixtures.Fixture):
         self.start()
 
     def start(self) -> None:
-        """Listen, at the former port after a stop."""
+        """Listen; after a stop, at the same port as before."""
         port = urlsplit(self.url).port or 0
         self._ended.clear()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))

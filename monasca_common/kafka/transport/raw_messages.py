@@ -20,8 +20,8 @@ def grouped(
 ) -> Fetched:
     """Group messages of ``message_type`` by partition, keeping the order within each, and separate the errors.
 
-    ``topics``: the topics of the consumer; if there is only one, messages are not asked for theirs. A pass in C over a
-    batch (``map`` of an unbound method) costs 0.03 us a message, a loop in Python 0.15.
+    ``topics``: the topics of the consumer; if there is only one, the topic of each message is not read. A pass in C
+    over a batch (``map`` of an unbound method) takes 0.03 us per message, a loop in Python 0.15 us.
     """
     events: list[PartitionEvent] = []
     if any(map(message_type.error, raws)):

@@ -25,7 +25,7 @@ def make_client(option: str, make: Callable[[], T]) -> T:
         return make()
     except KafkaException as error:
         reason = _QUOTED_VALUE.sub("value ", error.args[0].str().strip())
-    # Outside the handler, so that the client's text, which may quote a value, is not in the traceback.
+    # Raised outside the except block, so that the client's text, which can quote a value, is not in the traceback.
     raise ConfigurationError(
         f"librdkafka refuses {option} or the options for TLS and SASL: {reason}; correct that option"
     )

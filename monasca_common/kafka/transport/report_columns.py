@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapts clients that accept messages and report their outcomes one by one to the interface for many."""
+"""Adapts clients that accept and report single messages to the interface for many messages."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ReportColumns:
         self._counts: Counter[tuple[str, int]] = Counter()
 
     def report(self, sequence: int, error: Any, message: Any) -> None:
-        """Note the report of a message of confluent-kafka; ``sequence`` is first, so that a callback can be bound to
-        it. The offset is ``None`` for a message that the broker already had."""
+        """Collect confluent-kafka's report of a message; ``sequence`` is first, so that a callback can be bound to it.
+        The offset is ``None`` for a message that the broker already had."""
         if error is not None:
             self.give_back(sequence, error, message.value(), message.key())
             return
@@ -53,7 +53,7 @@ class ReportColumns:
             self._count(message.topic, message.timestamp_ms or 0, self.bucket_ms)
 
     def give_back(self, sequence: int, error: Any, value: bytes | None, key: bytes | None) -> None:
-        """Note an undelivered message."""
+        """Collect an undelivered message."""
         self._undelivered.append(UndeliveredMessage(sequence, self._translate(error), value, key))
 
     def send(
@@ -66,7 +66,7 @@ class ReportColumns:
             with reservation.lock:
                 if reservation.next == reservation.end or size > reservation.left or size > reservation.largest:
                     return None
-                sequence = reservation.next  # no call until the bytes are taken: no signal handler interrupts it
+                sequence = reservation.next  # no call until the bytes are taken: no signal interrupts
                 reservation.next = sequence + 1
                 reservation.left -= size
             headers: tuple[tuple[str, bytes], ...] = ()
@@ -80,7 +80,7 @@ class ReportColumns:
                 refusal = error
             if refusal is not None:
                 refused = UndeliveredMessage(sequence, client.fault(refusal), value, key, taken=False)
-                self._undelivered.append(refused)  # created before, because `take` may run concurrently
+                self._undelivered.append(refused)  # created first, because `take` can run concurrently
         except BaseException:
             if sequence >= 0:
                 cause = TransportError("the call that sent it was interrupted")

@@ -10,7 +10,7 @@ class Reservation:
     """Sequences and bytes for messages of plain bytes; the native client has an equivalent in C.
 
     The sequences from ``next`` to ``end`` and ``left`` bytes are unused. A message uses the bytes of its value and key
-    and ``overhead`` bytes more, at most ``largest`` in total. Ids begin with ``id_prefix``; ``None``: no ids.
+    plus ``overhead`` bytes, at most ``largest`` in total. Ids begin with ``id_prefix``; ``None``: no ids.
     """
 
     __slots__ = ("end", "id_prefix", "largest", "left", "lock", "next", "overhead")
@@ -27,6 +27,6 @@ class Reservation:
         self.lock = RLock()  # a signal handler may send
 
     def close(self) -> None:
-        """End the reservation: no message uses it any more."""
+        """End the reservation: no more messages use it."""
         with self.lock:
             self.end = self.next

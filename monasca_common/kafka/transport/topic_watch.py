@@ -22,8 +22,8 @@ _ANSWER_SECONDS = 10.0
 class TopicWatch:
     """Compares the topics' ids every ``interval`` seconds, on a separate thread.
 
-    The first recreated topic is in `failure` and ends the watch, unless ``on_recreated`` is set: then that is called on
-    the thread for each one, and the watch continues with the new id.
+    The first recreated topic is in `failure` and ends the watch, unless ``on_recreated`` is set: then the thread calls
+    it for each recreated topic, and the watch continues with the new id.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TopicWatch:
         threading.Thread(target=self._run, name="kafka-topic-watch", daemon=True).start()
 
     def add(self, topic: str) -> None:
-        """Watch one more topic, from its current id. One thread at a time."""
+        """Watch one more topic, from its current id. Only one thread at a time may call this."""
         if self._interval <= 0 or self._stopped or topic in self._topics:
             return
         self._topics.append(topic)
@@ -64,7 +64,7 @@ class TopicWatch:
         self._wake.set()
 
     def check(self) -> None:
-        """Compare once. A missing topic keeps its id, because it may be recreated as another."""
+        """Compare the ids once. A missing topic keeps its old id, because it can be recreated with a new one."""
         topics = list(self._topics)
         try:
             ids = self._client.topic_ids(topics, _ANSWER_SECONDS)

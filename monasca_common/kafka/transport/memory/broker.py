@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory broker: topics, groups, and the changes that tests make to them.
 
-One lock protects everything. Waits are on ``changed``, until a deadline on the broker's clock.
-A process has one broker for each value of ``bootstrap_servers`` (`broker_for`).
+One lock protects all state. Waits use ``changed``, until a deadline on the broker's clock. A process has one broker for
+each value of ``bootstrap_servers`` (`broker_for`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a produce request: the time of its arrival, the message as stored, or as sent if the broker did not
-    accept it, the content of the answer, and whether the connection broke first."""
+    """The answer to a produce request: its arrival time, the message (as stored, or as sent if the broker did not
+    accept it), the content of the answer, and whether the connection broke first."""
 
     at: float
     message: Message
@@ -65,7 +65,7 @@ class Changes(threading.Condition):
 
 
 class MemoryBroker:
-    """A broker. The first produce or subscription creates a topic, with ``default_partitions``."""
+    """A broker in memory. The first produce request or subscription creates a topic with ``default_partitions``."""
 
     def __init__(self, *, clock: Clock | None = None, default_partitions: int = 1) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -74,7 +74,7 @@ class MemoryBroker:
         self.lock = threading.RLock()
         self.changed = Changes(self.lock)
         self._faults = FaultPlan()
-        self.hanging = 0  # requests that hang now
+        self.hanging = 0  # requests that currently hang
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         if isinstance(self.clock, VirtualClock):
@@ -89,7 +89,7 @@ class MemoryBroker:
         *,
         max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES,
     ) -> None:
-        """Create a topic. Raises `ConfigurationError` if it exists, or Kafka would refuse it."""
+        """Create a topic. Raises `ConfigurationError` if the topic exists or Kafka would refuse it."""
         with self.changed:
             self._check_new(name)
             if partitions is not None and partitions < 1:
@@ -126,7 +126,8 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def skip_offsets(self, topic: str, partition: int, count: int = 1) -> None:
-        """Use offsets at the end without a message, as control records, aborted and compacted messages do."""
+        """Add offsets without a message at the end of the log, like control records and aborted or compacted
+        messages."""
         with self.changed:
             self._existing(topic).partitions[partition].skip(count)
             self.changed.notify_all()
@@ -151,7 +152,7 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def clear_faults(self) -> None:
-        """Serve all requests again. Earlier answers, and those that never arrive, remain so."""
+        """Serve all requests again. Earlier answers, and answers that never arrive, are unchanged."""
         with self.changed:
             self._faults.clear()
             self.changed.notify_all()
@@ -168,7 +169,8 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def expire_member(self, group: str, member_id: str) -> None:
-        """End a member's session: others get its partitions; its next poll reports it, and it may rejoin."""
+        """End a member's session: other members get its partitions; its next poll reports the end, and it can
+        rejoin."""
         self._remove_member(group, member_id, "UNKNOWN_MEMBER_ID")
 
     def kill_member(self, group: str, member_id: str) -> None:
@@ -207,7 +209,7 @@ class MemoryBroker:
         with self.lock:
             return dict(self.group(group).offsets)
 
-    # Requests of the transports, with the lock held
+    # Requests of the transports; the lock is held
 
     def topic(self, name: str) -> Topic:
         """Return the topic; create it if necessary. Raises `TransportError` for a name that Kafka does not accept."""
@@ -262,7 +264,7 @@ class MemoryBroker:
     def serve(self, kind: RequestKind, topic: str | None, timeout: float) -> Iterator[None]:
         """Execute a request in the body, with delays and faults before and after it.
 
-        Raises `TransportError` if that takes longer than ``timeout``, or because of a fault.
+        Raises `TransportError` after ``timeout``, or because of a fault.
         """
         deadline = self.clock.monotonic() + timeout
         while not self.reachable:
@@ -281,11 +283,11 @@ class MemoryBroker:
 
     @property
     def planned(self) -> bool:
-        """Whether faults are planned, which count requests."""
+        """Whether faults are planned, because these count requests."""
         return bool(self._faults)
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
-        """Return the error of a poll of a topic now, if a `Fail` is planned."""
+        """Return the error that a poll of a topic gets now, if a `Fail` is planned."""
         fault = self._meet("fetch", topic)
         return raw_error(fault.error, fatal=fault.fatal) if isinstance(fault, Fail) else None
 

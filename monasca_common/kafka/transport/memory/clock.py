@@ -38,7 +38,7 @@ class VirtualClock:
             self._listeners.append(listener)
 
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
-        """Acquire ``lock`` within ``timeout`` virtual seconds, however long that really takes."""
+        """Acquire ``lock`` within ``timeout`` virtual seconds, independent of real time."""
         deadline = None if timeout is None else self._now + timeout
         # An acquire cannot be interrupted, so virtual time is checked between short real waits.
         while not lock.acquire(timeout=_SLICE_SECONDS):

@@ -36,7 +36,7 @@ _FIELDS: Mapping[str, Callable[[Message], Any]] = {
     "headers": attrgetter("headers"),
 }
 
-# A real coordinator has been seen to hold a commit for this long before the client gives up.
+# A real coordinator delayed a commit for this long before the client's time-out.
 _COMMIT_SECONDS = 45.0
 _OUT_OF_RANGE = "fetch failed due to requested offset not available on the broker: Broker: Offset out of range"
 
@@ -131,7 +131,7 @@ class MemoryConsumer(ConsumerTransport):
             group.offsets.update({tp: offset for tp, offset in offsets.items() if tp not in unknown})
         refusal = translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
         if unknown and len(unknown) == len(offsets):
-            raise refusal  # as confluent-kafka does if nothing succeeded
+            raise refusal  # like confluent-kafka if no partition succeeded
         return {tp: refusal if tp in unknown else None for tp in offsets}
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
@@ -176,7 +176,7 @@ class MemoryConsumer(ConsumerTransport):
 
     @contextmanager
     def _use(self) -> Iterator[None]:
-        """Hold the broker's lock, for a consumer that still exists."""
+        """Hold the broker's lock. Raise an error if the consumer no longer exists."""
         with self._broker.changed:
             self._require_life()
             yield
@@ -188,7 +188,7 @@ class MemoryConsumer(ConsumerTransport):
             raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process has ended")
 
     def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, Fetched]:
-        """Return a step of a rebalance, which comes before any message, or messages, or nothing at the deadline."""
+        """Wait until the deadline for a step of a rebalance, which precedes any message, or for messages; return it."""
         while True:
             self._require_life()
             step = self._membership.next_step()
@@ -264,7 +264,7 @@ class MemoryConsumer(ConsumerTransport):
             return []
         records, cursor.next_offset = log.read(cursor.next_offset, limit)
         if not records and cursor.next_offset == log.high and cursor.reported_end != log.high:
-            # After the records, in a separate fetch, as a real client reports it.
+            # A real client reports the error after the records, in a separate fetch.
             cursor.reported_end = log.high
             return PartitionEvent(translate(raw_error("_PARTITION_EOF")), *partition, log.high)
         return records
@@ -276,7 +276,7 @@ class MemoryConsumer(ConsumerTransport):
         return log
 
     def _report_outage(self) -> bool:
-        """Report every outage to `on_error` once; return whether there was one to report."""
+        """Report every outage to `on_error` once; return whether an outage was reported."""
         news = not self._broker.reachable and not self._knows_outage
         self._knows_outage = not self._broker.reachable
         if news and self.on_error is not None:

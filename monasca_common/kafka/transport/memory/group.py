@@ -18,7 +18,7 @@ from monasca_common.kafka.message import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class MemoryMember:
-    """The membership of one consumer; a consumer that lost it joins again with another object."""
+    """The membership of one consumer; a consumer that lost its membership joins again with another object."""
 
     member_id: str
     client_id: str
@@ -32,11 +32,11 @@ class MemoryMember:
     ended: str | None = None  # the name of the error that ended the membership
 
     def touch(self, now: float) -> None:
-        """Note that a poll ended: the time until the next one starts."""
+        """Record the end of a poll, which starts the time limit for the next poll."""
         self.expires_at = now + self.max_poll_seconds
 
     def hold(self) -> None:
-        """Note that the consumer is in a poll, and cannot exceed a time limit."""
+        """Record that the consumer is in a poll, and cannot exceed the time limit."""
         self.expires_at = math.inf
 
 
@@ -85,7 +85,8 @@ class Group:
         self._targets = balance(self.members.values(), partition_counts)
 
     def next_step(self, member: MemoryMember) -> Step | None:
-        """Return the next step of ``member``; ``None``: there is none, or others must release partitions first."""
+        """Return the next step of ``member``; ``None`` if it has no step, or other members must release partitions
+        first."""
         target = self._targets.get(member.member_id, set())
         starts_over = member.eager and member.generation != self.generation
         surplus = member.owned if starts_over else member.owned - target
@@ -101,7 +102,8 @@ class Group:
         return Step("assign", tuple(sorted(ready)))
 
     def may_commit(self, member: MemoryMember | None) -> bool:
-        """Return whether it may commit: any live member, for any partition; others only if the group has no member."""
+        """Return whether a client may commit: any live member, for any partition; a non-member only if the group is
+        empty."""
         return self.is_live(member) if member is not None else not self.members
 
 

@@ -72,7 +72,7 @@ class _Rule:
 
 
 class FaultPlan:
-    """The faults to come, each of which counts the matching requests since it was added."""
+    """The planned faults, each of which counts the matching requests since it was added."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and their logs: append, read, search by time, delete by retention. Without locks."""
+"""Topics and their logs: append, read, search by time, and delete by retention. Has no locks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def batch_bytes(message: Message) -> int:
 
 
 def _field_bytes(value: bytes | None) -> int:
-    """Return the size of a field and its length, which is -1 for none."""
+    """Return the size of a field and its length prefix, which is -1 for a missing field."""
     return 1 if value is None else _varint_bytes(len(value)) + len(value)
 
 

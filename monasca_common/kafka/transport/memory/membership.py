@@ -42,7 +42,7 @@ class Membership:
         self._callbacks = callbacks
 
     def come_back(self) -> KafkaError | None:
-        """Begin a poll. Return the error to report first, if a membership has ended."""
+        """Begin a poll. Return the error to report first if a membership has ended."""
         self._broker.expire_overdue(self._settings.group_id)
         member = self.member
         if member is None or self._fenced:
@@ -53,13 +53,13 @@ class Membership:
             self._fenced = True
             return raw_error("FENCED_INSTANCE_ID", fatal=True)
         elif member.ended == "_MAX_POLL_EXCEEDED":
-            # Reported once, by this poll; the next one calls `on_lost`.
+            # Reported once, by this poll; the next poll calls `on_lost`.
             member.ended = "UNKNOWN_MEMBER_ID"
             return raw_error("_MAX_POLL_EXCEEDED")
         return None
 
     def go_away(self) -> None:
-        """End a poll, or begin a callback: from now on time counts."""
+        """End a poll, or begin a callback; this starts the poll interval's time limit."""
         if self.member is not None:
             self.member.touch(self._broker.clock.monotonic())
 
@@ -75,7 +75,7 @@ class Membership:
         return self._broker.group(self._settings.group_id).next_step(self.member)
 
     def wait(self, deadline: float) -> None:
-        """Wait for a change, at most until some member is overdue."""
+        """Wait for a change, at most until a member exceeds its poll interval."""
         group = self._broker.group(self._settings.group_id)
         self._broker.wait(min(deadline, group.next_expiry()))
         self._broker.expire_overdue(self._settings.group_id)
@@ -83,7 +83,7 @@ class Membership:
     def take(self, step: Step) -> None:
         """Call the callback of a step, without the lock.
 
-        Assigned partitions are owned before the callback, revoked ones until after it.
+        Assigned partitions are owned before the callback starts, revoked partitions until it returns.
         """
         member, callbacks = self.member, self._callbacks
         if member is None or callbacks is None:

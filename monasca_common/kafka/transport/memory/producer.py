@@ -28,7 +28,7 @@ OnError = Callable[[TransportError], None]
 
 
 class _Flight(NamedTuple):
-    """A message that the broker has, ordered by the arrival of its answer."""
+    """A message that the broker received; messages are ordered by the arrival of their answers."""
 
     at: float
     number: int
@@ -104,7 +104,7 @@ class MemoryProducer(ProducerTransport):
                 self._broker.wait(min(deadline, self._next_landing()))
                 self._send()
                 self._land()
-        while self._ready:  # without the lock; if one raises, the others remain for the next poll
+        while self._ready:  # without the lock; if a callback raises, the remaining ones run in the next poll
             self._ready.popleft()()
         return self._reports.take()
 
@@ -186,7 +186,7 @@ class MemoryProducer(ProducerTransport):
         return next(self._turns) % count if message.key is None else partition_for(message.key, count)
 
     def _land(self) -> None:
-        """Create reports of the answers that have arrived by now."""
+        """Create reports for the answers that have arrived by now."""
         now = self.clock.monotonic()
         while self._flights and self._flights[0].at <= now:
             flight = heapq.heappop(self._flights)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients in C: faster, for the same librdkafka. The installation of the package needs a C compiler for them."""
+"""The clients in C, which use the same librdkafka faster. Installing them from source needs a C compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monasca_common.kafka.settings import ProducerSettings
 
 @functools.cache
 def reason() -> str | None:
-    """Return why this installation cannot use the native client; ``None``: it can."""
+    """Return the reason why this installation cannot use the native client, or ``None``."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it is not built for free-threaded Python"
     try:
@@ -25,7 +25,7 @@ def reason() -> str | None:
 
 
 def native_can(settings: ProducerSettings) -> str | None:
-    """Return why the native client cannot serve these settings; ``None``: it can."""
+    """Return the reason why the native client does not support these settings, or ``None``."""
     unavailable = reason()
     if unavailable is not None:
         return unavailable

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The module, and the common part of its clients.
  *
- * 1. Errors and logs: librdkafka calls us back without the GIL, and we keep them until the next call returns them.
+ * 1. Errors and logs: librdkafka calls back without the GIL; the next call returns what the callbacks stored.
  * 2. Arguments and results.
  * 3. Waiting: in slices, between which signals are handled.
  * 4. The life of a client: the last call that uses it destroys it, but never in a forked child.
@@ -14,16 +14,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLICE_MS 100      /* how long a signal may wait for its handler */
-#define MOST_NOTICES 1000 /* until the next call that takes them; further log lines are dropped */
+#define SLICE_MS 100      /* the longest delay of a signal's handler */
+#define MOST_NOTICES 1000 /* kept until the next call takes them; further log lines are dropped */
 
 struct rd_kafka_functions rd;
 
-static PyObject *Error; /* (code, text, fatal): librdkafka refuses something */
+static PyObject *Error; /* (code, text, fatal): an error that librdkafka returns */
 
 /* ---- 1. Errors and logs ---- */
 
-/* Aborts the process without memory, as librdkafka does. */
+/* Aborts the process if memory is exhausted, like librdkafka. */
 void *required(void *memory) {
     if (!memory)
         abort();
@@ -171,7 +171,7 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A thread that closes or polls a consumer may use it in callbacks. */
+/* In callbacks, the thread that closes or polls a consumer may use it. */
 static int is_closed(const client_t *self) {
     unsigned long thread = PyThread_get_thread_ident();
     return self->closed || (self->closing && self->closing != thread && self->serving != thread);
@@ -232,7 +232,7 @@ int is_open(const client_t *self) {
 
 void destroy_client(client_t *self) {
     rd_kafka_t *rk = self->rk;
-    if (!rk || self->pid != getpid()) /* its threads are in the parent: destroying it would wait for them */
+    if (!rk || self->pid != getpid()) /* its threads exist only in the parent, and destroying it would wait for them */
         return;
     self->release(self);
     self->rk = NULL;
@@ -248,7 +248,7 @@ void end_use(client_t *self) {
         destroy_client(self);
 }
 
-/* Destroys the client, unless a call uses it: then that call destroys it at its end. */
+/* Destroys the client; if a call uses it, that call destroys it at its end. */
 PyObject *close_client(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     if (!self->closed) {
@@ -322,7 +322,7 @@ static int load_librdkafka(void) {
     PyObject *client = PyImport_ImportModule("confluent_kafka.cimpl");
     PyObject *path = client ? PyObject_GetAttrString(client, "__file__") : NULL;
     const char *name = path ? PyUnicode_AsUTF8AndSize(path, NULL) : NULL;
-    void *library = name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL; /* it remains loaded */
+    void *library = name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL; /* the library remains loaded */
     if (name && !library)
         PyErr_Format(PyExc_ImportError, "%s is not loaded", name);
     for (size_t i = 0; library && i < SYMBOL_COUNT; i++) {

@@ -29,13 +29,13 @@ typedef struct {
 
 enum { LOG_LINE, ERROR, FATAL_ERROR, UNDELIVERED };
 
-/* A report of librdkafka, until the next call returns it. */
+/* A report of librdkafka, kept until the next call returns it. */
 typedef struct {
-    int kind, code;   /* of a log line, its syslog level */
-    int64_t sequence; /* with value and key, of an undelivered message */
+    int kind, code;   /* for a log line, its syslog level */
+    int64_t sequence; /* for an undelivered message, with value and key */
     const char *text;
     bytes_t value, key;
-    char bytes[]; /* to which they point */
+    char bytes[]; /* the memory that `text`, `value` and `key` point to */
 } notice_t;
 
 typedef struct client {
@@ -48,7 +48,7 @@ typedef struct client {
     unsigned long serving; /* the thread in `serve`, or 0 */
     unsigned long closing; /* the thread that closes a consumer, or 0 */
 
-    pthread_mutex_t notices_lock; /* any thread of librdkafka logs */
+    pthread_mutex_t notices_lock; /* locked, because any thread of librdkafka can log */
     array_t notices;              /* errors, and lines of the log */
     int has_errors;
 } client_t;
@@ -65,14 +65,14 @@ PyObject *list_notices(const array_t *notices);
 void free_notices(array_t *notices);
 PyObject *take_notices(client_t *self);
 
-PyObject *decoded(const char *text); /* librdkafka may cut the text within a character */
+PyObject *decoded(const char *text); /* librdkafka can cut the text within a character */
 PyObject *bytes_or_none(bytes_t bytes);
 
 /* Builds the item at `index` of the array at `from`. */
 typedef PyObject *build_item_t(const void *from, size_t index);
 PyObject *build_list(build_item_t *build_item, const void *from, size_t count);
 
-/* These return 0 or NULL with an exception. */
+/* These functions return 0 or NULL with an exception. */
 const char *as_text(const char *what, PyObject *object);
 int has_type(const char *what, PyObject *object, int matches, const char *wanted);
 int is_open(const client_t *self);

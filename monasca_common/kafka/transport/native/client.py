@@ -27,7 +27,7 @@ _LONGEST_WAIT_SECONDS = 1_000_000.0
 
 
 def open_client(option: str, options: Mapping[str, object], open_with: Callable[[dict[str, str]], T]) -> T:
-    """Open a client with these options. Raises `ConfigurationError`, as `make_client`."""
+    """Open a client with these options. Raises `ConfigurationError`, like `make_client`."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
     def opened() -> T:
@@ -40,12 +40,12 @@ def open_client(option: str, options: Mapping[str, object], open_with: Callable[
 
 
 def milliseconds(seconds: float) -> int:
-    """Return at least one for any wait, so that a caller that waits again does not spin."""
+    """Convert seconds to milliseconds, at least 1 for any wait, so that a caller that waits again does not spin."""
     return math.ceil(min(seconds, _LONGEST_WAIT_SECONDS) * 1000)
 
 
 class ClientEvents:
-    """Passes on reports of a client: lines of its log, and client-wide errors."""
+    """Forwards the log lines and client-wide errors of a client."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, client_id: str) -> None:
         self._log = ClientLog(logger, clock)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A consuming client that returns the messages of a poll as columns, partition by partition.
  *
- * 1. Columns: each is built on first use, from messages that are kept until then.
+ * 1. Columns: each column is built on first use, from messages that are kept until then.
  * 2. Polling: waits for the first message, and takes all other available ones.
- * 3. Rebalances: librdkafka calls us back within `poll` and `close`, and we call Python.
+ * 3. Rebalances: librdkafka's callback runs within `poll` and `close`, and calls Python.
  * 4. Partitions with offsets, and the calls that take and return them.
  * 5. The type. */
 
@@ -15,8 +15,8 @@
 /* Messages keep the memory of their fetch responses. Beyond these limits they are copied, the oldest first. */
 #define MOST_KEPT_ROWS 64
 #define MOST_KEPT_BYTES (16 << 20)
-#define MOST_POLLED 100000   /* messages of a poll, whatever its argument */
-#define LONGEST_CALL_MS 5000 /* a close waits this long; a commit may never end */
+#define MOST_POLLED 100000   /* maximum messages of a poll, independent of its argument */
+#define LONGEST_CALL_MS 5000 /* a close waits this long, because a commit may never end */
 
 enum { COLUMNS = 5 };
 
@@ -43,7 +43,7 @@ struct consumer {
     PyObject *raised[3];           /* the exception of `on_rebalance`, for PyErr_Restore */
     rd_kafka_message_t **messages; /* of this poll; room for MOST_POLLED */
     size_t count, wanted;
-    rows_t *oldest, *newest; /* those that keep messages */
+    rows_t *oldest, *newest; /* rows that keep messages */
     size_t kept_rows, kept_bytes;
 };
 
@@ -192,7 +192,7 @@ static PyObject *event_tuple(const void *from, size_t index) {
 /* Adds the message to the rows of its partition. Returns 0 with an exception, and does not own the message then. */
 static int add_message(consumer_t *self, PyObject *parts, rd_kafka_message_t *message) {
     rows_t *rows = NULL;
-    for (Py_ssize_t i = PyList_Size(parts); i > 0 && !rows; i--) { /* most often the last */
+    for (Py_ssize_t i = PyList_Size(parts); i > 0 && !rows; i--) { /* usually the last row */
         rows_t *other = (rows_t *)PyList_GetItem(parts, i - 1);
         if (other->handle == message->rkt && other->partition == message->partition)
             rows = other;
@@ -268,7 +268,7 @@ static PyObject *consumer_poll(PyObject *object, PyObject *arguments) {
         return NULL;
     if (wanted <= 0)
         return PyErr_Format(PyExc_ValueError, "poll at least 1 message, not %zd", wanted);
-    if (!self->client.serving) /* else `serve` refuses */
+    if (!self->client.serving) /* otherwise `serve` refuses the call */
         self->wanted = wanted < MOST_POLLED ? wanted : MOST_POLLED;
     return serve(&self->client, poll_slice, timeout_ms, take_fetched);
 }
@@ -353,7 +353,7 @@ static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, 
     PyObject *answer = NULL;
     question_t asked = {0};
     int given = PyArg_ParseTuple(arguments, "O&|i", as_partitions, &asked.partitions, &asked.timeout_ms);
-    begin_use(self); /* until the partitions are destroyed, because they may refer to the client */
+    begin_use(self); /* until the partitions are destroyed, because they can refer to the client */
     if (given && call(self, run, &asked)) {
         answer = asked.bytes.start ? bytes_or_none(asked.bytes)
                                    : build_list(partition_tuple, asked.partitions->elems, asked.partitions->cnt);
@@ -379,7 +379,7 @@ static int get_assignment(rd_kafka_t *rk, question_t *asked) {
     return rd.assignment(rk, &asked->partitions);
 }
 
-/* The lowest and the next offset of a partition that is given twice; with time-out 0 from the last fetch. */
+/* The lowest and the next offset of a partition that is given twice; with time-out 0, the values of the last fetch. */
 static int get_watermarks(rd_kafka_t *rk, question_t *asked) {
     rd_kafka_topic_partition_t *low = asked->partitions->elems, *high = low + 1;
     if (asked->partitions->cnt != 2)
@@ -455,7 +455,7 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
     if (!self)
         return NULL;
     self->on_rebalance = Py_NewRef(rebalance);
-    self->messages = required(malloc(MOST_POLLED * sizeof *self->messages)); /* pages that are not used cost nothing */
+    self->messages = required(malloc(MOST_POLLED * sizeof *self->messages)); /* unused pages use no memory */
     rd.poll_set_consumer(self->client.rk);
     self->queue = rd.queue_get_consumer(self->client.rk);
     if (self->queue)
@@ -506,7 +506,7 @@ static PyMethodDef consumer_methods[] = {
     {"poll", consumer_poll, METH_VARARGS, "poll(most, timeout_ms) -> (parts, events, notices), or None"},
     CALLS(CALL_METHOD)
     {"close", consumer_close, METH_NOARGS, "Leave the group and destroy the client."},
-    {"abandon", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it destroy it."},
+    {"abandon", close_client, METH_NOARGS, "Destroy the client; if calls use it, they destroy it when they end."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -100,7 +100,7 @@ class NativeConsumer(LibrdkafkaConsumer):
         try:
             with self._calling():
                 self._client.poll(FINISH_MESSAGES, milliseconds(timeout))
-        except RuntimeError:  # a signal handler closes during a poll, which must end first
+        except RuntimeError:  # a signal handler closes the consumer during a poll, which must end first
             time.sleep(timeout)
 
     def _release(self) -> None:
@@ -110,7 +110,7 @@ class NativeConsumer(LibrdkafkaConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Translate the errors of a call of the client."""
+        """Translate the errors of a client call."""
         try:
             yield
         except _librdkafka.Error as error:

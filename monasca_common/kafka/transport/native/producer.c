@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A producing client that identifies messages by sequence numbers and returns their outcomes in columns.
  *
- * 1. Delivery reports: librdkafka calls us back in the one thread that serves it; we collect them in arrays.
+ * 1. Delivery reports: librdkafka's callback runs in the one thread that serves it, and collects them in arrays.
  * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
  * 3. Producing: with the GIL for few messages, without it for many.
  * 4. Reservations of sequences and bytes for `send`.
@@ -21,23 +21,23 @@
 #define ID_DIGITS 12
 #define MOST_ID_BYTES 80
 #define ANY_PARTITION -1
-/* Below this size, a call takes less time than it may take to get the GIL again. */
+/* Below this size, a call takes less time than reacquiring the GIL can take. */
 #define GIL_RELEASED_FROM_MESSAGES 64
 #define GIL_RELEASED_FROM_BYTES 65536
-/* Messages that the sending thread allocates and another one frees make both wait for malloc's lock. */
+/* Messages that one thread allocates and another frees make both threads wait for malloc's lock. */
 #define SENDS_BETWEEN_POLLS 100
 
 /* Python reads the array of them: see `Outcomes` in _librdkafka.pyi. */
 typedef struct {
     int64_t sequence, offset;
-    int64_t size; /* of value and key; `take_outcomes` makes it cumulative */
+    int64_t size; /* bytes of value and key; `take_outcomes` makes them cumulative */
     int64_t partition;
 } delivered_t;
 
 /* Python adds those of the same topic and bucket. */
 typedef struct {
     char *topic;
-    int64_t bucket_ms; /* its start */
+    int64_t bucket_ms; /* start of the bucket */
     int64_t messages;
 } count_t;
 
@@ -51,7 +51,7 @@ typedef struct {
 
 typedef struct {
     client_t client;
-    rd_kafka_topic_t *topic; /* the one that `send` used last, or NULL */
+    rd_kafka_topic_t *topic; /* the topic that `send` used last, or NULL */
     int64_t queued;          /* queued, and not returned as an outcome */
     _Atomic int64_t bucket_ms;
     array_t delivered, undelivered, counts; /* written by callbacks; the second one has notices */
@@ -92,7 +92,7 @@ static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message
 static void clear_outcomes(producer_t *self) {
     for (size_t i = 0; i < self->counts.count; i++)
         free(((count_t *)self->counts.items)[i].topic);
-    self->delivered.count = self->counts.count = 0; /* they keep their memory for the next reports */
+    self->delivered.count = self->counts.count = 0; /* the arrays keep their memory for the next reports */
     free_notices(&self->undelivered);
 }
 
@@ -134,7 +134,7 @@ static PyObject *count_tuple(const void *from, size_t index) {
     return Py_BuildValue("(sLL)", count->topic, (long long)count->bucket_ms, (long long)count->messages);
 }
 
-/* Returns the collected outcomes, or None; clears them only if that succeeds. */
+/* Returns the collected outcomes, or None; clears the arrays only on success. */
 static PyObject *take_outcomes(client_t *client) {
     producer_t *self = (producer_t *)client;
     size_t count = self->delivered.count + self->undelivered.count;
@@ -185,7 +185,7 @@ static int as_prefix(PyObject *object, void *to) {
     return 0;
 }
 
-/* No pairs are NULL; the caller owns the headers. */
+/* The result is NULL if there are no pairs; the caller owns the headers. */
 static int as_headers(PyObject *object, void *to) {
     rd_kafka_headers_t **headers = to;
     PyObject *pairs = PySequence_Tuple(object);
@@ -249,10 +249,10 @@ typedef struct {
     long long first; /* sequence */
     int partition;
     long long timestamp_ms;
-    rd_kafka_headers_t *headers; /* of the only message */
+    rd_kafka_headers_t *headers; /* of a single message */
     bytes_t id;                  /* of the last message; NULL without a prefix */
     char digits[MOST_ID_BYTES];
-    int error; /* why no more were accepted */
+    int error; /* the reason why no more messages were accepted */
 } bulk_t;
 
 static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
@@ -312,7 +312,7 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OO!O&LO&:produce", &topic, &PyList_Type, &list, as_optional_bytes, &bulk.key,
                           &bulk.first, as_prefix, &bulk.prefix))
         return NULL;
-    PyObject *held = PyList_AsTuple(list); /* another thread may change the list */
+    PyObject *held = PyList_AsTuple(list); /* another thread can change the list */
     if (!held)
         return NULL;
     bulk.count = PyTuple_Size(held);
@@ -395,7 +395,7 @@ static PyObject *reservation_close(PyObject *object, PyObject *unused) {
 }
 
 static PyMethodDef reservation_methods[] = {
-    {"close", reservation_close, METH_NOARGS, "End the reservation: no message uses it any more."},
+    {"close", reservation_close, METH_NOARGS, "End the reservation: no more messages use it."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -425,7 +425,7 @@ static int has_outcomes(const producer_t *self) {
 
 static int poll_slice(client_t *client, int timeout_ms) {
     producer_t *self = (producer_t *)client;
-    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* an interrupted call may have left some */
+    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* an interrupted call may have left outcomes */
     return has_outcomes(self);
 }
 
@@ -489,17 +489,17 @@ static void producer_dealloc(PyObject *object) {
 
 static PyMethodDef producer_methods[] = {
     {"send", (PyCFunction)(void (*)(void))producer_send, METH_FASTCALL,
-     "send(topic, value, key, reservation) -> the id; None: not taken"},
+     "send(topic, value, key, reservation) -> the id; None: not accepted"},
     {"produce", producer_produce, METH_VARARGS,
-     "produce(topic, values, key, first, id_prefix) -> how many were queued"},
+     "produce(topic, values, key, first, id_prefix) -> the number of queued messages"},
     {"produce_record", producer_produce_record, METH_VARARGS,
      "produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)"},
     {"poll", producer_poll, METH_O, "poll(timeout_ms) -> outcomes; waits for the first"},
     {"flush", producer_flush, METH_O, "flush(timeout_ms) -> outcomes; waits until nothing is queued"},
     {"queued", producer_queued, METH_NOARGS, "Return the number of messages without an outcome from poll or flush."},
-    {"count", producer_count, METH_O, "count(bucket_ms): count what is delivered from now on."},
-    {"purge", producer_purge, METH_NOARGS, "Give up all messages, without waiting."},
-    {"close", close_client, METH_NOARGS, "Destroy the client, or have the calls that use it destroy it."},
+    {"count", producer_count, METH_O, "count(bucket_ms): count messages that are delivered from now on."},
+    {"purge", producer_purge, METH_NOARGS, "Purge all messages, without waiting."},
+    {"close", close_client, METH_NOARGS, "Destroy the client; if calls use it, they destroy it when they end."},
     {NULL, NULL, 0, NULL},
 };
 

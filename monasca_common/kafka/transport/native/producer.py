@@ -37,7 +37,7 @@ class NativeProducer(LibrdkafkaProducer):
     def __init__(
         self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:
-        """Raises `ConfigurationError` for settings that the native client cannot serve (`native_can`)."""
+        """Open the client. Raises `ConfigurationError` for settings that it does not support (`native_can`)."""
         unable = native_can(settings)
         if unable is not None:
             raise ConfigurationError(f"driver=native cannot be used: {unable}; use driver=confluent")

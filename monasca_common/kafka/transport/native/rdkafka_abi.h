@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of librdkafka's binary interface that this extension uses; unchanged since librdkafka 1.6.
+/* The part of librdkafka's binary interface that this extension uses, unchanged since librdkafka 1.6.
  *
- * The library is the one that confluent-kafka has loaded: the build needs no header, and its functions are resolved at
+ * It uses the library that confluent-kafka has loaded: the build needs no header, and functions are resolved at
  * run time, in the table `rd`. */
 
 #ifndef MONASCA_RDKAFKA_ABI_H
@@ -78,7 +78,7 @@ typedef struct {
 } rd_kafka_partitions_t; /* `rd_kafka_topic_partition_list_t` in librdkafka */
 
 typedef void rd_kafka_dr_msg_cb_t(rd_kafka_t *, const rd_kafka_message_t *, void *opaque);
-typedef void rd_kafka_rebalance_cb_t(rd_kafka_t *, int err, rd_kafka_partitions_t *, void *opaque); /* and of commits */
+typedef void rd_kafka_rebalance_cb_t(rd_kafka_t *, int err, rd_kafka_partitions_t *, void *opaque); /* and commits */
 typedef void rd_kafka_error_cb_t(rd_kafka_t *, int err, const char *reason, void *opaque);
 typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facility, const char *text);
 
