@@ -116,7 +116,7 @@ class ConnectionSettings:
             librdkafka=("bootstrap.servers", "metadata.broker.list"),
             old_names=("uri", "url"),
             example="kafka1.example.org:9092,kafka2.example.org:9092",
-            help="The brokers to connect to first, as host:port, separated by commas; these report all others. There is "
+            help="The brokers to connect to first, as host:port, separated by commas; they report all others. There is "
             "no default.",
         )
     )
@@ -342,7 +342,8 @@ class ConsumerSettings:
         default_factory=_none,
         secret=True,
         help="Further librdkafka options of consumers, one name=value per line; repeat the line as needed. Write $$ "
-        "for each $. Options that would undo a guarantee are refused. They are added to those of [kafka].",
+        "for each $. Options that would undo a guarantee are refused. The options of a consumer are added to those "
+        "of [kafka].",
     )
 
     def __post_init__(self) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of producers and consumers: written once, run over every transport.
+"""The contract of producers and consumers: written once and run over every transport.
 
 A transport's own test module binds it::
 
     class MyProducerTest(ProducerContract, MyCase): ...
 
-where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.cluster``, a `Cluster`. What a cluster
-cannot do it leaves out of its ``capabilities``: the tests that need it still run, and must fail.
+where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.cluster``, a `Cluster`. A cluster omits
+unsupported features from its ``capabilities``: tests that need them still run, and must fail.
 """
 
 from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, Cluster, KillableMember, needs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the contract requires of every cluster under test."""
+"""The interface that the contract requires of every cluster under test."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-# A request for offsets waits behind the fetch in flight: half a second for each, by default.
+# A request for offsets waits for the fetch in flight, by default half a second each.
 _QUICK = {"fetch.wait.max.ms": "20"}
 
-PARTITIONS = 4  # of every topic of the contract
+PARTITIONS = 4  # number of partitions of every topic of the contract
 
 TestMethod = TypeVar("TestMethod", bound=Callable[[Any], None])
 
 
 class Capability(enum.Enum):
-    """A capability that a cluster may lack; the value says what it means."""
+    """A capability that a cluster may lack; the value describes it."""
 
     TOPIC_LIMITS = "reports a topic's max.message.bytes and enforces it"
     TIME_INDEX = "finds offsets by time"
@@ -44,14 +44,14 @@ class KillableMember(Protocol):
     """A member of a group that owns partitions, in its own process or the equivalent."""
 
     def kill(self) -> None:
-        """End it abruptly, without leaving the group."""
+        """End the member abruptly, without leaving the group."""
         ...
 
 
 class Cluster(ABC):
-    """One transport, and what tests do without it. It closes at the end of a test what it opened.
+    """One transport, and test operations outside it. Closes at the end of a test everything that it opened.
 
-    ``patience_seconds``: how long a test waits for what must come. ``max_poll_interval_seconds``: the shortest that
+    ``patience_seconds``: how long a test waits for an expected result. ``max_poll_interval_seconds``: the shortest that
     the cluster allows. ``consumer_changes``: fields of `ConsumerSettings` for all consumers of this run.
     """
 
@@ -74,7 +74,7 @@ class Cluster(ABC):
         return f"{kind}-{uuid.uuid4().hex[:12]}"
 
     def producer(self, **changes: Any) -> KafkaProducer:
-        """A producer; ``changes`` are fields of `ProducerSettings`."""
+        """Open a producer; ``changes`` are fields of `ProducerSettings`."""
         settings = ProducerSettings(**{"connection": self.connection, "linger_ms": 5, **changes})
         producer = self.open_producer(settings)
         self._defer(producer.close, 1.0)
@@ -89,7 +89,7 @@ class Cluster(ABC):
         partitions: Iterable[TopicPartition] | None = None,
         **changes: Any,
     ) -> KafkaConsumer:
-        """A consumer; ``changes`` are fields of `ConsumerSettings`."""
+        """Open a consumer; ``changes`` are fields of `ConsumerSettings`."""
         fields: dict[str, Any] = {"connection": self.connection, "topics": (topic,), "group_id": group}
         settings = ConsumerSettings(**{**fields, "options": _QUICK, **self.consumer_changes, **changes})
         consumer = self.open_consumer(settings, listener, partitions)
@@ -97,7 +97,7 @@ class Cluster(ABC):
         return consumer
 
     def reader(self, topic: str, **changes: Any) -> KafkaConsumer:
-        """A consumer of all partitions of a topic, without a group."""
+        """Open a consumer of all partitions of a topic, without a group."""
         partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         return self.consumer(topic, self.name("reader"), partitions=partitions, **changes)
 
@@ -118,13 +118,13 @@ class Cluster(ABC):
 
     @abstractmethod
     def new_member(self, topic: str, group: str) -> KillableMember:
-        """A member of the group that owns partitions, and that this process need not poll."""
+        """Start a group member that owns partitions and that this process does not have to poll."""
 
     @abstractmethod
     def outlive_poll_interval(self, consumer: KafkaConsumer) -> None:
-        """Make the group remove the consumer, because it did not poll."""
+        """Wait until the group removes the consumer because it did not poll."""
 
-    # What a cluster may lack.
+    # Optional capabilities of a cluster.
 
     def recreate_topic(self, topic: str) -> None:
         raise _lacking(self, Capability.TOPIC_IDS)
@@ -140,7 +140,7 @@ class Cluster(ABC):
         raise _lacking(self, Capability.LOST_ANSWERS)
 
     def outage(self) -> AbstractContextManager[None]:
-        """A block in which the cluster can be reached, but does not answer."""
+        """Return a context in which the cluster is reachable but does not answer."""
         raise _lacking(self, Capability.OUTAGES)
 
 
@@ -149,9 +149,8 @@ def _lacking(cluster: Cluster, capability: Capability) -> NotImplementedError:
 
 
 def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[[TestMethod], TestMethod]:
-    """Decorate a test that only some clusters can pass: on the others it runs too, and must fail.
-
-    ``patience_seconds``: how long it waits there at most, enough to fail because of the lacking capability.
+    """Decorate a test that only some clusters can pass: on other clusters it also runs, and must fail.
+    ``patience_seconds``: the longest wait there, enough to fail because of the missing capability.
     """
 
     def decorate(test: TestMethod) -> TestMethod:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `KafkaConsumer`, alone in its group: batches, commits, where a group starts, being closed."""
+"""The contract of `KafkaConsumer` as the only member of its group: batches, commits, start offsets, and close."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConsumerContract(Scenario):
         )
         self.assertEqual(3, parts[-1].next_offset)
 
-    def test_a_poll_returns_no_more_than_it_is_asked_for(self) -> None:
+    def test_a_poll_returns_at_most_max_messages(self) -> None:
         self.fill(self.topic, 5)
         consumer = self.cluster.consumer(self.topic, self.group)
         sizes: list[int] = []
@@ -40,7 +40,7 @@ class ConsumerContract(Scenario):
             sizes.append(len(consumer.poll(max_messages=3, timeout=0.05)))
         self.assertLessEqual(max(sizes), 3)
 
-    def test_the_end_of_a_log_is_known_once_all_of_it_was_handed_out_and_no_poll_returns_for_it(self) -> None:
+    def test_the_end_of_a_log_is_known_once_all_messages_were_polled_and_ends_no_poll(self) -> None:
         self.fill(self.topic, 3)
         consumer = self.cluster.consumer(self.topic, self.group)
         self.await_batches(consumer, 12)
@@ -54,7 +54,7 @@ class ConsumerContract(Scenario):
         self.assertEqual({TopicPartition(self.topic, number): 3 for number in range(4)}, ends)
         self.assertEqual({}, consumer.take_ends())
 
-    def test_an_end_that_was_sought_away_from_is_reached_again(self) -> None:
+    def test_an_end_is_reached_again_after_a_seek(self) -> None:
         self.fill(self.topic, 1)
         first = TopicPartition(self.topic, 0)
         consumer = self.cluster.consumer(self.topic, self.group, partitions=[first])
@@ -63,7 +63,7 @@ class ConsumerContract(Scenario):
             consumer.poll(timeout=0.05)
             if consumer.lag() == {first: 0}:
                 break
-        for offset, messages in ((0, 1), (1, 0)):  # the latter is the end itself
+        for offset, messages in ((0, 1), (1, 0)):  # the second offset is the end of the log
             consumer.seek(first, offset)
             self.assertEqual({}, consumer.take_ends())
             self.await_batches(consumer, messages)
@@ -89,7 +89,7 @@ class ConsumerContract(Scenario):
         with self.cluster.consumer(self.topic, self.group) as second:
             self.assertEqual([b"4", b"5"], [message.value for message in self.read(second, 2)])
 
-    def test_a_commit_may_go_backwards_when_its_owner_says_so(self) -> None:
+    def test_an_owner_can_commit_a_lower_offset(self) -> None:
         self.publish(self.topic, [Record(b"%d" % n, partition=0) for n in range(3)])
         consumer = self.cluster.consumer(self.topic, self.group)
         for batch in self.await_batches(consumer, 3):
@@ -108,7 +108,7 @@ class ConsumerContract(Scenario):
             self.assertEqual([b"between"], [message.value for message in self.read(second, 1)])
 
     @needs(Capability.TIME_INDEX)
-    def test_a_start_at_a_time_reads_what_is_not_older(self) -> None:
+    def test_a_start_at_a_time_reads_messages_that_are_not_older(self) -> None:
         self.fill(self.topic, 3)
         moment = datetime.datetime.fromtimestamp(2, datetime.UTC).isoformat()
         consumer = self.cluster.consumer(self.topic, self.group, start=moment)

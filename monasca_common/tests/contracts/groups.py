@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of groups: partitions change hands, and nothing is lost, repeated needlessly, or committed late."""
+"""The contract of groups: when owners of partitions change, no message is lost, repeated needlessly, or committed
+late."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from monasca_common.tests.contracts.scenario import Scenario
 
 
 class Recorder(RebalanceListener):
-    """Records the calls; a test sets ``on_revoke`` and ``starts``."""
+    """Records the listener's calls; a test sets ``on_revoke`` and ``starts``."""
 
     def __init__(self) -> None:
         self.taken: list[TopicPartition] = []
@@ -45,16 +46,16 @@ class GroupContract(Scenario):
         return consumer
 
     def share(self, first: KafkaConsumer, second: KafkaConsumer) -> None:
-        """Poll both until each owns half."""
+        """Poll both consumers until each owns half of the partitions."""
         self.settle(first, second, until=lambda: len(first.assignment()) == len(second.assignment()) == 2)
 
     def committed(self, consumer: KafkaConsumer) -> dict[TopicPartition, int]:
-        """The committed offsets of the partitions that this member owns."""
+        """Return the committed offsets of the partitions that this member owns."""
         return consumer.seek_to_committed()
 
     # Joining and leaving
 
-    def test_two_members_share_a_topic_and_each_message_is_read_by_one(self) -> None:
+    def test_two_members_share_a_topic_and_one_of_them_reads_each_message(self) -> None:
         first, second = self.owner_of_all(), self.member()
         self.share(first, second)
         self.assertEqual(set(self.partitions(self.topic)), first.assignment() | second.assignment())
@@ -66,7 +67,7 @@ class GroupContract(Scenario):
             found.extend(message.message_id for reader in (first, second) for message in reader.poll(timeout=0.1))
         self.assertEqual((20, 20), (len(found), len(set(found))))
 
-    def test_remaining_members_continue_where_a_leaving_one_stopped(self) -> None:
+    def test_remaining_members_resume_at_the_offsets_of_a_leaving_member(self) -> None:
         first, second = self.owner_of_all(), self.member()
         self.share(first, second)
         self.fill(self.topic, 2)
@@ -112,7 +113,7 @@ class GroupContract(Scenario):
     def test_a_partition_added_later_is_read_from_its_beginning(self) -> None:
         quick = {"topic.metadata.refresh.interval.ms": "500"}
         reader = self.cluster.consumer(self.topic, self.group, start="latest", options=quick)
-        # Until the group's starts are known, a partition is not one that was added later.
+        # While the group's starts are unknown, a partition does not count as added later.
         self.settle(reader, until=lambda: None not in map(reader.position, self.partitions(self.topic)))
         self.cluster.add_partition(self.topic)
         self.publish(self.topic, [Record(b"first", partition=4)])
@@ -140,7 +141,7 @@ class GroupContract(Scenario):
             results.update(consumer.commit(batch))
         return results
 
-    @needs(Capability.COMMITS_AMID_REBALANCE, patience_seconds=10.0)  # a rebalance of the mock takes 3 s
+    @needs(Capability.COMMITS_AMID_REBALANCE, patience_seconds=10.0)  # a rebalance of the mock cluster takes 3 s
     def test_a_commit_within_revoked_still_counts(self) -> None:
         self.fill(self.topic, 2)
         listener = Recorder()
@@ -154,8 +155,8 @@ class GroupContract(Scenario):
         self.assertEqual(dict.fromkeys(second.assignment(), 2), self.committed(second))
 
     # Rule 14
-    def test_a_broker_would_obey_a_stranger_even_backwards(self) -> None:
-        # A fact that fences elsewhere are built on: whatever a fake refuses here, the real one stores.
+    def test_a_broker_stores_a_lower_commit_of_a_member_that_does_not_own_the_partition(self) -> None:
+        # Other modules have fences because a real broker stores this commit, even if a fake broker refuses it.
         first, second = self.owner_of_all(), self.member()
         self.fill(self.topic, 3)
         self.share(first, second)

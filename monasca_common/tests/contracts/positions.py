@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a consumer's positions: seeking, pausing, and offsets that the log does not have."""
+"""The contract of a consumer's positions: seeking, pausing, and offsets outside the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monasca_common.tests.contracts.scenario import Scenario
 
 class PositionContract(Scenario):
     def filled(self, count: int = 5) -> tuple[TopicPartition, KafkaConsumer]:
-        """A partition with ``count`` messages, and a consumer that owns it and has read all of it."""
+        """Return a partition with ``count`` messages and a consumer that owns it and has read all messages."""
         self.publish(self.topic, [Record(b"%d" % n, partition=0, timestamp_ms=(n + 1) * 1000) for n in range(count)])
         consumer = self.cluster.consumer(self.topic, self.group, topic_check_seconds=0.1)
         self.read(consumer, count)
@@ -38,13 +38,13 @@ class PositionContract(Scenario):
         self.assertEqual([b"new"], self.values(consumer, 1))
 
     @needs(Capability.TIME_INDEX)
-    def test_seeking_to_a_time_reads_the_first_that_is_not_older(self) -> None:
+    def test_seeking_to_a_time_reads_the_first_message_that_is_not_older(self) -> None:
         partition, consumer = self.filled(5)
         self.assertEqual({partition: 3}, consumer.seek_to_time({partition: 3500}))
         self.assertEqual([b"3", b"4"], self.values(consumer, 2))
 
     @needs(Capability.TIME_INDEX)
-    def test_seeking_to_a_time_that_has_not_come_is_seeking_to_the_end(self) -> None:
+    def test_seeking_to_a_future_time_seeks_to_the_end(self) -> None:
         partition, consumer = self.filled(5)
         self.assertEqual({partition: 5}, consumer.seek_to_time({partition: 9000}))
         self.publish(partition.topic, [Record(b"new", partition=0)])
@@ -59,14 +59,14 @@ class PositionContract(Scenario):
         consumer.resume([partition])
         self.assertEqual([b"held"], self.values(consumer, 1))
 
-    def test_the_lag_is_what_is_left_to_read(self) -> None:
+    def test_the_lag_is_the_number_of_unread_messages(self) -> None:
         partition, consumer = self.filled(5)
         self.assertEqual(0, consumer.lag(5.0)[partition])
         consumer.pause([partition])
         consumer.seek(partition, 2)
         self.assertEqual(3, consumer.lag(5.0)[partition])
 
-    def test_an_offset_beyond_the_log_is_an_error_that_names_it_and_silence_until_a_seek(self) -> None:
+    def test_an_offset_beyond_the_log_is_reported_and_nothing_is_read_until_a_seek(self) -> None:
         partition, consumer = self.filled(2)
         consumer.seek(partition, 1000)
         error = self.await_error(consumer, OffsetOutOfRange)
@@ -79,7 +79,7 @@ class PositionContract(Scenario):
 
     # Rule 18
     @needs(Capability.DELETE_RECORDS)
-    def test_records_deleted_before_they_were_read_are_an_error_and_no_silent_jump(self) -> None:
+    def test_records_deleted_before_they_were_read_are_an_error(self) -> None:
         partition, consumer = self.filled(5)
         self.cluster.delete_records(partition, before=4)
         consumer.seek(partition, 1)
@@ -105,7 +105,7 @@ class PositionContract(Scenario):
     def test_a_recreated_topic_stops_its_readers_and_their_commits(self) -> None:
         partition, consumer = self.filled(3)
         self.settle(consumer, until=self.own(consumer, 4))
-        # The topic's first identity is taken down in the background; it cannot be compared before.
+        # The topic's first id is requested in the background and cannot be compared before it is known.
         self.settle_for(0.5, consumer)
         self.cluster.recreate_topic(partition.topic)
         error = self.await_recreated(consumer)

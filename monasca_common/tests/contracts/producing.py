@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `KafkaProducer`: every outcome known, every id kept."""
+"""The contract of `KafkaProducer`: every outcome is known, and every id is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monasca_common.kafka.partitioners import partition_for
 from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, needs
 from monasca_common.tests.contracts.scenario import Scenario
 
-_NOWHERE = 99  # a partition that no topic has
+_NOWHERE = 99  # a partition number that no topic has
 
 
 def _without_id(message: Message) -> list[tuple[str, bytes | None]]:
@@ -24,7 +24,7 @@ class ProducerContract(Scenario):
         super().setUp()
         self.producer = self.cluster.producer()
 
-    def test_every_record_of_a_bulk_is_reported_with_the_place_it_has_in_the_log(self) -> None:
+    def test_every_record_of_a_bulk_is_reported_with_its_partition_and_offset(self) -> None:
         values = [b"%d" % number for number in range(50)]
         report = self.publish(self.topic, values)
         self.assertEqual((50, True, (), ()), (report.delivered_count, report.ok, report.failed, report.unknown))
@@ -44,7 +44,7 @@ class ProducerContract(Scenario):
             (message.partition, message.key, message.value, message.timestamp_ms, _without_id(message)),
         )
 
-    def test_nothing_and_the_empty_value_are_two_values(self) -> None:
+    def test_none_and_the_empty_value_are_different_values(self) -> None:
         self.publish(self.topic, [Record(None, b"k"), Record(b"", b"k")])
         self.assertEqual([None, b""], [message.value for message in self.log(self.topic)])
 
@@ -59,7 +59,7 @@ class ProducerContract(Scenario):
             self.producer.publish(self.topic, [b"%d" % number for number in range(start, start + 10)], key=b"k")
         self.assertEqual([b"%d" % number for number in range(100)], [message.value for message in self.log(self.topic)])
 
-    def test_every_message_has_an_id_of_its_own_that_travels_with_it(self) -> None:
+    def test_every_message_has_its_own_id_in_a_header(self) -> None:
         report = self.publish(self.topic, [b"same"] * 20)
         ids = {delivery.message_id for delivery in report.delivered}
         self.assertEqual(20, len(ids))
@@ -74,7 +74,7 @@ class ProducerContract(Scenario):
         self.assertEqual([b"1", b"3"], sorted(message.value or b"" for message in self.log(self.topic)))
 
     @needs(Capability.TOPIC_LIMITS)
-    def test_a_record_that_its_topic_does_not_take_is_not_sent_at_all(self) -> None:
+    def test_a_record_that_its_topic_does_not_accept_is_not_sent(self) -> None:
         topic = self.cluster.new_topic(max_message_bytes=2000)
         report = self.producer.publish(topic, [b"small", b"x" * 3000, b"small too"])
         [failed] = report.failed
@@ -84,7 +84,7 @@ class ProducerContract(Scenario):
         self.assertEqual([1], [delivery.index for delivery in self.producer.retry(report).failed])
 
     # Rule 2
-    def test_many_records_that_are_small_enough_one_by_one_are_never_rejected_together(self) -> None:
+    def test_many_small_records_are_never_rejected_as_a_batch(self) -> None:
         topic = self.cluster.new_topic(max_message_bytes=2000)
         report = self.publish(topic, [b"x" * 500] * 40, linger_ms=50, compression="none")
         self.assertEqual(40, report.delivered_count)
@@ -114,7 +114,7 @@ class ProducerContract(Scenario):
         self.assertEqual([b"1", b"2", b"warm"], sorted(message.value or b"" for message in self.log(self.topic)))
 
     @needs(Capability.OUTAGES)
-    def test_close_takes_no_longer_than_it_was_given_and_reports_what_it_gave_up(self) -> None:
+    def test_close_ends_within_its_timeout_and_reports_abandoned_messages(self) -> None:
         self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
             self.producer.send(self.topic, b"lost")
@@ -129,7 +129,7 @@ class ProducerContract(Scenario):
         self.assertEqual(set(ids), {message.message_id for message in self.log(self.topic)})
         self.assertEqual((0, True), (self.producer.flush(1).delivered_count, self.producer.flush(1).ok))
 
-    def test_closing_delivers_messages_in_flight_and_closing_again_returns_the_same(self) -> None:
+    def test_closing_delivers_messages_in_flight_and_closing_again_returns_the_same_report(self) -> None:
         for number in range(10):
             self.producer.send(self.topic, b"%d" % number)
         report = self.producer.close(self.cluster.patience_seconds)
@@ -137,7 +137,7 @@ class ProducerContract(Scenario):
         self.assertEqual(repr(report), repr(self.producer.close()))
         self.assertEqual(10, len(self.log(self.topic)))
 
-    def test_a_topic_whose_rows_have_a_key_of_their_own_needs_no_ids(self) -> None:
+    def test_a_topic_whose_rows_have_a_natural_key_needs_no_ids(self) -> None:
         report = self.publish(self.topic, [b"v"], topics_without_message_id=frozenset({self.topic}))
         [message] = self.log(self.topic)
         self.assertEqual(([None], ()), ([delivery.message_id for delivery in report.delivered], message.headers))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few verbs that the contracts use."""
+"""The operations that the contracts share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from monasca_common.tests.contracts.cluster import Cluster
 if TYPE_CHECKING:
     from testtools import TestCase
 else:
-    # The contracts are mixed into a test case of the binding's; alone they must not be collected.
+    # The contracts are mixed into a test case of the transport's test module, and must not be collected separately.
     TestCase = object
 
 _SLICE_SECONDS = 0.05
 
 
 class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
-    """Base of the contracts. The binding's ``setUp`` sets ``cluster``; each test has its own topic and group."""
+    """Base class of the contracts. The transport's ``setUp`` sets ``cluster``; each test has its own topic and
+    group."""
 
     cluster: Cluster
 
@@ -33,7 +34,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         self.group = self.cluster.name()
 
     def publish(self, topic: str, records: Iterable[bytes | Record], **changes: Any) -> DeliveryReport:
-        """Publish with a new producer; everything must be delivered."""
+        """Publish with a new producer; all messages must be delivered."""
         producer = self.cluster.producer(**changes)
         report = producer.publish(topic, list(records), timeout=self.cluster.patience_seconds)
         report.raise_for_undelivered()
@@ -52,7 +53,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         )
 
     def await_batches(self, consumer: KafkaConsumer, count: int) -> list[Batch]:
-        """Poll until ``count`` messages are there; errors are failures, but for those that pass by themselves."""
+        """Poll until ``count`` messages were returned; errors fail the test, except temporary errors."""
         batches: list[Batch] = []
         for _ in self.attempts(lambda: f"{sum(map(len, batches))} of {count} messages came"):
             if sum(map(len, batches)) >= count:
@@ -67,13 +68,13 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return [message for batch in self.await_batches(consumer, count) for message in batch]
 
     def log(self, topic: str) -> list[Message]:
-        """All messages of the topic."""
+        """Return all messages of the topic."""
         with self.cluster.reader(topic) as reader:
             ends, begins = reader.seek_to_end(), reader.seek_to_beginning()
             return self.read(reader, sum(ends.values()) - sum(begins.values()))
 
     def await_error(self, consumer: KafkaConsumer, kind: type[Exception]) -> Exception:
-        """Poll until an error of this kind comes; nothing else may."""
+        """Poll until an error of this kind is returned; any other result fails the test."""
         found: list[Exception] = []
         for _ in self.attempts(lambda: f"no {kind.__name__} came"):
             batch = consumer.poll(timeout=_SLICE_SECONDS)
@@ -84,7 +85,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return found[0]
 
     def settle(self, *consumers: KafkaConsumer, until: Callable[[], bool]) -> list[Message]:
-        """Poll all of them in turn until the condition holds; return the messages."""
+        """Poll all consumers in turn until the condition holds; return the messages."""
         messages: list[Message] = []
         for _ in self.attempts(lambda: f"they own {[sorted(consumer.assignment()) for consumer in consumers]}"):
             if until():
@@ -96,14 +97,14 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return messages
 
     def own(self, consumer: KafkaConsumer, count: int) -> Callable[[], bool]:
-        """The condition that the consumer owns ``count`` partitions."""
+        """Return the condition that the consumer owns ``count`` partitions."""
         return lambda: len(consumer.assignment()) == count
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(4)]
 
     def attempts(self, found: Callable[[], str]) -> Iterator[None]:
-        """The turns of a loop; after ``patience_seconds`` the test fails with the text of ``found``."""
+        """Iterate attempts; after ``patience_seconds`` the test fails with the text of ``found``."""
         deadline = time.monotonic() + self.cluster.patience_seconds
         while time.monotonic() < deadline:
             yield

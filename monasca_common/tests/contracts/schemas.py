@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of serializers with a schema registry: of the one in memory, and of published ones."""
+"""The contract of serializers with a schema registry, in memory or published."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reading_class():
 
 
 class RegistryCase(base.BaseTestCase):
-    """Opens serializers of the registry at ``url``. Names of topics are new in each test."""
+    """Opens serializers of the registry at ``url``. Topic names are new in each test."""
 
     url = ""
 
@@ -68,7 +68,7 @@ class RegistryCase(base.BaseTestCase):
         return str(path)
 
     def conf(self, **options):
-        """Return a configuration; ``schema`` and ``reader``: of the topic."""
+        """Return a configuration; ``schema`` and ``reader`` are the topic's schemas."""
         options = {"url": self.url, "subject_name_strategy": "topic", "auto_register": True} | options
         for name, option in (("schema", "schema_files"), ("reader", "reader_schema_files")):
             if (content := options.pop(name, None)) is not None:
@@ -85,9 +85,9 @@ class RegistryCase(base.BaseTestCase):
 
 
 class SchemaContract:
-    """What every registry supports."""
+    """Tests of the features that every registry supports."""
 
-    def test_an_avro_value_is_read_with_the_schema_that_it_was_written_with(self):
+    def test_an_avro_value_is_read_with_its_writer_schema(self):
         value = self.avro(schema=READING).dumps(VALUE, self.context)
 
         self.assertEqual(0, value[0])

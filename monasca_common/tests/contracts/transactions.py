@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of transactions: outputs and inputs count together, or not at all."""
+"""The contract of transactions: outputs and input offsets are committed together, or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monasca_common.tests.contracts.scenario import Scenario
 
 
 class Interruption(Exception):
-    """What a transaction is broken off with."""
+    """Raised by tests to interrupt a transaction."""
 
 
 class TransactionContract(Scenario):
@@ -18,7 +18,7 @@ class TransactionContract(Scenario):
         return self.cluster.producer(transactional_id=self.cluster.name("transactional"))
 
     def values(self, topic: str, count: int) -> list[bytes | None]:
-        """The first ``count`` committed values; what is hidden shows as less, or as others."""
+        """Return the first ``count`` committed values; hidden messages are missing from it."""
         with self.cluster.reader(topic) as reader:
             reader.seek_to_beginning()
             return [message.value for message in self.read(reader, count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional tests of the consumer share."""
+"""The common part of the consumer's functional tests."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60
-BUSY_SECONDS = 30.0  # what a busy machine may take beyond what is promised
+BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time
 
 CLASSIC = {"session_timeout_seconds": 6.0}
 EAGER = {"assignment_strategy": "range", "session_timeout_seconds": 6.0}
@@ -26,7 +26,7 @@ PROTOCOLS = {"classic": CLASSIC, "eager": EAGER, "kip-848": KIP_848}
 
 
 class Recorder(RebalanceListener):
-    """Records its calls; ``starts`` is the result of `assigned`."""
+    """Records the listener's calls; ``starts`` is the result of `assigned`."""
 
     def __init__(self, starts=None, on_revoked=None):
         self.events = []
@@ -112,7 +112,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         return member
 
     def put(self, topic, count, *, partitions=1, first=0, timestamps=None):
-        """``count`` values b"<first>", b"<first + 1>", …, round the partitions."""
+        """Write ``count`` values b"<first>", b"<first + 1>", … to the partitions in turn."""
         producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
         for number in range(first, first + count):
             stamp = {} if timestamps is None else {"timestamp": timestamps[number - first]}
@@ -120,7 +120,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         self.assertEqual(0, producer.flush(SECONDS))
 
     def read(self, consumer, count, *, seconds=PATIENCE_SECONDS):
-        """The messages of as many polls as it takes to have ``count``; errors fail the test."""
+        """Poll until ``count`` messages were returned; errors fail the test."""
         messages: list[Message] = []
         deadline = time.monotonic() + seconds
         while len(messages) < count and time.monotonic() < deadline:
@@ -131,7 +131,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         return messages
 
     def poll_until(self, consumer, condition, *, seconds=PATIENCE_SECONDS):
-        """Poll until ``condition()``; the messages on the way."""
+        """Poll until ``condition()`` is true; return the polled messages."""
         messages: list[Message] = []
         deadline = time.monotonic() + seconds
         while not condition():
@@ -140,7 +140,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         return messages
 
     def errors_until(self, consumer, condition=None, *, seconds=PATIENCE_SECONDS):
-        """Poll until ``condition()``, or until there are errors; the errors on the way."""
+        """Poll until ``condition()`` is true or errors occur; return the errors."""
         errors: list[Exception] = []
         deadline = time.monotonic() + seconds
         while not (condition() if condition is not None else errors):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that ends while a call of its producer hangs: ``python -m … '<json>'``; its exit status is 3.
 
-With ``poisoned`` the call has passed its deadline by then, without it is still waited for.
+With ``poisoned`` the call has passed its deadline by then; otherwise its caller still waits.
 """
 
 import json
@@ -21,7 +21,7 @@ EXIT_STATUS = 3
 
 
 class Consumer:
-    """Has read one message of a partition."""
+    """A consumer that has read one message of a partition."""
 
     def __init__(self, servers, group):
         self._client = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that are lost or late while callers retry, and what must be true afterwards whichever they were."""
+"""Lost or late answers while callers retry, and checks that must hold afterwards, whichever answers were lost."""
 
 import os
 from collections import Counter
@@ -14,9 +14,9 @@ BULKS, BULK_SIZE = 30, 20
 CALLER_SECONDS = 0.1
 LATE_SECONDS = 0.4
 RETRIES = 1000
-# Small batches: many requests that may lose their answer. A dropped answer is missed after a second.
+# Small batches create many requests whose answers can be lost. A dropped answer is detected after a second.
 OPTIONS = {"batch.num.messages": "5", "socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200"}
-# 1.1 MB of what cannot be compressed: more than a topic takes by default.
+# 1.1 MB of incompressible data: more than a topic accepts by default.
 TOO_LARGE = os.urandom(1_100_000)
 
 
@@ -35,7 +35,8 @@ class LostAnswersCase(ProducerCase):
     seed = 7
 
     def lose_answers(self, *, dropped=2):
-        """Bulks, of which answers get lost or late; the caller retries each report until all of it is delivered."""
+        """Publish bulks whose answers are lost or late; the caller retries each report until all messages are
+        delivered."""
         topic = self.fixture.topic(PARTITIONS)
         producer = self.producer(options=OPTIONS)
         producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
@@ -65,7 +66,7 @@ class LostAnswersCase(ProducerCase):
         )
 
     def check_that_all_was_delivered(self, aftermath):
-        self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # of some, not of all
+        self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # some of the messages, not all
         self.assertEqual(0, aftermath.undelivered)
 
     @each_once()
@@ -80,18 +81,18 @@ class LostAnswersCase(ProducerCase):
 
 
 class LargeNeighboursCase(ProducerCase):
-    """Records too large for one topic, while answers to another topic's are cut."""
+    """Records too large for one topic, while answers for records of another topic are lost."""
 
     seed = 7
     rounds = 10
 
     def publish_beside_large_records(self):
-        """The log of the topic whose records are small, and the outcomes of the large ones."""
+        """Return the log of the topic with small records, and the outcomes of the large records."""
         topic, other = self.fixture.topic(), self.fixture.topic()
         producer = self.producer(options=OPTIONS)
         for name in (topic, other):
             producer.publish(name, [b"warm"], timeout=SECONDS).raise_for_undelivered()
-        # A rejection that comes while small records are written but unanswered, whose answers then never come.
+        # A large record is rejected while small records are written but unanswered, and their answers never arrive.
         self.fixture.proxy.add(
             Fault.delay_answer(ApiKey.PRODUCE, seconds=0.05, where=lambda request: other.encode() in request.frame)
         )

@@ -18,7 +18,8 @@ _OWNS = "owns partitions"
 
 
 class MemberProcess:
-    """Starts a member and waits until it owns partitions. ``settings``: fields of `ConsumerSettings`, as JSON."""
+    """Starts a member process and waits until it owns partitions. ``settings``: fields of `ConsumerSettings`, as
+    JSON."""
 
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
         described = json.dumps({"bootstrap_servers": bootstrap_servers, **settings})
@@ -32,7 +33,7 @@ class MemberProcess:
             raise AssertionError(f"the member ended before it owned anything: it said {reported!r}")
 
     def kill(self) -> None:
-        """SIGKILL; killing it again does nothing."""
+        """Send SIGKILL; a second call has no effect."""
         self._process.kill()
         self._process.wait()
         if self._process.stdout is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that lack one guarantee each, as context managers: a test that they pass proves nothing."""
+"""Producers that each lack one guarantee, as context managers: a test that still passes with them proves nothing."""
 
 import importlib
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ _UNLIMITED_BYTES = 1_000_000_000
 
 @contextmanager
 def producer_options(**overrides):
-    """Clients with other options than the library would ever give them."""
+    """Create clients with options that the library never uses."""
     names = {name.replace("_", "."): value for name, value in overrides.items()}
 
     def options(settings):
@@ -37,7 +37,7 @@ def short_message_timeout():
 
 
 def a_new_id_on_retry():
-    """An attempt after the first is another message."""
+    """Give each attempt after the first a new id, so that it is another message."""
 
     def another_message(old, bulk):
         attempt = next_attempt(old, bulk)
@@ -48,7 +48,7 @@ def a_new_id_on_retry():
 
 
 def produces_again_while_queued():
-    """A message that is not delivered is produced once more under its id, although it is still in flight."""
+    """Produce an undelivered message again under its id, although it is still in flight."""
 
     def worth_sending(attempt):
         produced_again = attempt.outcome is None and not attempt.bulk.values
@@ -58,7 +58,7 @@ def produces_again_while_queued():
 
 
 def publishes_again():
-    """What a caller without `retry` does: the undelivered are published as if they were new."""
+    """Publish undelivered messages as if they were new, like a caller without `retry`."""
 
     def retry(self, report: DeliveryReport, *, timeout=None):
         now = report.with_attempts(report.latest())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of the native clients, in random order and from several threads: no crash, no outcome lost or doubled,
-columns of equal length, no growing memory.
+"""Random calls of the native clients, in random order and from several threads. Checks for crashes, lost or doubled
+outcomes, columns of unequal length, and growing memory.
 
     PYTHONMALLOC=malloc python -m monasca_common.tests.functional.kafka.native_calls --minutes 10 [--seed N]
 """
@@ -27,10 +27,10 @@ Partition = tuple[str, int, int, int]
 THREADS = 3
 CLIENTS = 3
 MOST_GROWTH_BYTES = 16 * 1024 * 1024
-LATEST_SECONDS = 180.0  # after the last call: if the process hangs, it shows where
+LATEST_SECONDS = 180.0  # after the last call: if the process hangs, this shows where
 REFUSALS = (Error, BufferError, TypeError, ValueError, OverflowError, RuntimeError)
 ROUNDS = 5
-# In a process of its own, because the broker keeps what is written to it.
+# In a separate process, because the broker keeps all written data in memory.
 BROKER = """
 import sys
 from monasca_common.kafka.transport.mock_broker import MockBroker
@@ -42,11 +42,11 @@ WRONG: tuple[Any, ...] = (None, 1, "text", b"bytes", (), [], -1, 2**70, "\0", "t
 
 
 TOPICS = ("a", "b", "c")
-STRATEGIES = {"g": "range", "h": "cooperative-sticky"}  # the broker ends if members of a group have different ones
+STRATEGIES = {"g": "range", "h": "cooperative-sticky"}  # the broker aborts if members of a group have different values
 
 
 class Tracked:
-    """A producer with the sequences that it took, and those that it reported."""
+    """A producer with the sequences that it accepted and the sequences that it reported."""
 
     def __init__(self, servers: str, random_numbers: random.Random) -> None:
         options = {"enable.idempotence": "true", "linger.ms": "5", "log_level": "0"}
@@ -78,7 +78,7 @@ class Tracked:
             self.reported.update(sequence for *_, sequence, _, _ in undelivered)
 
     def end(self) -> None:
-        """Give up the rest; every message that the client took has one outcome."""
+        """Purge the remaining messages; every message that the client accepted must have one outcome."""
         deadline = time.monotonic() + 30
         while self.client.queued() and time.monotonic() < deadline:
             self.client.purge()
@@ -88,7 +88,7 @@ class Tracked:
 
 
 class Reading:
-    """A consumer, with some of what it returned."""
+    """A consumer, with some of its results."""
 
     def __init__(self, servers: str, numbers: random.Random) -> None:
         self.has_broker = numbers.random() < 0.8
@@ -211,7 +211,8 @@ def work(
                     read(consumers[slot], numbers)
             except REFUSALS:
                 continue
-            # Other threads may be using a client that is closed. If none closes it, the last reference destroys it.
+            # Other threads can be using a client that is closed. If no thread closes it, the last reference destroys
+            # it.
             if numbers.random() < 0.0005:
                 producer, producers[slot] = producers[slot], Tracked(servers, numbers)
                 if numbers.random() < 0.5:
@@ -231,7 +232,7 @@ class Allocations(ctypes.Structure):
 
 
 def allocated_bytes() -> int:
-    """Of all threads; the resident size of the process also has what they freed."""
+    """Return the allocated bytes of all threads; the resident size of the process also includes freed memory."""
     gc.collect()
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = Allocations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the `Processor` keeps on every broker: each message is handled, and then committed."""
+"""The guarantee of `Processor` on every broker: each message is handled, and then committed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ProcessorContract(Scenario):
         self.changed = threading.Condition()
 
     def collect(self, batch: PartitionBatch) -> None:
-        """A handler that collects what it gets."""
+        """Return a handler that collects its messages."""
         with self.changed:
             self.handled.extend(batch)
             self.changed.notify_all()
 
     @contextmanager
     def running(self, handler: Any, **choices: Any) -> Iterator[list[BaseException]]:
-        """Run a processor on its own thread and stop it at the end; yields what `run` raised."""
+        """Run a processor on its own thread and stop it at the end; yield the errors that `run` raised."""
         consumer = self.cluster.consumer(self.topic, self.group)
         processor = Processor(consumer, handler, retry=_AT_ONCE, **choices)
         raised: list[BaseException] = []
@@ -61,7 +61,7 @@ class ProcessorContract(Scenario):
         self.assertTrue(done, f"{len(self.handled)} of {count} messages were handled")
 
     def committed(self) -> dict[TopicPartition, int]:
-        """The offsets at which the next member of the group starts."""
+        """Return the offsets at which the next member of the group starts."""
         with self.cluster.consumer(self.topic, self.group) as consumer:
             self.settle(consumer, until=self.own(consumer, 4))
             return consumer.seek_to_committed()
@@ -93,7 +93,7 @@ class ProcessorContract(Scenario):
             sorted([b"out %d" % number for number in range(5)] * 4), sorted(m.value or b"" for m in self.log(sink))
         )
 
-    def test_poison_is_dead_lettered_with_its_origin_and_the_rest_is_handled(self) -> None:
+    def test_poison_is_dead_lettered_with_its_origin_and_other_messages_are_handled(self) -> None:
         dead = self.cluster.new_topic()
         self.fill(self.topic, 3)
 
@@ -130,7 +130,7 @@ class ProcessorContract(Scenario):
         self.assertEqual(8, len({message.message_id for message in self.handled}))
         self.assertEqual([], self.log(dead))
 
-    def test_a_failure_that_has_nowhere_to_go_ends_the_loop_and_is_not_committed(self) -> None:
+    def test_a_failure_without_dead_letters_ends_the_loop_and_is_not_committed(self) -> None:
         self.publish(self.topic, [Record(b"%d" % number, partition=0) for number in range(3)])
 
         def handler(message: Message) -> None:
@@ -160,13 +160,13 @@ class ProcessorContract(Scenario):
                     self.fill(self.topic, 1)
                     published += 4
                     self.await_every(published)
-            # Handled by the first, all of them: the group has come to rest.
+            # The first processor has handled all messages, so the group is stable.
             self.fill(self.topic, 10)
             self.await_every(published + 40)
         self.assertEqual(self.everything(published // 4 + 10), self.committed())
 
     def await_every(self, count: int) -> None:
-        """Wait for ``count`` different messages; a commit that was refused during a rebalance repeats some."""
+        """Wait for ``count`` different messages; after a commit refused during a rebalance, some are repeated."""
         with self.changed:
             self.changed.wait_for(lambda: self.different() >= count, self.cluster.patience_seconds)
             self.assertEqual(count, self.different())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A processor in a separate process, for crash tests: ``python -m … '<json>'``, stopped by SIGTERM.
 
-It doubles every value into another topic, and refuses those that start with ``bad``. ``mutant`` takes one guarantee
-away; the environment arms fail points.
+It writes every value * 2 to another topic, and refuses values that start with ``bad``. ``mutant``
+removes one guarantee; the environment arms fail points.
 """
 
 import json
@@ -26,12 +26,12 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, 
 
 
 def patch(owner, name, value):
-    """For good: this process is the mutant."""
+    """Replace the attribute permanently: this process is the mutant."""
     mock.patch.object(owner, name, value).start()
 
 
 def commits_what_it_polled():
-    """What was received counts as done, and is committed with the next turn."""
+    """Received messages count as done, and are committed in the next loop iteration."""
     received = OffsetTracker.received
 
     def received_is_done(tracker, part):
@@ -42,7 +42,7 @@ def commits_what_it_polled():
 
 
 def commits_before_outputs_are_acknowledged():
-    """What the handler returned from is committed, and its outputs are sent after that."""
+    """Messages are committed when the handler returns, and the outputs are sent afterwards."""
     make, attempt = Processor.__init__, Attempts._attempt
     processors = []
 
@@ -88,7 +88,7 @@ def commits_everything_on_revoke():
 
 
 def sends_outputs_outside_of_the_transaction():
-    """Outputs are acknowledged in a separate transaction, the offsets in the next."""
+    """Outputs are committed in one transaction, and the offsets in the next."""
     deliver = TransactionalPublisher.deliver
 
     def twice(publisher, lane, task: Task, outputs):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional tests of the producer share."""
+"""The common part of the producer's functional tests."""
 
 import time
 import uuid
@@ -17,12 +17,12 @@ from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 90
-BUSY_SECONDS = 30.0  # what a busy machine may take beyond what is promised
+BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time
 
 
 @dataclass(frozen=True)
 class Logged:
-    """A record as the log has it."""
+    """A record in the log."""
 
     partition: int
     offset: int
@@ -34,7 +34,7 @@ class ProducerCase(Waiting, base.BaseTestCase):
     """Tests over a real broker, which the tests of a process share; each has its own topics."""
 
     nodes = 1
-    cluster_settings: dict[str, Any] = {"proxied": True}  # noqa: RUF012  # oslotest's own style: nobody changes it
+    cluster_settings: dict[str, Any] = {"proxied": True}  # noqa: RUF012  # oslotest's style; the value is never changed
 
     def setUp(self):
         super().setUp()
@@ -60,7 +60,7 @@ class ProducerCase(Waiting, base.BaseTestCase):
         return consumer
 
     def read(self, topic, partitions=1):
-        """What a reader of all partitions gets that takes each message id once: id -> value."""
+        """Return id -> value for a reader of all partitions that reads each message id once."""
         chosen = [TopicPartition(topic, number) for number in range(partitions)]
         messages = {}
         with self.consumer(topic, partitions=chosen) as reader:
@@ -76,7 +76,7 @@ class ProducerCase(Waiting, base.BaseTestCase):
         return messages
 
     def log(self, topic, partitions=1):
-        """Every record of the topic, committed or not."""
+        """Return every record of the topic, committed or not."""
         return [
             Logged(each.partition(), each.offset(), dict(each.headers() or ()).get(MESSAGE_ID_HEADER), each.value())
             for each in read_topic(self.cluster, topic, partitions, committed=False)
@@ -84,5 +84,5 @@ class ProducerCase(Waiting, base.BaseTestCase):
 
 
 def doubled(records):
-    """How many records the log has beyond the first under each id."""
+    """Return the number of records in the log beyond the first record of each id."""
     return sum(Counter(record.message_id for record in records).values()) - len({r.message_id for r in records})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that are killed, frozen, absent or full, under load: nothing acknowledged is lost, nothing is doubled."""
+"""Brokers that are killed, frozen, absent or full under load: no acknowledged message is lost, and none is doubled."""
 
 import itertools
 import subprocess
@@ -25,7 +25,7 @@ CALLER_SECONDS = 2.0
 
 
 class Load(threading.Thread):
-    """Sends numbered records to every partition, some hundred a second, until stopped; receives every outcome."""
+    """Sends numbered records to every partition, some hundreds per second, until stopped; receives every outcome."""
 
     def __init__(self, producer, topic):
         super().__init__(daemon=True)
@@ -83,20 +83,20 @@ class TestThreeNodes(FaultCase):
         try:
             return all(len(in_sync) == 3 for in_sync in self.describe().in_sync)
         except TransportError:
-            return False  # the broker that was asked does not know the topic yet
+            return False  # the broker that received the request does not know the topic yet
 
     def led_by_another_than(self, leader):
         try:
             return self.describe().leaders[0] not in (leader, None)
         except TransportError:
-            return False  # the killed one was the controller, and the next is not known yet
+            return False  # the killed broker was the controller, and the new controller is not known yet
 
     def describe(self):
         return self.cluster.admin.describe_topic(self.topic)
 
     def kill_the_leader(self, *, freeze_followers, alone=False):
-        """SIGKILL the leader of a partition under load; what was acknowledged, and the log, when all is over.
-        ``alone``: the leader acknowledges whatever its followers do."""
+        """Send SIGKILL to the leader of a partition under load; return the acknowledged messages and the final log.
+        ``alone``: the leader acknowledges without waiting for its followers."""
         producer = self.producer()
         load = Load(producer, self.topic)
         self.addCleanup(load.stop)
@@ -106,7 +106,7 @@ class TestThreeNodes(FaultCase):
         if freeze_followers:
             for node in followers:
                 node.freeze()
-            time.sleep(FOLLOWERS_FROZEN_SECONDS)  # the fault itself: the leader goes on alone
+            time.sleep(FOLLOWERS_FROZEN_SECONDS)  # the injected fault: the leader continues without followers
             if alone:
                 behind = len(load.acknowledged)
                 self.wait_until(lambda: len(load.acknowledged) > behind + 100)
@@ -138,7 +138,7 @@ class TestThreeNodes(FaultCase):
 
     # Rule 11
     @periodic("the test that it would break is in the gate")
-    def test_mutant_with_the_leaders_word_alone_loses_what_it_acknowledged(self):
+    def test_mutant_with_acks_of_the_leader_only_loses_acknowledged_messages(self):
         with mutants.producer_options(acks=1, enable_idempotence=False):
             acknowledged, log = self.kill_the_leader(freeze_followers=True, alone=True)
         self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
@@ -153,7 +153,7 @@ class TestThreeNodes(FaultCase):
         down = self.cluster.nodes[:2]
         for node in down:
             node.kill()
-        # The fault itself.
+        # The injected fault.
         self.wait_until(lambda: producer.health().oldest_unacknowledged_seconds > OUTAGE_SECONDS)
         self.assertEqual([], [delivery for delivery in load.deliveries if delivery.error is not None])
         for node in down:
@@ -167,7 +167,7 @@ class TestThreeNodes(FaultCase):
 
     # Rule 11
     @periodic("long outage; the leader is killed under load in the gate")
-    def test_all_brokers_frozen_callers_learn_at_their_deadline_and_everything_arrives_once(self):
+    def test_with_frozen_brokers_callers_return_at_their_deadline_and_every_message_arrives_once(self):
         producer = self.producer()
         producer.publish(self.topic, [b"0"], timeout=SECONDS).raise_for_undelivered()
         for node in self.cluster.nodes:
@@ -196,7 +196,7 @@ class TestThreeNodes(FaultCase):
 
 class TestOneNode(FaultCase):
     @periodic("long outage; the leader is killed under load in the gate")
-    def test_a_broker_that_is_down_at_first_gets_everything_when_it_comes(self):
+    def test_messages_for_a_broker_that_is_down_are_delivered_when_it_starts(self):
         topic = self.fixture.topic()
         self.cluster.node(1).kill()
         producer = self.producer()
@@ -234,7 +234,7 @@ class TestOneNode(FaultCase):
         self.check_that_nothing_is_doubled(log)
 
     def mounted(self, size):
-        """Return a folder on a separate small disk; the test is skipped if none can be mounted."""
+        """Return a folder on a separate small disk; skip the test if no disk can be mounted."""
         folder = Path(tempfile.mkdtemp())
         mount = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True

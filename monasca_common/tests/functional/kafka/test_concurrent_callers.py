@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that publish with one producer: linger delays none of them, and they share requests."""
+"""Threads that publish with one producer: linger does not delay them, and they share requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer meets in production: forks, Ctrl-C, missing permissions, bad passwords, misuse."""
+"""Consumer faults in production: forks, Ctrl-C, missing permissions, wrong passwords, misuse."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ from monasca_common.tests.functional.permissions import Permission, allow, revok
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
-# A program of its own: what is tested is how a process ends.
+# A separate program, because the test checks the end of a process.
 FORKING = """
 import os, sys
 from monasca_common.kafka.errors import ForkedError
@@ -66,7 +66,7 @@ with plugins.kafka_consumer(settings) as consumer:
 """
 
 
-# What other clients can write and this one refuses to: librdkafka itself takes any bytes for a header's name.
+# A header that other clients can write and this library refuses: librdkafka accepts any bytes as a header's name.
 WRITING = """
 import ctypes, glob, os, sys
 import confluent_kafka
@@ -89,7 +89,7 @@ for name in (b"message-id", b"\\xff\\xfe", b"message-id"):
 sys.exit(rdkafka.rd_kafka_flush(client, 10000))
 """
 
-# Its warning aside, it should be as if the message had no headers, however often these are asked for.
+# Except for the warning, the message behaves as if it had no headers, however often they are read.
 READING = """
 import sys
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
@@ -125,7 +125,8 @@ class TestForeignMessages(ConsumerCase):
 
 
 class InterruptsFromWithin(threading.Thread):
-    """Ctrl-C shortly after a consumer has begun to poll, however long that takes: before, it would end the test."""
+    """Sends Ctrl-C shortly after a consumer has begun to poll, whenever that is; an earlier Ctrl-C would end the
+    test."""
 
     def __init__(self, consumer):
         super().__init__(daemon=True)
@@ -158,7 +159,7 @@ class TestProcesses(ConsumerCase):
         )
         self.assertEqual("child 0 parent owns 1\n", run.stdout, run.stderr)
 
-    def test_an_interrupt_passes_through_a_poll_and_nothing_is_lost_by_it(self):
+    def test_an_interrupt_ends_a_poll_and_loses_no_message(self):
         topic = self.fixture.topic()
         consumer = self.consumer(topic)
         self.poll_until(consumer, consumer.assignment)
@@ -184,7 +185,7 @@ class TestProcesses(ConsumerCase):
             polls += 1
             batch = Batch()
             try:
-                # From the very first one, in which the group is joined; every other poll is left alone.
+                # Every second poll is interrupted, starting with the first, in which the consumer joins the group.
                 signal.setitimer(signal.ITIMER_REAL, 0.001 * (polls % 7) if polls % 2 else 0)
                 batch = consumer.poll(100, timeout=1.0)
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -198,7 +199,7 @@ class TestProcesses(ConsumerCase):
 
 
 class TestBrokersAway(base.BaseTestCase):
-    def test_a_client_that_retries_logs_it_once_and_not_on_standard_error(self):
+    def test_a_retrying_client_logs_the_error_once_and_not_on_standard_error(self):
         servers = f"127.0.0.1:{free_ports(1)[0]}"
         settings = ConsumerSettings(ConnectionSettings(servers), ("away",), "test-group", topic_check_seconds=0.0)
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
@@ -216,13 +217,13 @@ class TestBrokersAway(base.BaseTestCase):
                 consumer.poll(timeout=0.1)
 
         poll_until(lambda: all(said()[:2]), PATIENCE_SECONDS)
-        poll_until(lambda: False, 2)  # in which it tries again
+        poll_until(lambda: False, 2)  # time in which the consumer retries
         *counts, lines = said()
         self.assertEqual([1, 1], counts, lines)
 
 
 class TestMisuse(ConsumerCase):
-    def test_use_after_close_is_refused_and_closing_twice_is_fine(self):
+    def test_use_after_close_is_refused_and_closing_twice_is_allowed(self):
         topic = self.fixture.topic()
         consumer = self.consumer(topic)
         self.poll_until(consumer, consumer.assignment)
@@ -258,7 +259,7 @@ class TestMisuse(ConsumerCase):
         self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
 
     # Rule 21
-    def test_nothing_of_the_clients_escapes(self):
+    def test_no_error_of_the_client_library_escapes(self):
         topic = self.fixture.topic()
         consumer = self.consumer(topic)
         self.poll_until(consumer, consumer.assignment)
@@ -289,7 +290,7 @@ class TestMisuse(ConsumerCase):
             with contextlib.suppress(MessagingError):
                 call()
 
-    def test_only_what_is_owned_can_be_sought(self):
+    def test_only_owned_partitions_can_be_sought(self):
         consumer = self.consumer(self.fixture.topic())
         self.assertRaises(MisuseError, consumer.seek, TopicPartition("other", 0), 1)
 
@@ -347,7 +348,7 @@ class TestPermissions(ConsumerCase):
         self.assertLess(polls, 40)
 
     @periodic("a variant of a denied topic")
-    def test_a_commit_of_a_denied_group_does_not_hold_close(self):
+    def test_a_commit_of_a_denied_group_does_not_delay_close(self):
         self.allow(("read", "topic", self.topic), ("describe", "topic", self.topic))
         partition = TopicPartition(self.topic, 0)
         listener = Recorder(starts={partition: 0})

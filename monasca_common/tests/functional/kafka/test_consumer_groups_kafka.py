@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of one group on a real broker: partitions come, go and are lost, under each group protocol."""
+"""Consumers of one group on a real broker: partitions are assigned, revoked and lost, under each group protocol."""
 
 import threading
 import time
@@ -34,16 +34,16 @@ class ProtocolCase(ConsumerCase):
 
 
 class Protocol(ProtocolCase):
-    """What every protocol must do; the classes below name it."""
+    """Tests for every group protocol; the subclasses name the protocol."""
 
     def given_away(self):
-        """Whether the broker has given the topic's partitions to members of the group."""
+        """Return whether the broker has assigned the topic's partitions to members of the group."""
         client = AdminClient(self.cluster.direct_options())
         (group,) = client.describe_consumer_groups([self.group]).values()
         members = group.result(SECONDS).members
         return sum(len(member.assignment.topic_partitions) for member in members) == 4
 
-    def test_two_members_share_the_partitions_and_the_leaver_hands_its_own_over(self):
+    def test_two_members_share_the_partitions_and_the_other_takes_over_when_one_leaves(self):
         first, second = (self.member(self.topic, **self.protocol) for _ in range(2))
         self.wait_until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 2)
         self.put(self.topic, 100, partitions=4)
@@ -54,7 +54,7 @@ class Protocol(ProtocolCase):
         everything = sorted(int(value) for value in first.values + second.values)
         with each_once():
             self.assertEqual(list(range(200)), everything)
-        # A partition that was just made may have no leader yet.
+        # A new partition can still be without a leader.
         lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
         self.assertEqual([], lasting)
 
@@ -145,18 +145,18 @@ class Protocol(ProtocolCase):
         self.assertEqual([all_of(self.topic, 4)], listener.received("lost"))
         self.assertEqual([], listener.received("revoked"))
         self.assertEqual(40, len(messages))
-        # The quick one commits a moment after it has reported its messages.
+        # The quick consumer commits shortly after it has reported its messages.
         self.wait_until(lambda: set(self.admin.group_offsets(self.group).values()) == {10}, "its commits alone")
 
     def test_a_commit_by_another_thread_waits_neither_for_a_poll_nor_for_a_callback(self):
-        """What the identity shared by our threads is for: the client lets in one caller at a time otherwise."""
+        """Our threads share an identity, because the client otherwise admits one caller at a time."""
         committed = []
 
         def commit_elsewhere(partitions, deadline):
             results: list[CommitResult] = []
             thread = threading.Thread(target=lambda: results.extend(consumer.commit({partitions[0]: 0}).values()))
             thread.start()
-            thread.join(BUSY_SECONDS)  # nobody would answer it before this callback is over
+            thread.join(BUSY_SECONDS)  # it would have no answer before this callback returns
             committed.append([result.committed for result in results])
 
         consumer = self.consumer(self.topic, listener=Recorder(on_revoked=commit_elsewhere), **self.protocol)
@@ -202,7 +202,7 @@ class TestEagerRebalance(ProtocolCase):
         self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
         self.assertEqual([all_of(self.topic, 4)], listener.received("revoked"))
 
-    def test_a_partition_out_of_range_is_revived_and_the_others_lose_nothing(self):
+    def test_a_partition_out_of_range_resumes_and_other_partitions_lose_nothing(self):
         self.put(self.topic, 40, partitions=4)
         dead = TopicPartition(self.topic, 2)
         consumer = self.consumer(self.topic, listener=Recorder(starts={dead: 99}), **self.protocol)
@@ -221,7 +221,7 @@ class TestKip848(Protocol):
 
 @periodic("a variant of the same group protocol")
 class TestStaticMembership(ConsumerCase):
-    def test_a_member_that_comes_back_in_time_gets_its_own_without_a_rebalance(self):
+    def test_a_static_member_that_restarts_in_time_keeps_its_partitions_without_a_rebalance(self):
         topic = self.fixture.topic(partitions=4)
         listener = Recorder()
         stays = self.member(topic, listener=listener, group_instance_id="a", session_timeout_seconds=PATIENCE_SECONDS)
@@ -233,7 +233,7 @@ class TestStaticMembership(ConsumerCase):
         self.wait_until(lambda: back.consumer.assignment() == its_own)
         self.assertEqual(before, len(listener.events))
 
-    def test_an_identity_taken_by_another_process_is_reported(self):
+    def test_a_static_member_fenced_by_another_process_is_reported(self):
         topic = self.fixture.topic()
         first = self.member(topic, group_instance_id="a", session_timeout_seconds=PATIENCE_SECONDS)
         self.wait_until(lambda: first.consumer.assignment())
@@ -244,4 +244,4 @@ class TestStaticMembership(ConsumerCase):
         self.assertIn("group.instance.id", str(first.errors[0]))
 
 
-del Protocol  # no case by itself
+del Protocol  # the base class is not a test case

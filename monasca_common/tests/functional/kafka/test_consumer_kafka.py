@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer by itself on a real broker: reading, committing, where it starts, and moving about."""
+"""A single consumer on a real broker: reading, committing, start offsets, and seeking."""
 
 import datetime
 import time
@@ -26,7 +26,7 @@ class TestReading(ConsumerCase):
             with each_once():
                 self.assertEqual(list(range(number, 300, 3)), values)
 
-    def test_several_topics_in_one_batch_are_kept_apart(self):
+    def test_several_topics_in_one_batch_are_separate(self):
         first, second = self.fixture.topic(), self.fixture.topic()
         self.put(first, 5)
         self.put(second, 5, first=100)
@@ -46,7 +46,7 @@ class TestReading(ConsumerCase):
             batches.append(consumer.poll(timeout=PATIENCE_SECONDS))
         self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
 
-    def test_a_poll_returns_no_more_than_it_was_asked_for(self):
+    def test_a_poll_returns_at_most_the_requested_number(self):
         topic = self.fixture.topic()
         self.put(topic, 50)
         consumer = self.consumer(topic)
@@ -104,7 +104,7 @@ class TestCommitting(ConsumerCase):
         self.assertEqual({partition: 3}, self.admin.group_offsets(self.group))
 
     # Rule 14
-    def test_a_commit_without_answer_holds_neither_the_caller_nor_polls_nor_close(self):
+    def test_a_commit_without_answer_delays_neither_the_caller_nor_polls_nor_close(self):
         topic = self.fixture.topic()
         partition = TopicPartition(topic, 0)
         self.put(topic, 5)
@@ -173,7 +173,7 @@ class TestStarting(ConsumerCase):
         self.wait_until(lambda: sum(len(member.values) for member in members) >= 2)
         self.assertEqual([b"20", b"21"], sorted(members[0].values + members[1].values))
 
-    def test_the_listener_knows_better_than_the_group(self):
+    def test_the_offsets_of_the_listener_override_those_of_the_group(self):
         topic = self.fixture.topic(partitions=2)
         self.put(topic, 20, partitions=2)
         listener = Recorder(starts={TopicPartition(topic, 1): 7})
@@ -235,7 +235,7 @@ class TestMoving(ConsumerCase):
         consumer.resume([self.partition])
         self.assertEqual(3, len(self.read(consumer, 3)))
 
-    def test_lag_is_what_is_left_to_read(self):
+    def test_lag_is_the_number_of_unread_messages(self):
         self.put(self.topic, 10)
         consumer = self.consumer(self.topic)
         self.read(consumer, 10)
@@ -254,7 +254,7 @@ class TestMoving(ConsumerCase):
         consumer.seek(self.partition, 7)
         self.assertEqual([b"7", b"8", b"9"], [message.value for message in self.read(consumer, 3)])
 
-    def test_records_deleted_under_a_reader_are_an_alarm(self):
+    def test_records_deleted_before_a_reader_reads_them_are_an_error(self):
         self.put(self.topic, 10)
         consumer = self.consumer(self.topic, listener=Recorder(starts={self.partition: 2}))
         self.admin.delete_records({self.partition: 5})

@@ -25,7 +25,7 @@ class KafkaContractCluster(contracts.Cluster):
     capabilities = frozenset(Capability) - (
         {Capability.CONSUMER_PROTOCOL} if kafka_version().startswith("3.") else frozenset()
     )
-    max_poll_interval_seconds = 5.0  # a busy machine may be silent for longer than two
+    max_poll_interval_seconds = 5.0  # a process on a busy machine can be silent for longer than two seconds
     patience_seconds = 120.0
 
     def __init__(self, kafka, defer, open_consumer, **consumer_changes):
@@ -81,7 +81,7 @@ class KafkaContractCluster(contracts.Cluster):
 
 
 class KafkaCase(base.BaseTestCase):
-    """Consumers are of the native driver."""
+    """Runs consumers with the native driver."""
 
     cluster: contracts.Cluster
     consumer_changes: ClassVar[dict[str, object]] = {"session_timeout_seconds": 5.0}
@@ -158,7 +158,7 @@ class ConsumerProtocolTest(Scenario, KafkaCase):
 
 
 class Kip848Case(KafkaCase):
-    """Where `ConsumerProtocolTest` finds that Kafka lacks the protocol, nothing is claimed of it."""
+    """Skipped if `ConsumerProtocolTest` finds that Kafka lacks the protocol."""
 
     consumer_changes: ClassVar = {"group_protocol": "consumer"}
 

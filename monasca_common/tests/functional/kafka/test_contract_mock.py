@@ -19,7 +19,7 @@ from monasca_common.tests.periodic import periodic
 
 class MockProducerTransport(ConfluentProducer):
     def max_message_bytes(self, topics, timeout):
-        # Asked for it, the mock cluster answers nothing at all, and the client would go on asking.
+        # The mock cluster does not answer this request, and the client would repeat it.
         raise TransportError("a mock cluster describes nothing", name="_UNSUPPORTED_FEATURE")
 
     def topic_ids(self, topics, timeout):
@@ -27,7 +27,7 @@ class MockProducerTransport(ConfluentProducer):
 
 
 class MockCluster(contracts.Cluster):
-    """It creates a topic with four partitions on first use, and has no limits, times or ids."""
+    """A cluster that creates a topic with four partitions on first use, and has no limits, times or ids."""
 
     capabilities = frozenset()
     patience_seconds = 60.0
@@ -35,7 +35,7 @@ class MockCluster(contracts.Cluster):
 
     def __init__(self, defer, **consumer_changes):
         super().__init__(defer, **consumer_changes)
-        # The cluster lives as long as the client that it was asked of.
+        # The cluster exists as long as the client that created it.
         self._host = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
         brokers = self._host.list_topics(timeout=60).brokers.values()
         self.connection = ConnectionSettings(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
@@ -68,8 +68,9 @@ class MockCase(base.BaseTestCase):
     cluster: contracts.Cluster
 
     def setUp(self):
-        # A session shorter than its rebalance delay of 3 s would end before the group has begun. Within that delay who
-        # is there must hear of a newcomer, by a heartbeat, commit and join again: on a busy machine that takes a while.
+        # A session shorter than the mock's rebalance delay of 3 s would end before the group is formed. Within that
+        # delay, members must learn of a new member by a heartbeat, commit and rejoin, which takes long on a busy
+        # machine.
         often = {"heartbeat.interval.ms": "300"}
         self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=4.0, options=often)
         super().setUp()
@@ -94,8 +95,8 @@ class MockPositionTest(contracts.PositionContract, MockCase):
 class MockGroupTest(contracts.GroupContract, MockCase):
     def setUp(self):
         super().setUp()
-        # Cooperative members join twice. The mock sends one whose first sync comes after its leader's to join once
-        # more, and refuses commits meanwhile: which happens at random. So all give everything up at once.
+        # Cooperative members join twice. The mock makes a member rejoin if its first sync arrives after the leader's,
+        # and refuses commits in the meantime, which happens at random. So all members use the eager protocol.
         self.cluster.consumer_changes = {**self.cluster.consumer_changes, "assignment_strategy": "range"}
 
 

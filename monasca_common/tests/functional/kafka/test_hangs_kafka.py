@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a real client that outlive their time-outs: they are left, and nothing is lost or doubled by it."""
+"""Calls of a real client that exceed their time-outs: the caller returns, and no message is lost or doubled."""
 
 import concurrent.futures
 import json
@@ -38,7 +38,7 @@ class HangCase(ProducerCase):
         self.producer().publish(self.source, records, timeout=SECONDS).raise_for_undelivered()
 
     def cut_off_the_coordinator(self):
-        """The group's coordinator is unknown: librdkafka asks again and again, after every time-out."""
+        """Make the group's coordinator unknown: librdkafka repeats the request after every time-out."""
         wanted = self.group.encode()
         fault = Fault.cut_request(ApiKey.FIND_COORDINATOR, where=lambda request: wanted in request.frame)
         self.addCleanup(self.fixture.proxy.clear)
@@ -51,7 +51,7 @@ class HangCase(ProducerCase):
         return self.consumer(self.source, group=self.group, stop_timeout_seconds=3.0, batch_size=20)
 
     def processor(self, on_batch=lambda: None):
-        """A processor with new clients, which have the same names in the group and in transactions."""
+        """Create a processor with new clients, which have the same group and transactional ids."""
         producer, consumer = self.transactional(), self.reader()
 
         def handler(part):
@@ -67,7 +67,7 @@ class HangCase(ProducerCase):
         return result
 
     def run_until_done(self, deadline):
-        """Run one processor after the other, as the restart loop of a service does; how many it took."""
+        """Run one processor after the other, like the restart loop of a service; return their number."""
         runs = 0
         while self.committed() < MESSAGES:
             self.assertLess(time.monotonic(), deadline)
@@ -99,14 +99,14 @@ class HangCase(ProducerCase):
         return self.cluster.admin.group_offsets(self.group).get(TopicPartition(self.source, 0), 0)
 
     def seen(self):
-        """The values that a reader of committed data gets, in order of the log."""
+        """Return the values that a reader of committed data gets, in log order."""
         self.producer().publish(self.out, [b"end"], timeout=SECONDS).raise_for_undelivered()
         return [int(value) for value in self.read(self.out).values() if value != b"end"]
 
 
 class TestTransactionsThatHang(HangCase):
     def hang_in_the_offsets(self):
-        """A processor whose first transaction hangs as it sends its offsets; what ended it."""
+        """Run a processor whose first transaction hangs while it sends offsets; return the error that ended it."""
         processor, producer, consumer = self.processor(on_batch=self.cut_off_the_coordinator)
         error = self.in_time(lambda: self.assertRaises(FatalError, processor.run), 30 + BUSY_SECONDS)
         self.assertTrue(producer.health().poisoned)
@@ -122,7 +122,7 @@ class TestTransactionsThatHang(HangCase):
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())
 
-    def test_a_call_that_comes_back_late_changes_nothing_and_its_client_is_destroyed(self):
+    def test_a_call_that_returns_late_changes_nothing_and_its_client_is_destroyed(self):
         _, producer, _ = self.hang_in_the_offsets()
         self.fixture.proxy.clear()
         self.wait_until(lambda: "send_offsets_to_transaction has returned" in self.said.output)
@@ -133,7 +133,7 @@ class TestTransactionsThatHang(HangCase):
 
     # Rule 20
     @periodic("repeats faults that test_lost_answers injects singly")
-    def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(self):
+    def test_repeatedly_cut_connections_lose_and_double_nothing(self):
         flaps = threading.Event()
 
         def flap():
@@ -150,14 +150,14 @@ class TestTransactionsThatHang(HangCase):
         self.addCleanup(flapping.join)
         self.addCleanup(flaps.set)
         self.run_until_done(time.monotonic() + 3 * SECONDS)
-        flaps.set()  # who looks at the result is not what is cut off
+        flaps.set()  # the client that reads the result is not cut off
         flapping.join()
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())
 
 
 class TestCommitsThatHang(HangCase):
-    def test_a_commit_without_an_answer_holds_neither_the_poll_nor_the_close(self):
+    def test_a_commit_without_an_answer_delays_neither_the_poll_nor_the_close(self):
         consumer = self.reader()
         self.wait_until(lambda: consumer.poll(timeout=0.1).partitions)
         self.fixture.proxy.add(Fault.hold_answer(ApiKey.OFFSET_COMMIT))

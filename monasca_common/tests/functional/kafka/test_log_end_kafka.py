@@ -74,7 +74,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.begin()
         self.wait_until(lambda: self.reader.lag() == {TopicPartition(self.topic, 0): 0})
         self.put_in_a_transaction(b"3")
-        # The log may end where it ended before, until the marker of the transaction is written.
+        # The log can have the same end until the marker of the transaction is written.
         self.wait_until(lambda: b"3" in self.handled)
         self.wait_until(lambda: self.committed(self.topic) == self.log_end())
         self.end()
@@ -83,7 +83,7 @@ class TestEndOfTheLog(ProcessorCase):
 
     # Rule 17
     @periodic("the test that it would break is in the gate")
-    def test_mutant_that_stays_behind_the_last_message_cannot_continue(self):
+    def test_mutant_that_stops_after_the_last_message_cannot_continue(self):
         self.useFixture(fixtures.MockPatchObject(KafkaConsumer, "take_ends", lambda consumer: {}))
         self.put_in_a_transaction(b"1", b"2")
         self.begin()
@@ -95,7 +95,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.assertIsInstance(self.failures[0], OffsetOutOfRange)
 
     # Rule 17
-    def test_the_position_waits_before_a_transaction_that_is_open_and_passes_one_that_was_aborted(self):
+    def test_the_position_stops_before_an_open_transaction_and_passes_an_aborted_one(self):
         self.put_in_a_transaction(b"1")
         self.begin()
         self.wait_until(lambda: self.committed(self.topic) == 2)
@@ -103,7 +103,7 @@ class TestEndOfTheLog(ProcessorCase):
             with self.upstream.transaction() as transaction:
                 transaction.send(self.topic, b"aborted")
                 self.upstream.flush(SECONDS).raise_for_undelivered()
-                threading.Event().wait(2)  # a wrong position would be committed after one
+                threading.Event().wait(2)  # a wrong position would be committed after one second
                 self.assertEqual(2, self.committed(self.topic))
                 raise InterruptedError
         except InterruptedError:
@@ -113,7 +113,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.assertEqual(([b"1"], []), (self.handled, self.failures))
 
     @periodic("a variant with the same mechanism")
-    def test_a_processor_in_transactions_moves_there_in_one(self):
+    def test_a_transactional_processor_moves_to_the_end_in_a_transaction(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin(producer=self.transactional_producer(), transactional=True)
         self.wait_until(lambda: self.committed(self.topic) == 3)
@@ -121,7 +121,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.assertEqual([], self.failures)
 
     @periodic("a variant with the same mechanism")
-    def test_the_position_of_a_database_moves_there_before_kafkas_commit(self):
+    def test_the_position_of_a_database_moves_to_the_end_before_kafkas_commit(self):
         claims = []
 
         def accounted(partition, start, end):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library is for: answers are lost or late, callers retry, and every message is there once.
-
-Each guarantee is also taken away, and the same check must then fail.
+"""The main guarantee: answers are lost or late, callers retry, and every message is read once. With each guarantee
+removed, the same check must fail.
 """
 
 from monasca_common.devbroker import ApiKey, Fault
@@ -16,7 +15,7 @@ from monasca_common.tests.functional.kafka.lost_answers_case import (
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
 from monasca_common.tests.periodic import periodic
 
-TRIES = 5  # of a mutant to do harm
+TRIES = 5  # attempts until a mutant breaks the guarantee
 
 
 class TestLostAnswers(LostAnswersCase):
@@ -37,19 +36,19 @@ class TestLostAnswers(LostAnswersCase):
     # Rule 4
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_retry_that_produces_what_is_queued_doubles_the_log_but_not_what_is_read(self):
-        # No dropped answers: while the client misses one, this mutant writes more than the five batches by which a
-        # broker knows a repetition, and the sequence that is out of order then is the end of the client.
+        # Answers are not dropped: until the client detects a dropped answer, this mutant writes more than the five
+        # batches that a broker remembers, and the resulting out-of-order sequence is fatal for the client.
         with mutants.produces_again_while_queued():
             self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
 
     # Rule 1
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
-    def test_mutant_a_client_that_gives_messages_up_by_itself_doubles_the_log_but_not_what_is_read(self):
+    def test_mutant_a_client_with_its_own_message_timeout_doubles_the_log_but_not_what_is_read(self):
         with mutants.short_message_timeout():
             self.check_that_the_log_is_doubled_but_not_what_is_read()
 
     def check_that_the_log_is_doubled_but_not_what_is_read(self, **facts):
-        """Sooner or later: which answers meet which requests is not the same on every machine."""
+        """Repeat until it happens, because the timing of answers and requests differs between machines."""
         for _ in range(TRIES):
             aftermath = self.lose_answers(**facts)
             self.check_that_a_reader_sees_each_once(aftermath)
@@ -60,7 +59,7 @@ class TestLostAnswers(LostAnswersCase):
 
 class TestLargeNeighbours(LargeNeighboursCase):
     # Rule 2
-    def test_a_record_too_large_is_not_sent_so_its_neighbours_stay_single(self):
+    def test_a_record_too_large_is_not_sent_so_adjacent_records_are_not_doubled(self):
         log, outcomes = self.publish_beside_large_records()
         self.assertEqual([MessageTooLarge] * self.rounds, [type(delivery.error) for delivery in outcomes])
         self.check_that_the_log_holds_each_once(log)
@@ -77,10 +76,11 @@ class TestLargeNeighbours(LargeNeighboursCase):
 
 
 class TestAnotherProducer(ProducerCase):
-    """A message that one producer gave up is sent again by another."""
+    """One producer abandons a message, and another sends it again."""
 
     def close_and_send_again(self):
-        """Written, unanswered, given up by close; then sent by the next. What a reader gets, and what the log holds."""
+        """Write a message, lose its answer, abandon it by close, and send it with the next producer. Return the
+        reader's messages and the log."""
         topic = self.fixture.topic()
         first, second = self.producer(), self.producer()
         first.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
@@ -97,19 +97,19 @@ class TestAnotherProducer(ProducerCase):
     def check_that_a_reader_sees_each_once(self, read):
         self.assertEqual([b"1", b"2", b"warm"], sorted(read.values()))
 
-    def test_the_log_holds_it_twice_but_a_reader_sees_it_once(self):
+    def test_the_log_has_the_message_twice_but_a_reader_sees_it_once(self):
         read, log = self.close_and_send_again()
         self.check_that_a_reader_sees_each_once(read)
         self.assertEqual(2, doubled(log))
 
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
-    def test_mutant_under_a_new_id_a_reader_sees_it_twice(self):
+    def test_mutant_with_a_new_id_a_reader_sees_the_message_twice(self):
         with mutants.a_new_id_on_retry():
             read, _ = self.close_and_send_again()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, read)
 
     # Rule 9
-    def test_what_a_close_gave_up_says_so(self):
+    def test_messages_abandoned_by_a_close_are_reported_as_abandoned(self):
         topic = self.fixture.topic()
         producer = self.producer()
         producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()

@@ -42,7 +42,7 @@ class ProcessorCase(ConsumerCase):
     cluster_settings: ClassVar[dict[str, Any]] = {}
 
     def log(self, topic, isolation="read_committed"):
-        """(id, value) of every record, read by another client."""
+        """Return (id, value) of every record, read by another client."""
         options = {
             **self.cluster.direct_options(),
             "group.id": "log",
@@ -63,7 +63,7 @@ class ProcessorCase(ConsumerCase):
 
 
 class TestMembership(ProcessorCase):
-    """A group whose members must poll every 5 s, and handlers that take 8."""
+    """A group whose members must poll every 5 s, and handlers that take 8 s."""
 
     def run_processor(self, handler, **protocol):
         topic = self.fixture.topic()
@@ -114,7 +114,7 @@ class TestMembership(ProcessorCase):
 
 class TestTransactions(ProcessorCase):
     def run_processor(self, handler, count, **choices):
-        """Handle ``count`` messages, outputs to ``self.out``, dead letters to ``self.dlq``."""
+        """Handle ``count`` messages, with outputs in ``self.out`` and dead letters in ``self.dlq``."""
         topic, self.out = self.fixture.topic(), self.fixture.topic()
         self.dlq = f"{topic}.dlq"
         self.cluster.create_topic(self.dlq, 1)
@@ -130,13 +130,13 @@ class TestTransactions(ProcessorCase):
         thread.start()
         self.addCleanup(thread.join, SECONDS)
         self.addCleanup(processor.stop, 5)
-        # A transaction's own records take offsets in its output topics, none in the input.
+        # A transaction's control records use offsets in its output topics, and none in the input.
         self.wait_until(lambda: self.committed(topic) == count)
 
     def double(self, part):
         return [(self.out, value * 2) for value in part.values]
 
-    def test_dead_letters_outputs_and_offsets_go_together(self):
+    def test_dead_letters_outputs_and_offsets_are_committed_together(self):
         def handler(part):
             bad = [index for index, value in enumerate(part.values) if value in (b"3", b"11")]
             if bad:
@@ -170,7 +170,7 @@ class TestTransactions(ProcessorCase):
                 sorted(b"%d" % number * 2 for number in range(30)), sorted(v for _, v in self.log(self.out))
             )
 
-    def test_an_output_that_is_too_large_ends_the_run_and_nothing_of_it_is_seen(self):
+    def test_an_output_that_is_too_large_ends_the_run_and_no_part_is_visible(self):
         topic, out = self.fixture.topic(), self.fixture.topic()
         self.put(topic, 1)
         connection = self.settings(topic).connection
@@ -242,7 +242,7 @@ class CrashCase(ProcessorCase):
         self.assertEqual(0, process.wait(SECONDS))
 
     def found(self):
-        """Lost or doubled values, for a reader who takes each message id once; nothing where all is well."""
+        """Return lost or doubled values for a reader that reads each message id once; empty if there are none."""
         problems: list[tuple[str, object]] = []
         for name, expected in ((self.out, {value * 2 for value in GOOD}), (f"{self.topic}.dlq", BAD)):
             by_id = dict(self.log(name))
@@ -253,13 +253,12 @@ class CrashCase(ProcessorCase):
 
 
 class TestCrash(CrashCase):
-    """SIGKILL at each fail point, a new start: nothing lost, and every repeat recognised by its id.
-
-    While a partition is taken away the handler is so slow that work is left, however long the newcomer takes.
+    """SIGKILL at each fail point and a restart: no message is lost, and every repeated message has the same id. While a
+    partition is revoked, the handler is slow enough that work remains, however long the new member takes.
     """
 
     def take_partition_away(self):
-        """A second member joins once the first has begun, and leaves without having committed anything."""
+        """Let a second member join once the first has begun, and leave without a commit."""
         self.wait_until(lambda: self.committed(self.topic) > 0)
         other = self.consumer(self.topic, session_timeout_seconds=2.0, assignment_strategy=None)
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -275,7 +274,7 @@ class TestCrash(CrashCase):
     # Rule 13
     @periodic("mutant; that of the persister is the smoke test")
     def test_after_a_poll_mutant_commits_what_it_polled(self):
-        # Ten polls have everything; those after them take 0.2 s each, and there is a commit once a second.
+        # Ten polls return all messages; later polls take 0.2 s each, and there is one commit per second.
         self.crash("processor.after_poll=kill@20", mutant="commits_what_it_polled", pace_seconds=0.5)
         self.assertNotEqual([], self.found())
 
@@ -328,7 +327,7 @@ class TestCrash(CrashCase):
 
 
 class TestCrashInTransaction(CrashCase):
-    """With outputs and offsets in one transaction the log itself has every output once, whatever its id."""
+    """With outputs and offsets in one transaction, the log itself has every output once, regardless of its id."""
 
     bad: ClassVar[set[bytes]] = set()
     transactional_id = "crash"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer and the process it lives in: forks, signals, green threads, callbacks, and its end."""
+"""A producer and its process: forks, signals, green threads, callbacks, and exit."""
 
 import os
 import signal
@@ -100,7 +100,7 @@ class ProcessCase(ProducerCase):
         return producer
 
     def program(self, *parts, stdin=None):
-        """A Python program with what `OPEN` makes, started."""
+        """Start a Python program with the producer that `OPEN` opens."""
         command = [sys.executable, "-c", "".join(parts), self.cluster.bootstrap_servers, self.topic]
         process = subprocess.Popen(
             command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
@@ -124,7 +124,7 @@ class TestFork(ProcessCase):
     def test_every_call_is_refused_in_a_child_that_ends_in_order_while_the_parent_continues(self):
         self.assert_forks("", 16)
 
-    def test_a_child_that_never_touches_it_ends_in_order(self):
+    def test_a_child_that_never_uses_the_producer_exits_cleanly(self):
         self.assert_forks("[:0]", 10)
 
     def test_a_child_of_a_running_test_is_refused_too(self):
@@ -193,7 +193,7 @@ class TestEnd(ProcessCase):
         ):
             self.assertRaises(ClosedError, call)
 
-    def test_closing_again_returns_the_same(self):
+    def test_closing_again_returns_the_same_report(self):
         producer = self.warm_producer()
         self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
         producer.send(self.topic, b"1")
@@ -202,7 +202,7 @@ class TestEnd(ProcessCase):
         self.assertIs(first, producer.close(SECONDS))
 
     # Rule 9
-    def test_a_close_takes_a_second_more_than_it_was_given_at_most_with_a_frozen_broker(self):
+    def test_a_close_exceeds_its_timeout_by_at_most_a_second_with_a_frozen_broker(self):
         producer = self.warm_producer()
         self.cluster.node(1).freeze()
         for number in range(1000):
@@ -232,7 +232,7 @@ class TestEnd(ProcessCase):
 
 class TestCallbacks(ProcessCase):
     # Rule 7
-    def test_one_that_raises_is_logged_and_counted_and_the_others_continue(self):
+    def test_a_callback_that_raises_is_logged_and_counted_and_the_others_continue(self):
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         producer = self.warm_producer()
         received = []
@@ -246,19 +246,19 @@ class TestCallbacks(ProcessCase):
         self.wait_until(lambda: producer.health().failed_listeners == 3 and len(received) == 3)
         self.wait_until(lambda: log.output.count("RuntimeError: of the test's own") == 3)
 
-    def test_a_close_with_time_left_waits_for_them(self):
+    def test_a_close_with_time_left_waits_for_messages_in_flight(self):
         producer = self.warm_producer()
         received = []
 
         def slow(delivery):
-            time.sleep(0.05)  # the fault itself
+            time.sleep(0.05)  # the injected fault
             received.append(delivery)
 
         for number in range(20):
             producer.send(self.topic, b"%d" % number, on_delivery=slow)
         self.assertEqual((20, 20), (producer.close(SECONDS).delivered_count, len(received)))
 
-    def test_one_that_waits_for_callbacks_is_refused(self):
+    def test_a_callback_that_waits_for_callbacks_is_refused(self):
         producer = self.warm_producer()
         report = producer.publish(self.topic, [b"1"], timeout=SECONDS)
         refused, done = [], threading.Event()
@@ -280,7 +280,7 @@ class TestCallbacks(ProcessCase):
         self.assertTrue(done.wait(SECONDS))
         self.assertEqual((4, 0), (len(refused), producer.health().failed_listeners))
 
-    def test_one_that_sends_is_served(self):
+    def test_a_callback_can_send(self):
         producer = self.warm_producer()
         done = threading.Event()
         producer.send(
@@ -294,10 +294,10 @@ class TestCallbacks(ProcessCase):
 
 
 class TestForeignErrors(ProcessCase):
-    """Whatever is done to a producer, what comes out of it is this library's."""
+    """Every error of a producer is an error of this library."""
 
     # Rule 21
-    def test_nothing_of_the_clients_escapes(self):
+    def test_no_error_of_the_client_library_escapes(self):
         producer = self.warm_producer()
         wrong = [
             lambda: producer.publish(self.topic, [b"1", "text"]),

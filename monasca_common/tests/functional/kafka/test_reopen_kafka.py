@@ -12,13 +12,13 @@ from monasca_common.tests.periodic import periodic
 
 class TestReopenedAfterAFatalError(SecurityCase):
     # Rule 9
-    def test_once_the_right_to_write_is_back_the_same_reports_are_delivered_once(self):
+    def test_reports_can_be_retried_once_the_write_permission_is_granted_again(self):
         self.allow("describe")
         right = self.allow("write")
         before = self.producer(user="monasca")
         before.publish(self.topic, [b"before"], timeout=SECONDS).raise_for_undelivered()
         revoke(self.cluster.admin, right)
-        # One that is open goes on for other topics: fatal it is for one that is opened now.
+        # An open producer continues with other topics; the error is fatal for a producer that is opened now.
         self.wait_until(lambda: not before.publish(self.topic, [b"before"], timeout=SECONDS).ok)
         producer = self.producer(user="monasca")
         reports = []
@@ -32,7 +32,7 @@ class TestReopenedAfterAFatalError(SecurityCase):
         self.assertFalse(producer.retry(reports[-1], timeout=SECONDS).ok)
         allow(self.cluster.admin, right)
 
-        def delivered():  # a broker hears of a permission a little later
+        def delivered():  # a permission reaches a broker after a short delay
             if producer.health().finished:
                 producer.reopen()
             reports[:] = [producer.retry(report, timeout=SECONDS) for report in reports]
@@ -52,7 +52,7 @@ class TestReopenedTransactions(HangCase):
         self.transactions = self.transactional()
 
     def move(self, reader):
-        """Read the rest of the source, and write it in transactions."""
+        """Read the remaining messages of the source, and write them in transactions."""
         while self.committed() < MESSAGES:
             batch = reader.poll(timeout=0.2)
             if batch.partitions:
@@ -62,7 +62,7 @@ class TestReopenedTransactions(HangCase):
                     transaction.commit_offsets(reader, batch)
 
     # Rule 9
-    def test_after_a_call_that_hangs_everything_is_there_once(self):
+    def test_after_a_hanging_call_every_message_is_read_once(self):
         reader = self.reader()
         self.wait_until(lambda: reader.poll(max_messages=1, timeout=0.1).partitions)
         reader.seek_to_beginning()

@@ -26,11 +26,11 @@ from monasca_common.tests.functional.permissions import Permission, allow, revok
 
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0
-BUSY_SECONDS = 60.0  # what a busy machine may take beyond what is promised
-DEADLINE_SECONDS = 200.0  # of a caller, who must be notified long before
+BUSY_SECONDS = 60.0  # extra time for a busy machine
+DEADLINE_SECONDS = 200.0  # of a caller, which must get the error long before
 SEVERAL_SECONDS = 5
-IDLE_SHARE = 0.5  # of one processor: who spins takes all of it
-ONCE_SECONDS = 2.0  # of a processor, for what is done once
+IDLE_SHARE = 0.5  # of one CPU; a spinning client uses all of it
+ONCE_SECONDS = 2.0  # of CPU time for one-time work
 
 
 class SecurityCase(ProducerCase):
@@ -55,7 +55,7 @@ class SecurityCase(ProducerCase):
         self.assertLess(time.process_time() - used, ONCE_SECONDS + elapsed * IDLE_SHARE)
 
     def assert_does_not_spin(self, turn=lambda: time.sleep(0.2), most_turns=50):
-        """A spinning client has no quiet second, a slow one soon has."""
+        """A spinning client is never idle for a second; a slow client soon is."""
 
         def quiet():
             used, turns, ends_at = time.process_time(), 0, time.monotonic() + 1.0
@@ -72,7 +72,7 @@ class TestProducerSecurity(SecurityCase):
         return self.producer(user="monasca", **changes)
 
     def undelivered_at_once(self, producer, topic):
-        """The one delivery of a bulk whose deadline is far away."""
+        """Return the only delivery of a bulk whose deadline is far away."""
         with self.within(SOON_SECONDS):
             report = producer.publish(topic, [b"denied"], timeout=DEADLINE_SECONDS)
         [delivery] = report.failed + report.unknown
@@ -91,7 +91,7 @@ class TestProducerSecurity(SecurityCase):
         self.assertEqual([], self.log(self.topic))
 
     # Rule 6
-    def test_no_right_to_write_anything_is_reported_immediately_and_not_at_the_deadline(self):
+    def test_a_missing_write_permission_is_reported_before_the_deadline(self):
         self.allow("describe")
         producer = self.as_monasca()
         denied = self.undelivered_at_once(producer, self.topic)
@@ -103,7 +103,7 @@ class TestProducerSecurity(SecurityCase):
             producer.flush(DEADLINE_SECONDS)
             producer.close(DEADLINE_SECONDS)
 
-    def test_a_right_that_is_taken_back_is_reported_by_the_next_message(self):
+    def test_a_revoked_permission_is_reported_by_the_next_message(self):
         self.allow("write", self.fixture.topic())
         right = self.allow("write")
         producer = self.as_monasca()
@@ -125,7 +125,8 @@ class TestProducerSecurity(SecurityCase):
         self.assertIsInstance(denied.error.cause, AuthorizationError)
 
     def assert_not_connected(self, **changes):
-        """A producer that cannot connect with these options: health tells why, a report that it is not known."""
+        """Check a producer that cannot connect with these options: health has the reason, and the report an unknown
+        outcome."""
         producer = self.producer(connection=self.connection("monasca", **changes))
         with self.within(SOON_SECONDS):
             report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
@@ -138,7 +139,7 @@ class TestProducerSecurity(SecurityCase):
             producer.close(0)
 
     def wait_for_last_error(self, producer, kind):
-        """The client may still be busy to connect when a caller's deadline passes."""
+        """Wait for the error, because the client can still be connecting when a caller's deadline passes."""
         self.wait_until(lambda: isinstance(producer.health().last_error, kind))
 
     # Rule 6
@@ -148,8 +149,8 @@ class TestProducerSecurity(SecurityCase):
     def test_a_broker_of_another_authority_is_reported_by_health(self):
         self.assert_not_connected(**{"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")})
 
-    def test_no_tls_where_the_broker_wants_it_is_reported_by_health(self):
-        # The broker hangs up, and no client can tell why.
+    def test_missing_tls_is_reported_by_health(self):
+        # The broker closes the connection, and no client can determine the reason.
         producer = self.producer(connection=ConnectionSettings(self.cluster.bootstrap_servers))
         with self.within(SOON_SECONDS):
             report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
@@ -157,7 +158,7 @@ class TestProducerSecurity(SecurityCase):
         self.wait_for_last_error(producer, RetriableError)
         self.assert_does_not_spin()
 
-    def test_a_transactional_id_that_is_denied_is_reported_as_that(self):
+    def test_a_denied_transactional_id_is_reported(self):
         self.allow("write")
         producer = self.as_monasca(transactional_id="not-ours")
         with self.within(SOON_SECONDS):
@@ -167,7 +168,7 @@ class TestProducerSecurity(SecurityCase):
 
 class TestConsumerSecurity(SecurityCase):
     def assert_denied(self, **changes):
-        """A poll reports it; further polls neither spin nor raise."""
+        """Check that a poll reports the error, and that further polls neither spin nor raise."""
         consumer = self.consumer(self.topic, user="monasca", **changes)
         errors = []
 
@@ -198,7 +199,7 @@ class TestConsumerSecurity(SecurityCase):
 
 
 class Connections:
-    """A listener with a broker's certificate that counts who connects."""
+    """A server with a broker's certificate that counts connections."""
 
     def __init__(self, certificate, key):
         self.times = []
@@ -237,10 +238,10 @@ class TestReconnects(SecurityCase):
         while time.monotonic() < began + SEVERAL_SECONDS:
             turn()
         seconds = time.monotonic() - began
-        # It is two clients: one that asks about topics.
+        # The producer has two clients: one requests information about topics.
         self.assertLess(len(self.server.times) - before, 12 * seconds)
 
-    def test_a_consumer_whose_tls_fails_comes_back_seldom(self):
+    def test_a_consumer_whose_tls_fails_reconnects_rarely(self):
         settings = ConsumerSettings(self.distrustful, (self.topic,), "group")
         consumer = plugins.kafka_consumer(settings)
         self.addCleanup(consumer.close, 1.0)
@@ -250,6 +251,6 @@ class TestReconnects(SecurityCase):
         producer = self.producer(connection=self.distrustful)
         producer.send(self.topic, b"1")
         self.assert_comes_back_seldom(lambda: time.sleep(0.1))
-        # The last may be: no broker is up.
+        # The last error can be that no broker is up.
         self.wait_until(lambda: isinstance(producer.health().last_error, AuthenticationError | RetriableError))
         self.wait_until(lambda: "expired" in self.log_of_client.output)

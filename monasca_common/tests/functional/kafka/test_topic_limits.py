@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer and its topics: what it costs to begin to write to many, and one that is deleted and recreated."""
+"""A producer and its topics: the cost of the first writes to many topics, and a deleted and recreated topic."""
 
 import contextlib
 import os
@@ -37,10 +37,10 @@ class TestRecreatedTopic(ProducerCase):
         self.cluster.admin.delete_topic(topic)
         self.cluster.create_topic(topic)
         self.wait_until(lambda: producer.health().recreated_topics)
-        time.sleep(0.5)  # in which it looks again
+        time.sleep(0.5)  # interval of the next check
         self.assertEqual(1, producer.health().recreated_topics)
 
-    def test_what_is_acknowledged_after_a_creation_is_in_the_new_topic(self):
+    def test_messages_acknowledged_after_a_creation_are_in_the_new_topic(self):
         topic = self.fixture.topic()
         for number in range(5):
             value = b"%d" % number

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions on a real Kafka: all of it is seen, or nothing; the offsets with it; and one producer at a time."""
+"""Transactions on a real Kafka: messages and offsets become visible together or not at all, from one producer at a
+time."""
 
 import uuid
 
@@ -9,7 +10,7 @@ from monasca_common.tests.functional.kafka.producer_case import SECONDS, Produce
 
 
 class Interruption(Exception):
-    """What a block is left with."""
+    """Raised by tests to leave a block."""
 
 
 class TestTransactions(ProducerCase):
@@ -48,7 +49,7 @@ class TestTransactions(ProducerCase):
             self.assertEqual((1, {}), (len(self.log(self.topic)), self.read(self.topic)))
         self.assertEqual([b"1"], self.seen())
 
-    def test_what_an_exception_interrupts_is_never_seen(self):
+    def test_an_exception_in_the_block_hides_its_messages(self):
         producer = self.transactional()
 
         def interrupted():
@@ -75,7 +76,7 @@ class TestTransactions(ProducerCase):
             transaction.send(self.topic, b"next")
         self.assertEqual([b"next"], self.seen())
 
-    def test_the_offsets_are_committed_with_what_was_made_of_them(self):
+    def test_the_offsets_are_committed_with_their_outputs(self):
         source, consumer, batch = self.source_with(b"1", b"2")
         with self.transactional().transaction() as transaction:
             for message in batch:
@@ -108,7 +109,7 @@ class TestTransactions(ProducerCase):
         self.assertEqual([b"1", b"2"], sorted(again))
 
     # Rule 20
-    def test_inputs_that_were_taken_away_in_the_meantime_abort(self):
+    def test_inputs_revoked_in_the_meantime_abort(self):
         source, consumer, batch = self.source_with(b"1", b"2")
         other = self.consumer(source, group=consumer.settings.group_id)
 
@@ -127,7 +128,7 @@ class TestTransactions(ProducerCase):
         self.assertEqual([], self.seen())
 
     # Rule 20
-    def test_the_second_of_one_transactional_id_fences_the_first(self):
+    def test_the_second_producer_of_a_transactional_id_fences_the_first(self):
         first, second = self.transactional("same"), self.transactional("same")
         with first.transaction() as transaction:
             transaction.send(self.topic, b"first")
@@ -141,6 +142,6 @@ class TestTransactions(ProducerCase):
         self.assertRaises(FencedError, fenced)
         self.assertEqual([b"first", b"second"], self.seen())
 
-    def test_a_producer_without_a_transactional_id_says_what_is_missing(self):
+    def test_a_producer_without_a_transactional_id_names_the_missing_option(self):
         refusal = self.assertRaises(ConfigurationError, self.producer().transaction)
         self.assertIn("transactional_id", str(refusal))

@@ -263,7 +263,7 @@ class TestWithBroker(NativeConsumerCase):
             expected = [(number, b"%d" % (4 * number + partition.partition)) for number in range(100)]
             self.assertEqual(expected, messages)
 
-    def test_a_poll_returns_no_more_than_it_was_asked_for(self):
+    def test_a_poll_returns_at_most_the_requested_number(self):
         consumer = self.reading("t")
         for most in (1, 2, 7):
             self.assertGreaterEqual(most, sum(len(columns) for _, columns in self.read(consumer, 1, most)[0]))
