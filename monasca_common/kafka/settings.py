@@ -342,8 +342,7 @@ class ConsumerSettings:
         default_factory=_none,
         secret=True,
         help="Further librdkafka options of consumers, one name=value per line; repeat the line as needed. Write $$ "
-        "for each $. Options that would undo a guarantee are refused. The options of a consumer are added to those "
-        "of [kafka].",
+        "for each $. Options that would undo a guarantee are refused. A consumer's list is added to that of [kafka].",
     )
 
     def __post_init__(self) -> None:
