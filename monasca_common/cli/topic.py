@@ -41,7 +41,7 @@ class TopicList(ClusterCommand, Lister):
         names = fnmatch.filter(admin.partition_counts(), parsed_args.name)
         wanted = [name for name in names if parsed_args.internal or not name.startswith(_INTERNAL)]
         if not wanted and parsed_args.name != "*":
-            self.report(f"--name {parsed_args.name}: there is no such topic")
+            self.report(f"--name {parsed_args.name}: this topic does not exist")
             self._status = NOTHING_FOUND
         topics = _Topics(admin, wanted)
         self._status = self._status or int(any(topics.is_without_leader(name) for name in wanted))
@@ -134,7 +134,7 @@ def known_topic(admin: Admin, name: str) -> int:
     """Return the topic's number of partitions. Raises `ConfigurationError` if the topic does not exist."""
     count = admin.partition_counts().get(name)
     if count is None:
-        raise ConfigurationError(f"{name}: there is no such topic: `monasca-common topic list` lists topics")
+        raise ConfigurationError(f"{name}: this topic does not exist: `monasca-common topic list` lists topics")
     return count
 
 

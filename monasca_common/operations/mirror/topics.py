@@ -12,7 +12,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC
 from monasca_common.operations.mirror.settings import MirrorSettings
 
-# Settings copied to topics that are created in the target: retention, and limits of messages.
+# Settings copied to topics that are created in the target: retention and message limits.
 _COPIED = (
     "cleanup.policy",
     "max.message.bytes",

@@ -58,7 +58,7 @@ class DlqCase(ClusterCommandCase):
         return _sent_back(self.run_json("replay", *self.options, "--execute", *arguments))
 
     def outcomes(self, status):
-        """Return the dead letters by outcome and reason of a run with this exit status; set ``self.said``."""
+        """Return the dead letters by outcome and reason of a run with this exit status; store stderr in `said`."""
         found, out, self.said = self.run_command("replay", *self.options, "--execute", "-f", "json")
         self.assertEqual(status, found, self.said)
         return {(row["outcome"], row["reason"]): row["dead_letters"] for row in json.loads(out)}

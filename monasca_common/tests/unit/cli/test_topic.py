@@ -181,7 +181,7 @@ class ListTest(TopicCase):
     def test_a_missing_topic_is_named(self):
         for command in ("show", "tail", "sample"):
             status, _, err = self.run_command(command, "nothing")
-            self.assertEqual((2, True), (status, "nothing: there is no such topic" in err))
+            self.assertEqual((2, True), (status, "nothing: this topic does not exist" in err))
 
     def test_settings_are_sorted_by_name(self):
         _, rows = self.rows("show", "metrics", "--settings")

@@ -24,7 +24,7 @@ HOST = {"Host": "127.0.0.1:8076"}
 
 
 class Users:
-    """A login that knows one user."""
+    """A login with one user."""
 
     def __init__(self):
         self.error = None
