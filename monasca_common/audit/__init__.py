@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: tiers report the messages that they had, and the reports show whether every message arrived."""
+"""The audit: tiers report the messages that they handled, and the reports show whether every message arrived."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that counts the records of topics for the audit: topics, status and restarts."""
+"""The service that counts the records of topics for the audit, with its status and restarts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CounterStatus(ServiceMetrics):
 
 
 def topics_to_count(admin: Admin, wanted: Sequence[str], reports_topic: str) -> tuple[str, ...]:
-    """Return ``wanted``, by default all topics except Kafka's own ones and that of the reports.
+    """Return ``wanted``, by default all topics except Kafka's internal topics and the topic of the reports.
 
     Raises `ConfigurationError` if one is missing or none exists, and `TransportError`.
     """
@@ -82,8 +82,8 @@ def topics_to_count(admin: Admin, wanted: Sequence[str], reports_topic: str) -> 
 
 
 class CounterService(Loop):
-    """Counts topics in the consumer group ``group``. After a failure, or if there are other topics, it continues at the
-    group's offsets and reads unreported messages again."""
+    """Counts topics in the consumer group ``group``. After a failure or a change of topics, it continues at the group's
+    offsets and rereads unreported messages."""
 
     def __init__(
         self,
@@ -140,8 +140,8 @@ def run(
     group: str,
     tier: str,
 ) -> None:
-    """Count topics of the brokers in the options group ``section``. ``until`` gets the service before it starts, in
-    order to stop it later.
+    """Count topics of the brokers in the options group ``section``. ``until`` receives the service before it starts, so
+    that the caller can stop it.
 
     Raises `ConfigurationError` and `TransportError` if it cannot start.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journal: a SQLite database of each process with its unacknowledged reports.
 
-The next process on the machine takes over the databases of ended processes and sends their reports. A report may thus
-be sent twice, which its id shows. The database survives a kill, but not the loss of the disk; a power failure loses the
-last reports, because writes are not synchronized.
+The next process on the machine takes over the databases of ended processes and sends their reports. A report can
+therefore be sent twice; its id identifies the repetition. The database survives SIGKILL, but not the loss of the disk;
+a power failure loses the last reports, because writes are not synchronized.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _TABLE = "CREATE TABLE IF NOT EXISTS report (number INTEGER PRIMARY KEY, id TEXT
 
 
 class Journal:
-    """Thread-safe. Create it in the process that uses it, whose lock on the database shows that the process lives."""
+    """Thread-safe. Create it in the process that uses it, because the lock on the database shows that this process is
+    alive."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -46,9 +47,10 @@ class Journal:
             ) from error
 
     def add(self, report: AuditReport, *, held: bool = False) -> None:
-        """Write a report. If the disk is full, this is logged, and reports are only in memory until a restart.
+        """Write a report. If the disk is full, log this and keep reports only in memory until a restart.
 
-        ``held``: the report is not `pending` until `release`. If this process is killed before, the next one sends it.
+        ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next process sends
+        the report.
         """
         row = (report.id, reports.encode(report))
         with self._lock:
@@ -79,7 +81,7 @@ class Journal:
         return [report for report in map(reports.decode, values) if report is not None]
 
     def done(self, ids: Iterable[str]) -> None:
-        """Remove reports that are acknowledged, or whose transaction was aborted."""
+        """Remove reports that are acknowledged or belong to an aborted transaction."""
         ids = list(ids)
         with self._lock, self._database:
             self._held.difference_update(ids)
@@ -90,7 +92,7 @@ class Journal:
         """Take over the reports of ended processes."""
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
-                if path != self._path and path.stat().st_size:  # an empty one is not locked yet
+                if path != self._path and path.stat().st_size:  # an empty database is not locked yet
                     self._take_over(path)
             except FileNotFoundError:
                 continue  # another process took it over
@@ -112,7 +114,7 @@ class Journal:
             with self._lock:
                 self._insert(rows)
             path.unlink()
-            Path(f"{path}-wal").unlink(missing_ok=True)  # SQLite keeps it, because the database is unlinked
+            Path(f"{path}-wal").unlink(missing_ok=True)  # SQLite keeps this file, because the database is unlinked
 
     def _insert(self, rows: Iterable[tuple[str, bytes]]) -> None:
         with self._database:
@@ -126,7 +128,8 @@ class Journal:
 
 
 def _locked(path: Path | str) -> sqlite3.Connection:
-    """Open a database and lock it until it is closed. Raises `sqlite3.OperationalError` if another process has it."""
+    """Open a database and lock it until it is closed. Raises `sqlite3.OperationalError` if another process holds the
+    lock."""
     database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         for statement in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):

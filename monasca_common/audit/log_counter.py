@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counter of a log, which reads all records and has no other task.
+"""The counter of a log, which reads all records and only counts them.
 
-It reports the offsets of each bucket of event time, and those whose message id another record of the bucket has.
-Offsets are committed after the reports about them are acknowledged. After a start the counter reads records within a
-bucket and the grace period again, for their ids. Sets of offsets ignore the repetition.
+It reports the offsets of each bucket of event time, and the offsets of records that repeat a message id within the
+bucket. Offsets are committed after the reports about them are acknowledged. After a start, the counter rereads the
+records of one bucket plus the grace period to collect their ids. Sets of offsets ignore the repetition.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LogCounts:
             self._forget(key)
 
     def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
-        """Note a duplicate. The record with the lowest partition and offset of an id is never a duplicate, so that
+        """Record a duplicate. The record with the lowest partition and offset of an id is never a duplicate, so that
         another counter, or this counter after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
         first = ids.get(message_id)

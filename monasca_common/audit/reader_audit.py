@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit of a reader, which writes handled offsets to the journal before they are committed.
 
-So no committed offset is missing from the journal when the process is killed. An offset that is in the journal and not
-committed is handled and reported again, which changes no set of offsets. The offsets of a transaction are reported if
-it is committed; if the process is killed before it knows this, the next one reports them. The cost is a few operations
-per batch and none per message, because the counter of the log has the event times.
+When the process is killed, the journal therefore contains every committed offset. An offset that is in the journal but
+not committed is handled and reported again, which does not change the set of offsets. The offsets of a transaction are
+reported if it is committed; if the process is killed before it knows the outcome, the next process reports them. The
+cost is a few operations per batch and none per message, because the counter of the log reports the event times.
 """
 
 from __future__ import annotations

@@ -40,12 +40,12 @@ _END = 2**63
 
 
 class AuditVerdict(enum.Enum):
-    """The values are explanations for users."""
+    """Each value is an explanation for users."""
 
     OK = "all arrived"
     OPEN = "something is missing, and the grace period is not over"
-    RECREATED = "the topic was deleted and recreated, so it is not known what arrived"
-    UNCOUNTED = "nothing counts the log, so it is not known what arrived, and the grace period is over"
+    RECREATED = "the topic was deleted and recreated, so it is unknown which messages arrived"
+    UNCOUNTED = "no counter reads the log, so it is unknown which messages arrived, and the grace period is over"
     INCOMPLETE = "something is missing, and the grace period is over"
 
     @property
@@ -77,8 +77,8 @@ class Reconciliation:
     """The result for one topic, bucket and tier. ``application``: the reader or producer; ``""`` for the log.
 
     ``expected``: messages of the previous tier. ``messages``: the number of messages in this tier. ``lost``, ``late``:
-    missing ones. ``duplicates``: records whose message id another record of the bucket has. ``surplus``: records that
-    no source reported, without duplicates.
+    missing messages. ``duplicates``: records that repeat a message id within the bucket. ``surplus``: records that no
+    source reported, without duplicates.
     """
 
     topic: str
@@ -177,8 +177,8 @@ class _TierCounts:
         return self.since_ms is not None and bucket_ms < self.since_ms
 
     def passed_over(self, bucket: _Bucket) -> int:
-        """Return the number of uncounted offsets from the nearest counted one before the bucket to its last one.
-        Single offsets are ignored, because they may be transaction markers."""
+        """Return the number of uncounted offsets from the nearest counted offset before the bucket to the bucket's last
+        offset. Single offsets are ignored, because they can be transaction markers."""
         found = 0
         for partition, runs in bucket.offsets.items():
             counted = union(*(each.offsets.get(partition, ()) for each in self.buckets.values()))
@@ -188,7 +188,7 @@ class _TierCounts:
         return found
 
     def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
-        """Return whether a later bucket has records. Timestamps in the future do not count."""
+        """Return whether a later bucket has records. Future timestamps are ignored."""
         return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest is usually the last
 
 
@@ -204,7 +204,7 @@ class AuditTotals:
         self.outdated = False  # it has counts of a deleted log; start with new totals
 
     def add(self, report: AuditReport) -> None:
-        """Add a report. A repeated one is ignored."""
+        """Add a report. A repeated report is ignored."""
         if report.id in self._seen:
             return
         self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the topic of reports from a time on: once to its end, or continuously."""
+"""A reader of the topic of reports, from a given time to the end of the topic, or continuously."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class ReportLog:
 
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
-    """Open the reports from this time on. Raises `ConfigurationError` without the topic, and `TransportError`."""
+    """Open the reports from this time on. Raises `ConfigurationError` if the topic does not exist, and
+    `TransportError`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(

@@ -32,7 +32,7 @@ _BULK_REPORTS = 500
 class AuditReporter:
     """Reports for one application at one tier, from one process; a context manager. Create it after the fork.
 
-    ``tier``: that of handled messages. Messages that a reader's producers deliver have the tier ``producer``.
+    ``tier``: the tier of handled messages. Messages that a reader's producers deliver have the tier ``producer``.
     ``settings.folder`` must be set. A failure of the audit is logged and does not affect the audited clients.
     """
 
@@ -76,7 +76,8 @@ class AuditReporter:
         self.close()
 
     def close(self) -> None:
-        """Send the remaining reports. Those that are not acknowledged within seconds are sent at the next start."""
+        """Send the remaining reports. Reports that are not acknowledged within a few seconds are sent at the next
+        start."""
         self._journal.release()
         self._ended.set()
         self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
@@ -131,7 +132,8 @@ class AuditReporter:
         return bool(self._sending)
 
     def _send(self) -> bool:
-        """Send a bulk of reports, or the unacknowledged ones of the last bulk; return whether all are acknowledged."""
+        """Send a bulk of reports, or the unacknowledged reports of the last bulk; return whether all are
+        acknowledged."""
         if self._sent is None:
             records = [Record(reports.encode(each), message_id=each.id.encode()) for each in self._sending]
             self._sent = self._producer.publish(self.settings.topic, records)

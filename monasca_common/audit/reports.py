@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reports of the audit, as messages of their topic. A report counts the messages of a tier since its last report.
 
-A report has an id, so that it can be sent again if its delivery is unknown. The event time of a message is Kafka's
-timestamp of its record, which is the same on all tiers. Buckets of event time do not overlap; each is named by its
-start, in milliseconds since 1970.
+The id of a report allows sending it again if its delivery is unknown. The event time of a message is Kafka's timestamp
+of its record, which is the same on all tiers. Buckets of event time do not overlap; each is named by its start, in
+milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monasca_common.audit.runs import Runs
 
 VERSION = 1
 
-#: Producers other than the API's.
+#: Producers outside the API.
 PRODUCER = "producer"
 #: Tiers that count the messages acknowledged to them, which should be in the log.
 SOURCES = frozenset({PRODUCER, "api"})
@@ -28,16 +28,17 @@ COPIES = frozenset({"mirror"})
 #: ``notification`` and ``spark``, which report handled offsets.
 MIRRORED = "mirrored"
 
-#: The tolerated error of clocks. Messages of later times are ignored, because they could not be removed by age.
+#: The tolerated clock error. Messages with later timestamps are ignored, because they could not be removed by age.
 AHEAD_MS = 86_400_000
 
 
 class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The messages of one topic and bucket that a source, or the counter of a log, had.
+    """The messages of one topic and bucket that a source, or the counter of a log, counted.
 
     A source reports the number of ``messages``; a counter reports ``offsets``, ``duplicates`` and ``log``.
-    ``duplicates``: the offsets whose message id a record with a lower partition and offset in the bucket has. A count
-    without any messages reports a counter's start. ``log``: the topic's id, which differs for a recreated topic.
+    ``duplicates``: the offsets of records that repeat the message id of a record with a lower partition and offset in
+    the bucket. A count without any messages reports a counter's start. ``log``: the topic's id, which differs for a
+    recreated topic.
     """
 
     topic: str
@@ -63,7 +64,7 @@ class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class AuditReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """``application``: the consumer group of a reader. ``since_ms``: the start of the first counter of a log; ``None``
-    for one that continues."""
+    for a counter that continues an earlier one."""
 
     id: str
     tier: str
@@ -90,11 +91,11 @@ def decode(value: bytes | None) -> AuditReport | None:
 
 
 def reads(tier: str) -> bool:
-    """Return whether this is the tier of a reader."""
+    """Return whether this tier belongs to readers."""
     return tier not in {LOG, *SOURCES, *COPIES}
 
 
 def bucket_of(time_ms: int, bucket_seconds: int) -> int:
-    """Return the start of the bucket of this time."""
+    """Return the start of the bucket that contains this time."""
     length_ms = bucket_seconds * 1000
     return time_ms // length_ms * length_ms

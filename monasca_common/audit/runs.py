@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets of offsets of one partition, as ascending runs ``(first, next)`` that do not touch.
 
-The audit counts offsets because a set that is reported again, such as after a crash, changes nothing.
+The audit reports sets of offsets because a repeated report, such as after a crash, does not change their union.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit service: it reconciles the reports every minute, logs missing messages and exports Prometheus metrics.
 
-The service has no state except the topic of the reports, so it may be killed, and several may run.
+The service has no state except the topic of the reports, so it can be killed at any time, and several instances can
+run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OpenLog = Callable[[int], ReportLog]
 
 @dataclass(frozen=True, slots=True)
 class TierTotal:
-    """The sums of one topic and tier over the window. ``missing`` only counts buckets whose grace period is over."""
+    """The sums of one topic and tier over the window. ``missing`` counts only buckets whose grace period is over."""
 
     topic: str
     tier: str
@@ -50,7 +51,7 @@ class TierTotal:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """The values of the labels. For a log the application is the tier."""
+        """The values of the labels. The application of a log is its tier."""
         return self.topic, self.tier, self.application or self.tier
 
 
@@ -156,7 +157,7 @@ class AuditService(Loop):
                 each.expected,
                 each.lost,
                 each.late,
-                "; nothing counts the log" if each.verdict is AuditVerdict.UNCOUNTED else "",
+                "; no counter reads the log" if each.verdict is AuditVerdict.UNCOUNTED else "",
             )
         if len(new) > _MAX_LINES:
             LOG.error(
@@ -179,7 +180,8 @@ class AuditService(Loop):
 
 
 def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
-    """Run the service of this configuration. ``until`` gets the service before it starts, in order to stop it later.
+    """Run the service of this configuration. ``until`` receives the service before it starts, so that the caller can
+    stop it.
 
     Raises `ConfigurationError` if it cannot start.
     """

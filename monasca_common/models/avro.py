@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Envelopes in Avro: the shipped schemas, and the conversion between records and envelopes in JSON.
 
-A schema file is never changed, only followed by another version, because readers may need it for years. Free JSON (the
-payload of an event, other members of a log, sub-alarms) is JSON text in a string field.
+A schema file never changes; a new version is a new file, because readers may need the old version for years. Free JSON
+(the payload of an event, other members of a log, sub-alarms) is JSON text in a string field.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ _LONGEST_KEY_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``where``: like ``[3].dimensions.host``, empty for the whole. ``rule``: the broken rule.
+    """``where``: a path such as ``[3].dimensions.host``, empty for the whole document. ``rule``: the broken rule.
 
-    Neither quotes a value, and ``where`` contains keys as ASCII of bounded length. ``too_large``: HTTP has a separate
-    status for it.
+    Neither quotes a value, and ``where`` contains keys as ASCII of bounded length. ``too_large``: whether the rule is a
+    size limit, for which HTTP has a separate status.
     """
 
     where: str
@@ -39,7 +39,7 @@ class Violation:
 
 
 class InvalidEnvelope(ValueError):
-    """Breaks the rules listed in ``violations``; a repeat cannot succeed."""
+    """The input breaks the rules listed in ``violations``; a retry cannot succeed."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)
@@ -49,7 +49,7 @@ class InvalidEnvelope(ValueError):
 
 
 class NotJson(InvalidEnvelope):
-    """Is not JSON; its only violation has an empty ``where``."""
+    """The input is not JSON; the only violation has an empty ``where``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__([Violation("", reason)])

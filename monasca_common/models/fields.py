@@ -20,7 +20,7 @@ _NOT_TEXT = "must be a string"
 class Fields:
     """``place``: the place of the object in the document. ``violations``: shared by all objects of the document.
 
-    A value that breaks a rule is returned as a harmless replacement, so that the remaining members are checked, too.
+    A value that breaks a rule is replaced by a placeholder, so that the remaining members are also checked.
     """
 
     def __init__(self, members: Any, violations: list[Violation], place: str = "") -> None:
@@ -59,7 +59,7 @@ class Fields:
         self._violations += [Violation(place, rule, too_large) for rule in rules]
 
     def get(self, key: str, *, required: bool = False) -> Any:
-        """Return a member. ``None``: it is missing or null, which is a violation if it is ``required``."""
+        """Return a member, or ``None`` if it is missing or null, which is a violation if it is ``required``."""
         value = self.members.get(key)
         if value is None and required and self._is_object:
             self.report(key, ["must not be null" if key in self.members else _MISSING])

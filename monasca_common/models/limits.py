@@ -26,8 +26,8 @@ _FORBIDDEN = '<>={},"\\;&'
 
 @dataclass(frozen=True, slots=True)
 class TextRule:
-    """A text of ``least`` to ``most`` characters, without those of ``forbidden``, not starting with ``prefix``, and
-    without NUL, which PostgreSQL cannot store."""
+    """A text of ``least`` to ``most`` characters that contains neither NUL, which PostgreSQL cannot store, nor a
+    character of ``forbidden``, and does not start with ``prefix``."""
 
     least: int = 1
     most: int | None = LONGEST_TEXT

@@ -114,7 +114,7 @@ class MetricDecoder:
 
     The limits are `limits.STORED` and ``max_dimensions``. Values of value_meta that are not strings become JSON text; a
     missing creation_time is version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``, which equals it.
-    Not thread-safe. A cached series depends only on its text, so it cannot become wrong.
+    Not thread-safe. A cached series depends only on its text, so it never becomes stale.
     """
 
     def __init__(self, max_series: int = 200_000, *, max_dimensions: int = MOST_DIMENSIONS) -> None:
@@ -202,7 +202,7 @@ class MetricDecoder:
 
 
 def _versions(created: list[Any]) -> list[int]:
-    """Return `times.version` of each, without calling it for plain numbers."""
+    """Return `times.version` of each value, without calling it for plain numbers."""
     if _are_plain(created):
         return [round(seconds * 1000) for seconds in created]
     return list(map(times.version, created))
@@ -268,9 +268,9 @@ _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_byt
 
 
 def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
-    """Return the JSON of each. Raise one of `_REFUSED` if a metric breaks a rule.
+    """Return the JSON of each metric. Raise one of `_REFUSED` if a metric breaks a rule.
 
-    A loop without calls and a pass in C; a call per metric takes a quarter longer.
+    The loop makes no calls, and one pass runs in C; a call per metric takes a quarter longer.
     """
     allowed, max_dimensions, reserved_names = rules
     if reserved_names and not reserved_names.isdisjoint([metric.name for metric in metrics]):
@@ -327,7 +327,7 @@ def _as_text(value: Any) -> str:
 
 
 def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str | None, str]]:
-    """Yield broken rules with their keys (``None``: the whole)."""
+    """Yield broken rules with their keys; the key ``None`` stands for the whole value_meta."""
     if len(members) > MOST_META_ENTRIES:
         yield None, f"has {len(members)} entries: at most {MOST_META_ENTRIES} are allowed"
     written, fault = json_text.checked(members)
@@ -363,7 +363,7 @@ def _stored_error(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
 
 
 def _refusal(violations: list[Violation]) -> InvalidEnvelope:
-    # A property test ensures that both checks agree. If they did not, the refusal of the fast one would count.
+    # A property test ensures that both checks agree. If they disagreed, the refusal of the fast check would decide.
     return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
 
 

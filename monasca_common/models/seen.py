@@ -15,7 +15,7 @@ class Seen(Generic[K, V]):
 
     ``find`` is a dictionary's ``get``. A full cache drops its older half, which takes a tenth of the time of LRU. Large
     entries are not cached, so that clients cannot fill the memory. Thread-safe: each step is one operation of the
-    dictionary, and a lost entry is only computed again.
+    dictionary, and a lost entry is recomputed.
     """
 
     def __init__(self, max_entries: int, max_entry_bytes: int = 2048) -> None:

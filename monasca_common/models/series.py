@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series of measurements, and their ids, which all writers and readers compute."""
+"""Series of measurements, and their ids, which all writers and readers compute in the same way."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _MISTAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The allowed times, both ends included, in ms since the epoch."""
+    """The range of allowed times, inclusive at both ends, in ms since the epoch."""
 
     earliest_ms: int = 0
     latest_ms: int = LATEST_MS
@@ -66,7 +66,7 @@ ANY_TIME = Window()
 
 
 def shown(time_ms: int) -> str:
-    """Return ISO 8601, or milliseconds if the time exceeds the calendar."""
+    """Return the time in ISO 8601, or in milliseconds if the calendar cannot represent it."""
     try:
         return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds")
     except OverflowError:
@@ -74,7 +74,7 @@ def shown(time_ms: int) -> str:
 
 
 def from_ms(value: Any) -> int:
-    """Return a number as ms. Raises `ValueError` with the rule unless it is 0 to 2^63 - 1."""
+    """Return a number as ms. Raises `ValueError` with the rule unless the number is between 0 and 2^63 - 1."""
     if type(value) not in (int, float) or not 0 <= value <= LATEST_MS:
         raise ValueError(NOT_A_TIME)
     return int(value)

@@ -55,7 +55,7 @@ class AuditServiceTest(AuditCase):
         self.service.reconcile(self.totals)
 
         self.assertEqual({"api": 0.0, "broker": 10.0}, self.missing())
-        self.assertIn("nothing counts the log", self.log.output)
+        self.assertIn("no counter reads the log", self.log.output)
 
     def test_prometheus_shows_missing_messages_and_the_service_is_ready(self):
         self.lack(3, "one")

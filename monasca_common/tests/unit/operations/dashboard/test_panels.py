@@ -123,7 +123,7 @@ class AuditPanelTest(base.BaseTestCase):
         tiers = (self.balance(2, tier, lost=5, verdict=AuditVerdict.RECREATED) for tier in ("broker", "database"))
         view = self.panel(*tiers)
         self.assertEqual(
-            [(Tone.WARNING, "metrics: the topic was deleted and recreated, so it is not known what arrived")],
+            [(Tone.WARNING, "metrics: the topic was deleted and recreated, so it is unknown which messages arrived")],
             [(each.tone, each.text) for each in view.concerns],
         )
         self.assertEqual("1 topic is counted; 0 messages missing.", view.summary)
