@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The persister: worker processes that store Kafka's messages as rows, exactly once, from the stored offsets on."""
+"""The persister: worker processes that store messages of Kafka as rows exactly once, starting at the stored offsets."""

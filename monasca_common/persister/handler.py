@@ -31,11 +31,11 @@ Decoder = Callable[[Sequence[bytes | None]], Decoded[Any]]
 class RowsHandler(BatchHandler):
     """A `Processor`'s handler. Threads call it concurrently, each with a different partition.
 
-    It raises `Poison` for messages that are not rows or cannot be stored: these become dead letters, and the others are
-    passed again. It raises `RetryLater` if the database is unavailable, or if a batch is too large for it; the next
-    attempt stores smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that offset if a
-    range starts after it. ``wrote``: called with the result and the seconds of each transaction. ``fail``: ends the
-    member.
+    It raises `Poison` for messages that are not rows or cannot be stored: these become dead letters, and the remaining
+    messages are passed again. It raises `RetryLater` if the database is unavailable, or if a batch is too large for it;
+    the next attempt stores smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that
+    offset if a range starts after it. ``wrote``: called with the result and the seconds of each transaction. ``fail``:
+    ends the member.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RowsHandler(BatchHandler):
 
 
 def message_ids(part: PartitionBatch) -> list[bytes]:
-    """Return the key of each message's row, without creating an object per message."""
+    """Return the row key of each message, without creating an object per message."""
     topic, partition = part.topic_partition
     return [
         row_keys.message_key(headers, topic, partition, offset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The persister's processes: what each process runs, how an ended process is replaced, and what signals do.
+"""The processes of the persister: their members, their replacement, and the effect of signals.
 
 SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
 SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
@@ -38,7 +38,7 @@ from monasca_common.storage.writer_pool import WriterPool
 
 LOG = logging.getLogger(__name__)
 
-# Of one partition; the next one stops its consumer until a restart, because the configured topic is probably wrong.
+# Dead letters of one partition; one more stops its consumer until a restart, because the topic is probably wrong.
 _MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 PREFIX = "monasca_persister"
 OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
@@ -81,7 +81,8 @@ def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSp
 
 
 def _own_member(group: GroupSettings, number: int) -> GroupSettings:
-    """Return the group with an instance id per process, because equal ids would fence each other repeatedly."""
+    """Return the group with an instance id per process, because members with equal ids would fence each other
+    repeatedly."""
     instance = group.consumer.group_instance_id
     if instance is None or group.num_processors == 1:
         return group

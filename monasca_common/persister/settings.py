@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a persister: frozen, declared here as the options of ``[persister]`` and of its consumers."""
+"""The settings of a persister, declared as the options of ``[persister]`` and of its consumers."""
 
 from __future__ import annotations
 

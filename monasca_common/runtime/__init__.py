@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that every service needs: logging, sockets, restarts, health, metrics and temporary folders."""
+"""Components that all services share: logging, sockets, restarts, health, metrics and temporary folders."""
 
 from monasca_common.runtime.listener import check_listener, listen
 from monasca_common.runtime.logs import (

@@ -67,7 +67,7 @@ class EnvelopeReader:
             raise InvalidEnvelope([Violation("", f"with the schema {schema_id} {error}")]) from None
 
     def reading(self, decode: Callable[[Values], Decoded[Row]]) -> Callable[[Values], Decoded[Row]]:
-        """Return ``decode`` for values in both formats."""
+        """Return ``decode`` extended to values in both formats."""
 
         def decode_both(values: Values) -> Decoded[Row]:
             texts, errors = self.as_json(values)

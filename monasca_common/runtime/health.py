@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of services, as probes request it.
-
-A live service completes the turns of its loops; restart one that is not live. A ready service does its work; a service
-that is not ready may be waiting for a database, and a restart would not help.
+"""The health of services, as reported to probes. A live service completes the turns of its loops; restart one that is
+not live. A ready service does its work; a service that is not ready may be waiting for a database, and a restart would
+not help.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from monasca_common.kafka.clock import Clock
 Probe = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-#: The longest turn of a loop in a live service.
+#: The maximum duration of one loop turn in a live service.
 LIVE_SECONDS = 600.0
 #: If messages wait for this time and none is processed, the service stalls.
 STALL_SECONDS = 60.0
@@ -36,8 +35,8 @@ class ServiceHealth:
 
 
 def liveness(turns: Callable[[], Mapping[str, float | None]], limit_seconds: float = LIVE_SECONDS) -> Probe:
-    """Return the probe of liveness. ``turns`` returns the seconds since the last turn of each loop, or ``None`` for one
-    that does not run now, which counts as live."""
+    """Return the probe of liveness. ``turns`` returns the seconds since the last turn of each loop, or ``None`` for a
+    loop that is not running, which counts as live."""
 
     def probe() -> tuple[bool, dict[str, Any]]:
         ages = dict(turns())
@@ -60,8 +59,8 @@ def readiness(reasons: Callable[[], Iterable[str]]) -> Probe:
 class LoopHealth:
     """The health of a service with one loop, whose thread calls `turned` and `failed`.
 
-    ``more`` returns further reasons why it is not ready, ``facts`` further parts of the body of ``/healthcheck``.
-    ``live_seconds``: the longest turn.
+    ``more`` returns additional reasons why the service is not ready, ``facts`` additional parts of the body of
+    ``/healthcheck``. ``live_seconds``: the maximum duration of a turn.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class LoopHealth:
         return self._clock.monotonic() - self._turned_at
 
     def turned(self, reason: str | None = None) -> None:
-        """Note a turn of the loop. ``reason``: why it does not do its work; empty if it does; ``None``: unchanged."""
+        """Record a turn of the loop. ``reason``: why the loop does not work; empty if it works; ``None``: unchanged."""
         self._turned_at = self._clock.monotonic()
         if reason is not None:
             self.reason = reason
 
     def failed(self, error: Exception) -> None:
-        """Note that the loop failed and restarts after a back-off."""
+        """Record that the loop failed and restarts after a back-off."""
         self.turned(str(error) or type(error).__name__)
 
     def _reasons(self) -> list[str]:

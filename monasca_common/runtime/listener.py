@@ -26,5 +26,5 @@ def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.sock
 
 
 def check_listener(group: str, host: str, port: int, *, prefix: str = "") -> None:
-    """Raise the error of `listen`, for a server that opens its socket itself."""
+    """Raise the same error as `listen`, for a server that opens its socket itself."""
     listen(group, host, port, prefix=prefix).close()

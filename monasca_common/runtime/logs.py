@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging of services: the set-up of oslo.log, and the lines of a start and a stop, which contain no secret."""
+"""Logging of services: the set-up of oslo.log, and the start and stop messages, which contain no secrets."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def start_logging(conf: cfg.ConfigOpts) -> None:
 
 
 def started(service: str, **facts: object) -> str:
-    """Return the line for a start: the service, its version, and the facts that are not empty."""
+    """Return the start message: the service, its version, and all facts that are not empty."""
     return _line(service, "started", facts)
 
 
 def stopped(service: str, **facts: object) -> str:
-    """Return the line for a stop."""
+    """Return the stop message."""
     return _line(service, "stopped", facts)
 
 
@@ -57,7 +57,7 @@ def joined(values: Iterable[object]) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without user, password and query, which may be secret. A path is returned unchanged."""
+    """Return a URL without user, password and query, which can contain secrets. A path is returned unchanged."""
     if url.startswith("/"):
         return url
     scheme, separator, rest = url.partition("://")

@@ -27,7 +27,7 @@ from monasca_common.runtime.member_health import MemberHealth, MemberState, Memb
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
-# Back-off of a handler for an unavailable database: a small load, and work resumes within seconds.
+# Back-off of a handler while the database is unavailable: it limits the load, and work resumes within seconds.
 DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 
 _PROBE_SECONDS = 5.0
@@ -41,8 +41,8 @@ class Tapped(NamedTuple):
     hooks: tuple[Hook, ...] = ()
 
 
-#: Observes the messages that one attempt reads and writes. Arguments: the settings of the producer, and the member's
-#: start positions, which the member updates.
+#: A function that observes the messages read and written by one attempt. Arguments: the settings of the producer, and
+#: the member's start positions, which the member updates.
 Tap = Callable[[ProducerSettings, Mapping[TopicPartition, int]], AbstractContextManager[Tapped]]
 
 
@@ -57,7 +57,7 @@ class Clients(NamedTuple):
 class Member(Loop):
     """Reads topics as a member of a consumer group. Create it in the process that runs it, after the fork.
 
-    ``tap``: an observer of its attempts. ``status``: that of the member it replaces, whose counts continue.
+    ``tap``: an observer of its attempts. ``status``: the status of the replaced member, whose counts continue.
     ``counts_unfinished``: see `MemberHealth`.
     """
 
@@ -141,7 +141,7 @@ class Member(Loop):
         return self.health.report(consumer)
 
     def _probe(self, consumer: KafkaConsumer) -> None:
-        """Send a request to the brokers, because a silent consumer has either nothing to read or no broker."""
+        """Send a request to the brokers, because a consumer without messages is either idle or disconnected."""
         try:
             consumer.partition_count(consumer.settings.topics[0], _PROBE_PATIENCE_SECONDS)
         except MessagingError as error:
@@ -150,7 +150,7 @@ class Member(Loop):
             self.health.waits(MemberState.WAITING_FOR_KAFKA, "")
 
     def serve(self) -> None:
-        """Run one attempt, from the opening of its clients to their close."""
+        """Run one attempt: open its clients, process messages, and close the clients."""
         with ExitStack() as stack:
             with self._failing:
                 self._attempt, self._failure = stack, None

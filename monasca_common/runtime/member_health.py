@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the members of consumer groups: state, lag, and the reason if one does not work."""
+"""The health of consumer group members: state, lag, and the reason why a member does not work."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth, liveness
 
 LOG = logging.getLogger(__name__)
 
-#: The time-out of a request for a member's lag, which is unknown without an answer.
+#: The time-out of a request for a member's lag. If it expires, the lag is unknown.
 LAG_SECONDS = 1.0
-# After this time without partitions, other members have all of them.
+# If a member has no partitions for this time, other members own all partitions.
 _ASSIGNED_SECONDS = 60
 _MAX_REASON = 500
 
@@ -44,8 +44,8 @@ class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
     ``reason``: why it is not running. ``moved_ms``: its last commit, or the last time without lag. ``turned_ms``: the
-    last turn of its loop; 0 without a loop. ``lag``: messages that are not finished, or not read yet if handlers may
-    take long, by ``topic/partition``.
+    last turn of its loop; 0 without a loop. ``lag``: the number of messages by ``topic/partition`` that are not
+    finished, or, if handlers can take long, not yet read.
     """
 
     name: str
@@ -100,10 +100,9 @@ class MemberHealth(Hook):
             self._status.restarts += 1
 
     def waits(self, state: MemberState, reason: str, partition: TopicPartition | None = None) -> None:
-        """Note a wait for the database or for Kafka, or its end if ``reason`` is empty.
-
-        ``partition``: that of the waiting message. The wait is ignored if the partition was revoked, because no further
-        message would end it.
+        """Record a wait for the database or for Kafka, or its end if ``reason`` is empty. ``partition``: the partition
+        of the waiting message. The wait is ignored if the partition was revoked, because no further message would end
+        it.
         """
         if not reason and state not in self._waits:
             return
@@ -119,7 +118,7 @@ class MemberHealth(Hook):
                 LOG.info("%s continues: the database is available again", self._status.name)
 
     def starts_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note start offsets that are known before the first poll."""
+        """Record start offsets that are known before the first poll."""
         with self._lock:
             self._done |= offsets
             self._has_moved = True
@@ -165,11 +164,11 @@ class MemberHealth(Hook):
                 self._wait(MemberState.WAITING_FOR_DATABASE, "")
 
     def report(self, consumer: KafkaConsumer | None) -> MemberStatus:
-        """Return the current status. ``consumer``: that of the attempt, if any."""
+        """Return the current status. ``consumer``: the consumer of the attempt, if any."""
         partitions, lag, turn_seconds = 0, dict[str, int](), None
         if consumer is not None:
             turn_seconds = consumer.health().seconds_since_poll
-            with contextlib.suppress(MessagingError):  # it is closed or does not reach Kafka
+            with contextlib.suppress(MessagingError):  # the consumer is closed or cannot reach Kafka
                 partitions = len(consumer.assignment())
                 for partition, behind in consumer.lag(LAG_SECONDS).items():
                     position = consumer.position(partition)

@@ -81,7 +81,7 @@ class ServiceMetrics:
 
 
 def snapshot(registry: CollectorRegistry) -> list[MetricFamily]:
-    """Return the current families of the registry, without the times at which series were created."""
+    """Return the current families of the registry, without the creation times of series."""
     return [
         MetricFamily(
             family.name,

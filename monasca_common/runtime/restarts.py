@@ -20,21 +20,21 @@ HEALTHY_SECONDS = 60.0
 
 
 def failures_in_a_row(before: int, lived_seconds: float) -> int:
-    """Return the number of consecutive failures after one more, which followed ``lived_seconds`` of work."""
+    """Return the number of consecutive failures, including a new failure that followed ``lived_seconds`` of work."""
     return 1 if lived_seconds > HEALTHY_SECONDS else before + 1
 
 
 def restart_delay_seconds(failures: int) -> float:
-    """Return the wait after this number of consecutive failures (at least 1)."""
+    """Return the delay after this number of consecutive failures (at least 1)."""
     return _RESTARTS.delay(failures, 0.0)
 
 
 class Loop(ABC):
     """Serves until `stop`; restarts with a back-off after a failure. Create it after the fork.
 
-    One thread calls `run`, any thread `stop`. ``subject``: its name in the log. ``expected``: errors whose text shows
-    the cause, and which are logged without a traceback. ``fatal``: errors that end it. ``longest_seconds``: the maximum
-    wait after a failure.
+    One thread calls `run`, any thread `stop`. ``subject``: the name of the loop in the log. ``expected``: errors whose
+    text shows the cause, and which are logged without a traceback. ``fatal``: errors that end it. ``longest_seconds``:
+    the maximum wait after a failure.
     """
 
     expected: tuple[type[Exception], ...] = (MessagingError,)

@@ -21,7 +21,8 @@ LOG = logging.getLogger(__name__)
 
 
 class Plan(ABC):
-    """The configuration of the next worker process. Only the parent changes it; a child has the state at its fork."""
+    """The configuration of the next worker process. Only the parent changes it; a child keeps the configuration from
+    its fork."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Raises what `read` raises."""
@@ -30,7 +31,7 @@ class Plan(ABC):
 
     @abstractmethod
     def read(self, conf: cfg.ConfigOpts) -> None:
-        """Take over all options of ``conf``, or none if this raises."""
+        """Read all options of ``conf``. If this raises an error, no option changes."""
 
     def reload(self) -> None:
         """Read the configuration again. A refused one changes nothing."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time limits of a stop: of a client, and of a process with consumers."""
+"""The time limits for stopping a client and a process with consumers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable
 
 from monasca_common.kafka.settings import ConsumerSettings
 
-#: The time-out for closing a client. Messages that must arrive are flushed, stored or in a journal before.
+#: The time-out for closing a client. Messages that must arrive have already been flushed, stored or written to a
+#: journal.
 CLOSE_SECONDS = 1.0
-# In addition to the time-out of the members: their clients close, and the parent detects the end.
+# Added to the time-out of the members, so that their clients can close and the parent can detect the end.
 _LEAVE_SECONDS = 5
 
 

@@ -96,7 +96,7 @@ class StatusReporter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Report once more, and wait for it, for a limited time."""
+        """Write the last report, and wait a limited time for its completion."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_REPORT_SECONDS)

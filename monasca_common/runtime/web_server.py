@@ -59,7 +59,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     start. A subclass defines `load`, which each worker calls after its fork, and which returns the WSGI application.
 
     The parent kills its workers ``stop_seconds`` after a signal. The last ``close_seconds`` of this time are for
-    `worker_ended`, the time before it for requests in flight. ``options``: of gunicorn.
+    `worker_ended`, the time before it for requests in flight. ``options``: options of gunicorn.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             self.cfg.set(name, value)
 
     def ready(self, arbiter: Any) -> None:
-        """Runs in the parent, after it listens and before it forks."""
+        """Called in the parent, after it listens and before it forks."""
 
     def ended(self) -> None:
-        """Runs in the parent, after all workers have ended."""
+        """Called in the parent, after all workers have ended."""
 
     def worker_ended(self) -> None:
-        """Runs in each worker, after the answer to its last request."""
+        """Called in each worker, after the response to its last request."""
 
     def _when_ready(self, arbiter: Any) -> None:
         for listener in arbiter.LISTENERS:
@@ -123,7 +123,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
         self._is_ready = True
 
     def _post_fork(self, _arbiter: Any, worker: Any) -> None:
-        """End a worker before the parent kills it, even if a connection stays open."""
+        """Stop a worker before the parent kills it, even if a connection stays open."""
         worker.cfg.set("graceful_timeout", self._request_seconds)
 
     def _on_exit(self, _arbiter: Any) -> None:

@@ -20,8 +20,8 @@ _WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics(ServiceMetrics):
-    """The counts of one process. ``members``: the names, whose series exist from the start. ``outcomes``: of rows, the
-    names of the fields that `wrote` counts."""
+    """The counts of one process. ``members``: the names of members, whose series exist from the start. ``outcomes``:
+    the names of the row outcomes that `wrote` counts."""
 
     def __init__(self, prefix: str, members: Iterable[str], outcomes: Sequence[str]) -> None:
         super().__init__(prefix)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes of a service, each with some members: their plan, their replacement, and the process for probes."""
+"""Worker processes of a service, each with several members: their plan, their replacement, and the process for
+probes."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ _GC_THRESHOLDS = (100_000, 20, 100)
 
 
 class WorkersPlan(Plan):
-    """A plan with a status board and a listener. ``service``: its name, which is also that of its option group."""
+    """A plan with a status board and a listener. ``service``: the name of the service and of its option group."""
 
     service: str
 
     def open_board(self, names: Iterable[Sequence[str]], status: StatusSettings) -> None:
-        """Create the board and the listener. ``names``: those of the members of each worker."""
+        """Create the board and the listener. ``names``: the names of the members of each worker."""
         self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in members]) for members in names])
         self.listener = listen_for_status(self.service, status)
 
@@ -55,7 +56,7 @@ class WorkersPlan(Plan):
 
 
 class Respawns:
-    """The back-off of workers that exit repeatedly. The parent has it, because it outlives them."""
+    """The back-off of workers that exit repeatedly. The parent holds it, because the parent outlives the workers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
