@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that read configuration files."""
+"""Base class of tests that read configuration files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ConfigurationTestCase(base.BaseTestCase):
         self.forget_warnings()
 
     def forget_warnings(self) -> None:
-        """What is logged once a process is logged once a test, or once more after this."""
+        """Forget warnings that a process logs once, so that each test, or each call of this, logs them again."""
         config_file._warned.clear()
         versionutils._deprecated_messages_sent.clear()
 
     def path_of(self, text: str) -> str:
-        """A file with this text, gone after the test."""
+        """Write a file with this text; it is deleted after the test."""
         handle, path = tempfile.mkstemp(suffix=".conf", text=True)
         self.addCleanup(os.unlink, path)
         with os.fdopen(handle, "w") as file:
@@ -42,12 +42,12 @@ class ConfigurationTestCase(base.BaseTestCase):
         return conf
 
     def with_kafka(self, *lines: str, **groups: str) -> cfg.ConfigOpts:
-        """``[kafka]`` with brokers and these lines, and further groups given as text."""
+        """Return ``[kafka]`` with brokers and these lines, and further groups given as text."""
         sections = ["[kafka]", "bootstrap_servers = kafka.example.org:9092", *lines]
         for name, text in groups.items():
             sections += [f"[{name}]", text]
         return self.configured("\n".join(sections) + "\n")
 
     def refused(self, call, *arguments, **named) -> str:
-        """What the `ConfigurationError` that this call raises says."""
+        """Return the text of the `ConfigurationError` that this call raises."""
         return str(self.assertRaises(ConfigurationError, call, *arguments, **named))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time for calls that hang: it stands still until one does, so that a busy machine makes nothing late."""
+"""A clock for hanging calls: it stands still until a call hangs, so that no other call is late on a busy machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SLICE_SECONDS = 0.01  # of real time
 
 
 class LeapingClock(VirtualClock):
-    """While ``hung()``, a wait that does not succeed immediately finds that its time is over."""
+    """While ``hung()`` is true, a wait that does not succeed immediately times out."""
 
     def __init__(self):
         super().__init__()

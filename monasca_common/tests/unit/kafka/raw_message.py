@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message with the methods of confluent-kafka's, or an error in its place."""
+"""A message with the methods of confluent-kafka's messages, or an error in its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FakeMessage:
 
     @classmethod
     def about(cls, partition: TopicPartition, error: Any, offset: int | None = None) -> FakeMessage:
-        """An element of a poll that has no message but an error."""
+        """Return an element of a poll that has an error and no message."""
         message = cls(*partition, None, offset)
         message._error = error
         return message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many files a reader must open to follow one message: counted in real calls on the memory driver."""
+"""Counts the files that one message passes through, from real calls on the memory driver."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ from monasca_common.tests.unit.kafka.processor.processor_case import ProcessorCa
 
 
 def product_file(frame):
-    """The file of a call within the package; empty for tests, for the driver, and outside the package."""
+    """Return the file of a call within the package; empty for tests, for the driver, and outside the package."""
     _, _, file = frame.f_code.co_filename.partition("/monasca_common/")
     return "" if file.startswith(("tests/", "kafka/transport/")) else file
 
@@ -29,7 +29,7 @@ class CallPathTest(base.BaseTestCase):
         self.producer.publish("t", [b"the limit of the topic is known from now on"], timeout=30)
 
     def files_of(self, call):
-        """The files that ``call`` enters on this thread, in order; the driver counts as none."""
+        """Return the files that ``call`` enters on this thread, in order, without the driver."""
         files = []
 
         def note(frame, event, _argument):
@@ -44,7 +44,7 @@ class CallPathTest(base.BaseTestCase):
         return files
 
     def returns(self, files):
-        """How often the path comes back to a file that it has left."""
+        """Return how many times the path returns to a file that it has left."""
         left, count = set(), 0
         for before, after in pairwise(files):
             if before != after:
@@ -65,7 +65,7 @@ class CallPathTest(base.BaseTestCase):
 
 class Journeys(Hook):
     """The files that the threads of a processor enter, for each of its commits: from the call of `poll` that returns
-    the messages to the end of their commit, with the turns of the loop in between.
+    the messages to the end of their commit, with the loop iterations in between.
 
     The threads are those that start within `profiled`: the polling thread, the handler threads, and the thread of the
     consumer's client, which sends the commit.
@@ -101,7 +101,8 @@ class Journeys(Hook):
 
 class ProcessorPathTest(ProcessorCase):
     def files_of(self, handler):
-        """The files that the second message enters; the first one opens the clients and starts the partition."""
+        """Return the files that the second message enters; the first message opens the clients and starts the
+        partition."""
         self.fill(b"1")
         journeys = Journeys()
         with journeys.profiled():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The former signatures over the memory transport: calls of services, and their results."""
+"""The former signatures over the memory transport: the calls of services and their results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual([(None, "über".encode())], self.log())
 
     def test_an_empty_bulk_is_a_bulk(self):
-        # monasca-notification sends one for each alarm that nobody failed to hear of.
+        # monasca-notification sends an empty list for each alarm without a failed notification.
         self.assertEqual(0, self.producer().publish(TOPIC, []))
         self.assertEqual([], self.log())
 
@@ -95,7 +95,7 @@ class ServiceProducerTest(FactoryTestCase):
 
         self.assertEqual([(None, b"one")], self.log())
 
-    def test_a_promise_outlives_an_interrupt(self):
+    def test_queued_messages_are_still_delivered_after_an_interrupt(self):
         self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=1.0))
         producer = self.producer()
         producer.publish(TOPIC, ["one"], timeout=0)
@@ -181,7 +181,7 @@ class ServiceConsumerTest(FactoryTestCase):
 
         self.assertEqual({TopicPartition(TOPIC, 0): 0}, self.memory.broker.committed("group"))
 
-    def test_the_commit_callback_comes_when_the_interval_is_over(self):
+    def test_the_commit_callback_is_called_after_the_interval(self):
         clock = VirtualClock()
         memory = self.useFixture(MemoryKafka(clock=clock))
         memory.broker.create_topic(TOPIC, 1)
@@ -216,7 +216,7 @@ class ServiceConsumerTest(FactoryTestCase):
         self.assertEqual({TopicPartition(TOPIC, 0): 1}, self.memory.broker.committed("group"))
 
     def with_an_error(self, name):
-        """A consumer whose first poll has this error of the client."""
+        """Return a consumer whose first poll has this error of the client."""
         self.filled("one")
         consumer = self.consumer()
         poll = consumer._consumer.poll
@@ -243,7 +243,7 @@ class ServiceConsumerTest(FactoryTestCase):
     def test_members_with_the_version_3_client_can_join_its_group(self):
         settings = self.consumer()._consumer.settings
 
-        # Of librdkafka's strategies by default, which the old client left alone: range,roundrobin.
+        # The first of librdkafka's default strategies, range,roundrobin, which the old client did not change.
         self.assertEqual(("classic", "range", 10), (
             settings.group_protocol, settings.assignment_strategy, settings.session_timeout_seconds
         ))  # fmt: skip
@@ -258,7 +258,7 @@ class ServiceConsumerTest(FactoryTestCase):
 
 
 class SlowHandlerTest(FactoryTestCase):
-    """A group whose members must poll every 12 s, and a handler that takes its time."""
+    """A group whose members must poll every 12 s, and a slow handler."""
 
     def setUp(self):
         super().setUp()
@@ -281,7 +281,7 @@ class SlowHandlerTest(FactoryTestCase):
             producer.publish(TOPIC, records).raise_for_undelivered()
 
     def handled(self, consumer, count, seconds, callback=lambda: None):
-        """The values in the order of their return; each takes this long, and is committed."""
+        """Return the values in order; handling each value takes this long, and each is committed."""
         values = []
         for message in itertools.islice(consumer, count):
             self.clock.advance(seconds)
@@ -289,7 +289,7 @@ class SlowHandlerTest(FactoryTestCase):
             callback()
         return values
 
-    def test_every_message_comes_once_and_every_commit_holds(self):
+    def test_every_message_is_read_once_and_every_commit_is_stored(self):
         self.filled(30)
         consumer = self.slow_consumer()
 

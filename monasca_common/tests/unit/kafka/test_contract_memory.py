@@ -17,7 +17,7 @@ from monasca_common.tests.contracts import PARTITIONS, Capability
 
 
 class MemoryMember:
-    """A member on a separate thread; being killed is an error in its poll."""
+    """A member on a separate thread; a kill is an error in its poll."""
 
     def __init__(self, broker, consumer):
         self._broker = broker

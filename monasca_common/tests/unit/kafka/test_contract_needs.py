@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster lacks must show: a contract that fails there as declared, and one that wrongly passes."""
+"""A test that needs a missing capability must fail: one that fails as declared, and one that passes unexpectedly."""
 
 import types
 import unittest
@@ -10,7 +10,7 @@ from monasca_common.tests.contracts import Capability, needs
 
 
 def outcome_of(test, capabilities):
-    """The result of a contract on a cluster with these capabilities."""
+    """Return the result of a contract on a cluster with these capabilities."""
     body = test
 
     class Contract(testtools.TestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryKafka.drain`: a user's test of a handler, run to its end."""
+"""`MemoryKafka.drain`: complete tests of handlers, as users write them."""
 
 import functools
 
@@ -69,7 +69,7 @@ class DrainTest(DrainCase):
         self.assertEqual((1, "bad"), (message.offset, str(error)))
         self.assertEqual(3, drained.committed[IN])
 
-    def test_an_endless_retry_later_is_reported_and_the_rest_is_done(self):
+    def test_an_endless_retry_later_is_reported_and_other_messages_are_handled(self):
         self.fill(b"1")
         self.fill(b"2", partition=1)
 
@@ -118,14 +118,14 @@ class DrainTest(DrainCase):
 
 
 class DrainWithVirtualTimeTest(DrainTest):
-    """The same on a clock that stands still unless it is moved."""
+    """The same tests on a clock that only the test advances."""
 
     def setUp(self):
         self.clock = VirtualClock()
         super().setUp()
 
     def fill(self, *values, partition=0):
-        """Past the producer's linger."""
+        """Advance the time past the producer's linger."""
         log = self.kafka.broker
         producer = self.kafka.producer(linger_ms=0)
         for value in values:

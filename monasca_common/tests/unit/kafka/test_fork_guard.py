@@ -13,7 +13,7 @@ from monasca_common.kafka.testing import MemoryKafka
 
 
 class Handle:
-    """Stands for a native client: aborts the process that destroys it, if that is not the one that made it."""
+    """Represents a native client: aborts a process that destroys it but did not create it."""
 
     def __init__(self):
         self.pid = os.getpid()
@@ -24,7 +24,7 @@ class Handle:
 
 
 def exit_code_of_child(in_child):
-    gc.collect()  # garbage of other tests may hold native clients, which a collection in the child would destroy
+    gc.collect()  # garbage of other tests can contain native clients, which a collection in the child would destroy
     pid = os.fork()
     if pid == 0:
         try:
@@ -115,5 +115,5 @@ class TestGreenThreads(base.BaseTestCase):
     def test_a_process_patched_by_eventlet_is_refused(self):
         self.assertIn("eventlet", self._open_after("import eventlet; eventlet.monkey_patch()"))
 
-    def test_importing_gevent_is_harmless(self):
+    def test_importing_gevent_has_no_effect(self):
         self.assertEqual("", self._open_after("import gevent.monkey"))

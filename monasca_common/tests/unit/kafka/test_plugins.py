@@ -34,7 +34,7 @@ class PluginsTest(ConfigurationTestCase):
             sections += [f"[{name}]", text]
         return self.configured("\n".join(sections) + "\n")
 
-    def test_a_producer_and_a_consumer_of_one_configuration_meet(self):
+    def test_a_consumer_reads_the_messages_of_a_producer_of_the_same_configuration(self):
         conf = self.on_memory()
 
         with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_metrics") as consumer:

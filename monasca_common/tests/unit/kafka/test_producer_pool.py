@@ -14,7 +14,7 @@ AT_ONCE, PATIENCE = 0.0, 60.0
 
 
 class StuckPartitionTest(base.BaseTestCase):
-    """Of three partitions, which messages without a key take in turn, the first acknowledges nothing."""
+    """Messages without a key go to three partitions in turn, and the first partition acknowledges nothing."""
 
     def setUp(self):
         super().setUp()
@@ -33,14 +33,14 @@ class StuckPartitionTest(base.BaseTestCase):
         self.assertEqual(1, self.unknown(b"stuck"))
 
     def post(self, *records, timeout=PATIENCE):
-        """The report of a post; ``None`` if it is refused."""
+        """Return the report of a post; ``None`` if it is refused."""
         return self.topic.publish(records, timeout) if self.topic.accepts() else None
 
     def unknown(self, *records):
         return len(self.post(*records, timeout=AT_ONCE).unknown)
 
     def after(self, seconds):
-        """Set the time since the stuck message."""
+        """Set the age of the stuck message."""
         self.now, self.age = 1000.0 + seconds, seconds
 
     def meet_the_others(self):
@@ -58,7 +58,7 @@ class StuckPartitionTest(base.BaseTestCase):
         self.assertEqual((True, False), (self.topic.is_old, self.topic.is_stalled))
 
     def test_a_repetition_of_a_stuck_message_delays_no_others(self):
-        self.meet_the_others()  # and the next turn is the first partition's
+        self.meet_the_others()  # and the next message goes to the first partition
         self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"id")))
         self.after(6.0)
         for _ in range(4):
@@ -177,7 +177,7 @@ class ReopeningTest(base.BaseTestCase):
         self.pooled = PooledProducer("metrics", self.producer, lambda: self.now)
 
     def attempts_within(self, seconds):
-        """The seconds at which it was reopened, asked every half second."""
+        """Return the seconds at which the producer was reopened, checked every half second."""
         began, attempts = self.now, []
         while self.now < began + seconds:
             before = self.producer.reopen.call_count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords with every awkward character reach the client and nothing else."""
+"""Passwords with special characters reach the client and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SecretsTest(ConfigurationTestCase):
 
     # Rule 69
     def test_a_single_dollar_is_refused_without_quoting_what_follows(self):
-        # The second would silently become the client id, the third is what oslo.config quotes in its error.
+        # oslo.config would silently replace the second password by the client id, and quote the third in an error.
         for password in ("hush$", "hush$client_id", "hush$sesame", "hush${kafka.driver}", "hush$$$sesame"):
             conf = self.secured(password)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mypy knows of a value: each method here is annotated, so that mypy checks it too."""
+"""The types that mypy infers for values: each method here is annotated, so that mypy checks it."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, assert_type
@@ -38,7 +38,7 @@ class ReadingSerializer(Serializer[Reading]):
 
 
 class Service:
-    """Written after the documentation."""
+    """A service as in the documentation."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self.processor = Processor(consumer, self.handle, per_message=True, serializer=ReadingSerializer())

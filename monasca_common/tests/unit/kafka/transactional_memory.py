@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of the memory broker with transactions that hold nothing back: for calls that hang, not for what is seen."""
+"""Memory clients whose transactions do not hide messages: for tests of hanging calls, not of visibility."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REAL_SECONDS = 50
 
 
 class TransactionalMemoryProducer(MemoryProducer):
-    """Writes down what it is asked. A call in ``hanging`` does not come back before ``returned`` is set."""
+    """Records its calls. A call in ``hanging`` does not return before ``returned`` is set."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)

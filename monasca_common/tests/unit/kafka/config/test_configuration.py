@@ -176,7 +176,7 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
 
 class OptionNamesTest(ConfigurationTestCase):
     # Rule 72
-    def test_a_misspelt_option_is_an_error_that_knows_the_right_one(self):
+    def test_a_misspelt_option_is_an_error_that_suggests_the_right_name(self):
         said = self.refused(producer_settings, self.with_kafka("linger_mss = 3"))
 
         self.assertIn("'linger_mss'", said)
@@ -255,7 +255,7 @@ class OptionsTest(ConfigurationTestCase):
                     ]
                     self.assertFalse(any(bounds), option.name)
 
-    def test_whatever_names_a_password_is_secret(self):
+    def test_every_option_that_names_a_password_is_secret(self):
         for _, listed in groups.list_opts():
             for option in listed:
                 if "password" in option.name or option.name.endswith("_options"):

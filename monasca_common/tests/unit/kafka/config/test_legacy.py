@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the services of old, read as they are."""
+"""Configuration files of the old services are read unchanged."""
 
 from __future__ import annotations
 

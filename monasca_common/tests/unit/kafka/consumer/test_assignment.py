@@ -26,7 +26,7 @@ class TestAssignment(base.BaseTestCase):
         self.assignment.add([A])
         self.assertGreater(self.assignment.epoch(A) or 0, first)
 
-    def test_an_incremental_assignment_leaves_the_epochs_of_the_rest(self):
+    def test_an_incremental_assignment_keeps_the_epochs_of_other_partitions(self):
         self.assignment.add([A])
         before = self.assignment.epoch(A)
         self.assignment.add([B])

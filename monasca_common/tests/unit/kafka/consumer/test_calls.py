@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer answers by itself, whatever its driver: positions, commits of batches, misuse, calls after close."""
+"""Consumer behaviour that does not depend on the driver: positions, commits of batches, misuse, calls after close."""
 
 from oslotest import base
 
@@ -24,7 +24,7 @@ class ConsumerCallsTest(base.BaseTestCase):
             producer.publish(TOPIC, records).raise_for_undelivered()
 
     def polled(self, count):
-        """Poll until this many messages came; returns them as one list of batches."""
+        """Poll until this number of messages was returned; return a list of batches."""
         batches = []
         while sum(map(len, batches)) < count:
             batches.append(self.consumer.poll(timeout=5.0))

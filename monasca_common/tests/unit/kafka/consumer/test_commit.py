@@ -14,7 +14,7 @@ A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
 
 class Coordinator:
-    """A transport whose commits are answered when the test says so."""
+    """A transport whose commits are answered on the test's request."""
 
     clock = SystemClock()
 

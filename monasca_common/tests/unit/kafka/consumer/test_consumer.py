@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What contract and functional tests cannot arrange: rebalances in the midst of a poll, errors on demand."""
+"""Situations that contract and functional tests cannot create: rebalances during a poll, errors on demand."""
 
 from typing import Any, ClassVar, cast
 from unittest import mock
@@ -238,7 +238,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         consumer.poll(timeout=0)
         self.assertEqual({}, consumer.take_ends())
-        self.assertEqual([(A, 3)], self.transport.sought)  # or the client would not tell it again
+        self.assertEqual([(A, 3)], self.transport.sought)  # or the client would not report it again
         consumer.poll(timeout=0)
         self.assertEqual({A: (2, 5)}, consumer.take_ends())
 
@@ -289,7 +289,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
 
 class TestStarts(ConsumerCase):
     def test_all_starts_of_a_fresh_topic_are_committed_immediately(self):
-        """In two requests, another member could see only some, and take its own for partitions added later."""
+        """With two requests, another member could see only some starts, and treat its own partitions as added later."""
         self.transport.stored = {}
         self.script(assign(A))
         consumer = self.consumer(start="latest")
@@ -449,7 +449,7 @@ class TestStarts(ConsumerCase):
 
 
 class TestNoOffsets(ConsumerCase):
-    """Negative numbers are commands to the client: -1 goes to the end, and skips everything before it."""
+    """The client interprets negative numbers as special positions: -1 is the end, which skips all earlier messages."""
 
     NO_OFFSETS: ClassVar[tuple[Any, ...]] = (-1, -1001, "5", 5.0, None, 2**63)
 
@@ -488,7 +488,7 @@ class TestNoOffsets(ConsumerCase):
         for time_ms in (-1, -2, "5", 5.0, None, 2**63):
             self.assertRaises(MisuseError, consumer.seek_to_time, {A: time_ms})
 
-    def test_a_poll_for_less_than_a_message_is_misuse_and_takes_none_along(self):
+    def test_a_poll_for_less_than_a_message_is_misuse_and_loses_no_message(self):
         self.script(assign(A), lambda _: [message(A, 0)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
@@ -496,7 +496,7 @@ class TestNoOffsets(ConsumerCase):
             self.assertRaises(MisuseError, consumer.poll, count, 0)
         self.assertEqual(1, len(consumer.poll(1, timeout=0)))
 
-    def test_a_timeout_that_is_not_a_number_is_misuse_and_takes_no_message_along(self):
+    def test_a_timeout_that_is_not_a_number_is_misuse_and_loses_no_message(self):
         self.script(assign(A), lambda _: [message(A, 0)])
         consumer = self.consumer()
         consumer.poll(timeout=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A processor over the memory broker, on a clock that the test moves."""
+"""A processor over the memory broker, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from monasca_common.kafka.transport.memory import VirtualClock
 GROUP = "test-group"
 IN = TopicPartition("in", 0)
 
-# One failure is final at once, so that a test sees what comes after.
+# The first failure is final, so that a test reaches the steps after it.
 ONCE = RetryPolicy(attempts=1)
-_PATIENCE_SECONDS = 50  # of real time, for a machine under load
+_PATIENCE_SECONDS = 50  # seconds of real time, for a machine under load
 
-# Virtual time waits for polling threads that it has left behind by more than this, so that a busy machine does not make
-# them late.
+# Virtual time waits for polling threads that lag by more than this, so that they are not late on a busy machine.
 _BEHIND_SECONDS = 3.0
 
 
@@ -56,7 +55,7 @@ class Running:
 
 class ProcessorCase(base.BaseTestCase):
     partitions = 1
-    turn_seconds = 0.05  # of real time to wait for them at each step, because in some tests they hang
+    turn_seconds = 0.05  # seconds of real time to wait for them at each step, because in some tests they hang
 
     def setUp(self):
         super().setUp()
@@ -83,7 +82,7 @@ class ProcessorCase(base.BaseTestCase):
         self.assertTrue(done[0].ok, done[0])
 
     def start(self, handler, *, consumer=None, dead_letters=True, **choices):
-        """Run a processor with dead letters and a producer; ``choices`` are the processor's."""
+        """Run a processor with dead letters and a producer; ``choices`` are the processor's arguments."""
         settings = choices.pop("settings", {})
         choices = {"producer": self.producer, **choices}
         policy = DeadLetters() if dead_letters is True else dead_letters
@@ -114,7 +113,7 @@ class ProcessorCase(base.BaseTestCase):
         self.until(lambda: self.clock.monotonic() >= end, step=step)
 
     def unhurried(self, action):
-        """Run what waits for virtual time."""
+        """Run a call that waits for virtual time."""
         thread = threading.Thread(target=action, daemon=True)
         thread.start()
         self.until(lambda: not thread.is_alive())
@@ -126,7 +125,7 @@ class ProcessorCase(base.BaseTestCase):
         return reports[0]
 
     def failure(self, running):
-        """The error that ends a run."""
+        """Return the error that ends a run."""
         self.until(lambda: running.ended)
         return running.error
 

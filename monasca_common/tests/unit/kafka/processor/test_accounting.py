@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions kept elsewhere: dead letters, and what the log has no message for, move them before Kafka's commit."""
+"""Positions stored elsewhere: dead letters and offsets without a message advance them before Kafka's commit."""
 
 import threading
 
@@ -16,7 +16,7 @@ IN_1 = TopicPartition("in", 1)
 
 
 class Positions:
-    """A database that keeps a position, moved by compare-and-swap; ``away`` more calls find it unavailable."""
+    """A database that stores a position, moved by compare-and-swap; the next ``away`` calls find it unavailable."""
 
     def __init__(self):
         self.next = 0
@@ -47,7 +47,7 @@ class Positions:
 
 
 class Gate:
-    """A handler that is held until the test opens it."""
+    """A handler that blocks until the test opens it."""
 
     def __init__(self):
         self.entered, self._open = threading.Event(), threading.Event()
@@ -72,7 +72,7 @@ class AccountingCase(ProcessorCase):
         self.positions = Positions()
 
     def begin(self, *, batch_size=10, dead_letters=True, **choices):
-        """A run that starts at the database's position, as a restarted process does."""
+        """Start a run at the database's position, like a restarted process."""
         settings = self.kafka.consumer_settings("in", GROUP, batch_size=batch_size)
         consumer = plugins.memory_consumer(settings, listener=FromPositions(self.positions))
         self.addCleanup(self.unhurried, lambda: consumer.close(0))
@@ -268,21 +268,22 @@ class DeadLettersMoveThePositionTest(AccountingCase):
 
 
 class RevokedTest(AccountingCase):
-    """A second member joins, so that one of two partitions is taken from the first, whose messages are all bad."""
+    """A second member joins, so that one of two partitions is revoked from the first, whose messages are all bad."""
 
     partitions = 2
 
     def setUp(self):
         super().setUp()
         self.moved = {}
-        self.revoked = {}  # what was committed of each partition as it was given up
+        self.revoked = {}  # the committed offset of each partition when it was revoked
         self.asked = []
         self.asked_back = threading.Event()
         for partition in range(2):
             self.fill(b"bad", partition=partition)
 
     def both_ask(self, accounted):
-        """The first member, whose two dead letters are sent and whose ``accounted`` was called for both."""
+        """Start the first member, whose two dead letters are sent and whose ``accounted`` was called for both
+        partitions."""
         case = self
 
         class Listener(RebalanceListener):
@@ -293,7 +294,7 @@ class RevokedTest(AccountingCase):
             self.asked.append(partition)
             accounted(partition, start, end)
 
-        # Long: virtual time runs ahead of threads that a busy machine holds up.
+        # A long time, because virtual time runs ahead of threads that a busy machine delays.
         settings = self.kafka.consumer_settings("in", GROUP, stop_timeout_seconds=100.0)
         consumer = plugins.memory_consumer(settings, listener=Listener())
         self.addCleanup(self.unhurried, lambda: consumer.close(0))
@@ -309,7 +310,7 @@ class RevokedTest(AccountingCase):
         return consumer
 
     def take_one(self, meanwhile=lambda: None):
-        """The partition that the second member takes; ``meanwhile``: once the first one has been asked for it."""
+        """Return the partition that the second member gets; ``meanwhile`` is called once the first must release it."""
         other = self.consumer()
         self.until(lambda: other.poll(1, 0) is not None and self.asked_back.is_set())
         meanwhile()
@@ -342,12 +343,12 @@ class RevokedTest(AccountingCase):
 
 
 class EndOfTheLogTest(AccountingCase):
-    """Offsets without a message: control records, aborted messages, what compaction took."""
+    """Offsets without a message: control records, aborted and compacted messages."""
 
     def skip(self, count=1):
         self.broker.skip_offsets("in", 0, count)
 
-    def test_positions_move_past_what_is_behind_the_last_message(self):
+    def test_positions_move_past_offsets_after_the_last_message(self):
         self.fill(b"0", b"1")
         self.skip(2)
         self.begin()
@@ -444,7 +445,7 @@ class EndOfTheLogTest(AccountingCase):
 
     def test_a_commit_older_than_the_position_in_the_database_advances_without_new_messages(self):
         self.fill(b"0", b"1", b"2")
-        self.positions.next = 3  # the rows are there, and Kafka's commit is not
+        self.positions.next = 3  # the rows are stored, but Kafka's offset is not committed
         self.begin()
         self.until(lambda: self.committed() == 3)
         self.assertEqual(([], []), (self.positions.rows, self.positions.claims))

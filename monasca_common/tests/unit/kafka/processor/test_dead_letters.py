@@ -16,7 +16,7 @@ FAILURE = dl.Failure(ValueError("no good"), attempts=3, first_failed_ms=99)
 
 
 def refuse(*bad):
-    """A handler that raises for a batch with one of these values in it."""
+    """Return a handler that raises for a batch that contains one of these values."""
 
     def handler(part):
         if set(bad) & set(part.values):
@@ -120,7 +120,7 @@ class LimitTest(base.BaseTestCase):
 
 
 class ProcessingTest(ProcessorCase):
-    def test_poison_is_dead_lettered_immediately_and_the_rest_handled(self):
+    def test_poison_is_dead_lettered_immediately_and_other_messages_are_handled(self):
         self.fill(b"1", b"bad", b"3")
         calls = []
 

@@ -8,7 +8,7 @@ from monasca_common.tests.unit.kafka.processor.processor_case import ONCE, Proce
 
 
 class Recorder(Hook):
-    """Writes down which of its methods are called."""
+    """Records which of its methods are called."""
 
     def __init__(self, name="", log=None):
         self.name = name

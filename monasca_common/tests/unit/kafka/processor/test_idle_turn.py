@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor with very many partitions costs while nothing comes."""
+"""The cost of an idle processor with very many partitions."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines of a processor about lasting events: the first of each kind, and then their number."""
+"""Log lines of a processor about lasting events: the first event of each kind, and then their number."""
 
 import logging
 
@@ -36,7 +36,7 @@ class LoggedTest(ProcessorCase):
 
         self.fill(*[b"x"] * 50)
         self.start(handler, per_message=True)
-        self.until(lambda: self.committed() == 50, step=0.002)  # all within one span of the limit
+        self.until(lambda: self.committed() == 50, step=0.002)  # all within one interval of the limit
         self.assertEqual(1, len(self.lines("dead letter")))
         self.pass_time(REPEAT_SECONDS + 1)
         self.fill(b"x")

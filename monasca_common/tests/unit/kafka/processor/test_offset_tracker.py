@@ -40,7 +40,7 @@ class TestOffsetTracker(base.BaseTestCase):
             self.tracker.done(TP, 1, offset)
         self.assertEqual({TP: OffsetAndEpoch(1, 2)}, self.tracker.committable())
 
-    def test_closing_the_gap_frees_what_was_done_behind_it(self):
+    def test_closing_the_gap_releases_the_done_messages_after_it(self):
         self.tracker.received(part(range(3)))
         self.tracker.received(part(range(3, 6)))
         self.tracker.done_range(TP, 1, 1, 6)
@@ -119,7 +119,7 @@ class TestOffsetTracker(base.BaseTestCase):
 
 @st.composite
 def polls_and_completions(draw):
-    """Blocks of ascending offsets with holes, and an order in which their messages are done."""
+    """Generate blocks of ascending offsets with gaps, and an order in which their messages are done."""
     offsets = sorted(draw(st.sets(st.integers(0, 60), min_size=1, max_size=30)))
     cuts = sorted(draw(st.sets(st.integers(1, len(offsets)), max_size=4)) | {0, len(offsets)})
     blocks = [offsets[low:high] for low, high in itertools.pairwise(cuts)]
@@ -160,7 +160,7 @@ class TestTrackerAgainstItsDefinition(base.BaseTestCase):
 
 
 class AskingPartition(TopicPartition):
-    """Asks the tracker when it is looked up in it, as a signal handler may that strikes there."""
+    """Calls the tracker while the tracker looks it up, like a signal handler that runs at that point."""
 
     tracker = None
 

@@ -9,7 +9,7 @@ from monasca_common.kafka.processor.handler_call import Output, collect, identif
 
 
 class Raw:
-    """As much of a client's message as an output's id needs."""
+    """The part of a client's message that an output's id needs."""
 
     def __init__(self, offset):
         self._offset = offset
@@ -27,7 +27,7 @@ def ids(outputs, part):
 
 
 def doubled(part):
-    """A handler's outputs: one for each message, with different contents."""
+    """Return a handler's outputs: one for each message, with different contents."""
     return [Output("out", b"%d" % offset) for offset in part.offsets]
 
 

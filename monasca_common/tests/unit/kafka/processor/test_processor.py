@@ -428,7 +428,7 @@ class Witness(RebalanceListener):
 
 class RebalanceTest(ProcessorCase):
     def drive(self, consumer):
-        """Another member of the group, which polls on a separate thread."""
+        """Run another member of the group, which polls on a separate thread."""
         over = threading.Event()
         self.addCleanup(over.set)
 
@@ -439,7 +439,7 @@ class RebalanceTest(ProcessorCase):
         threading.Thread(target=poll, daemon=True).start()
 
     def take_partitions_away(self):
-        """A second member joins until the first has only one of the two partitions."""
+        """Let a second member join until the first has only one of the two partitions."""
         self.drive(plugins.memory_consumer(self.kafka.consumer_settings("in", GROUP)))
 
     def owned(self, consumer):
@@ -457,7 +457,7 @@ class RebalanceTest(ProcessorCase):
         self.pass_time(5)
         self.assertEqual(2, self.owned(consumer))
         gate.open.set()
-        self.until(lambda: self.owned(consumer) == 1, step=0)  # time stands still: the deadline cannot come
+        self.until(lambda: self.owned(consumer) == 1, step=0)  # time stands still, so the deadline does not pass
         [taken] = {TopicPartition("in", 0), TopicPartition("in", 1)} - consumer.assignment()
         self.assertEqual(1, self.broker.committed(GROUP)[taken])
 
@@ -590,7 +590,7 @@ class StopTest(ProcessorCase):
         self.until(lambda: gate.calls)
         before = self.clock.monotonic()
         report = self.stop(running, 5)
-        self.assertLess(self.clock.monotonic() - before, 30)  # a handler that is waited for takes as long in real time
+        self.assertLess(self.clock.monotonic() - before, 30)  # seconds of real time that the handler takes
         self.assertEqual({IN: 2}, report.in_flight)
         self.assertEqual({IN: 2}, report.left)
         self.assertFalse(report.clean)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that a coordinator holds, seen from the loop that waits for them."""
+"""Commits that a coordinator delays while the processor's loop waits for them."""
 
 import math
 
@@ -20,7 +20,7 @@ class HeldCommitTest(ProcessorCase):
     # Rule 14
     def test_a_commit_without_answer_costs_no_membership_however_short_the_poll_interval(self):
         self.fill(b"1")
-        self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)  # the first writes down the start
+        self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)  # the first commit stores the start
         listener = Witness()
         consumer = self.consumer(max_poll_interval_seconds=4, stop_timeout_seconds=2)
         consumer.listener = listener

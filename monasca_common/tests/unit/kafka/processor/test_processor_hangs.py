@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A processor whose client does not come back from a call: it ends, says why, and never stops polling before that."""
+"""A processor whose client does not return from a call: it ends with the reason, and polls until then."""
 
 import threading
 
@@ -25,9 +25,9 @@ class ConsumerHangsTest(ProcessorCase):
         super().setUp()
         self.addCleanup(self.broker.clear_faults)
 
-    def test_a_commit_that_never_comes_back_ends_the_run(self):
+    def test_a_commit_that_never_returns_ends_the_run(self):
         self.fill(b"1")
-        self.broker.inject("commit", Hang(), nth=2)  # the first writes down where the group starts
+        self.broker.inject("commit", Hang(), nth=2)  # the first commit stores the start of the group
         running = self.start(lambda batch: None)
         self.until(lambda: running.processor.ignored_errors["CommitUnknown"])
         self.until(lambda: running.ended, step=2.0)
@@ -44,7 +44,7 @@ class ConsumerHangsTest(ProcessorCase):
         )
         stopper.start()
         self.until(lambda: not stopper.is_alive() and running.ended, step=0.001)
-        self.assertLess(self.clock.monotonic() - began, 4.0)  # the call has 5 s, and the client 5 s more
+        self.assertLess(self.clock.monotonic() - began, 4.0)  # the call has 5 s, and the client another 5 s
         self.assertIsNone(running.error)
         self.assertFalse(running.consumer.health().poisoned)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges that a handler may claim: `start_offset` to `next_offset` without a gap, whatever failed before."""
+"""Ranges of handlers: `start_offset` to `next_offset` has no gap, regardless of earlier failures."""
 
 import threading
 
@@ -10,7 +10,7 @@ from monasca_common.tests.unit.kafka.processor.processor_case import GROUP, IN, 
 
 
 class Table:
-    """A database that stores ranges, and refuses one that begins beyond what it has."""
+    """A database that stores ranges, and refuses a range that begins after its last offset."""
 
     def __init__(self):
         self.next = 0
@@ -30,7 +30,7 @@ class Table:
 
 class RangeTest(ProcessorCase):
     def ranges_of(self, *values, batch_size=10, handler=None, **choices):
-        """The ranges that a handler took, having been given every value."""
+        """Return the ranges that a handler stored, after it received every value."""
         self.fill(*values)
         table, ranges = Table(), []
 
@@ -42,7 +42,7 @@ class RangeTest(ProcessorCase):
         self.until(lambda: self.committed() == len(values))
         return ranges, table
 
-    def test_a_range_begins_where_the_one_before_it_ended(self):
+    def test_a_range_begins_at_the_end_of_the_previous_range(self):
         ranges, _ = self.ranges_of(*[b"x"] * 7, batch_size=3)
         self.assertEqual([(0, 3), (3, 6), (6, 7)], ranges)
 
@@ -126,7 +126,7 @@ class ReadFromTest(ProcessorCase):
         self.start(handler)
         self.until(lambda: calls)
         self.broker.expire_member(GROUP, self.broker.members(GROUP)[0].member_id)
-        self.pass_time(5)  # it rejoins, and has the message again, which waits for the thread
+        self.pass_time(5)  # it rejoins, and receives the message again, which waits for the thread
         go_on.set()
         self.until(lambda: self.committed() == 1)
         self.assertEqual([[b"1"], [b"1"]], calls)

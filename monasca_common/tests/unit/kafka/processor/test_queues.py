@@ -11,7 +11,7 @@ TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Raw:
-    """As much of a client's message as a lane needs."""
+    """The part of a client's message that a lane needs."""
 
     def __init__(self, offset, key=None):
         self._offset, self._key = offset, key
@@ -54,7 +54,7 @@ class TaskTest(base.BaseTestCase):
         part = task.select([2])
         self.assertEqual((2, 5, 0), (part.attempts, part.first_failed_ms, part.tries))
 
-    def test_a_whole_task_stays_itself(self):
+    def test_a_slice_of_all_messages_returns_the_task_itself(self):
         task = Task(batch(1, 2))
         self.assertIs(task, task.split(2, 0)[0])
 
@@ -66,20 +66,20 @@ class LanesTest(base.BaseTestCase):
         self.lanes = Lanes(self.clock)
 
     def ready(self):
-        """The offsets of everything that could be taken now, taken."""
+        """Take all available tasks, and return their offsets."""
         taken = []
         while self.lanes._ready:
             taken.append(self.lanes.next())
         return taken
 
-    def test_a_lane_is_with_one_thread_at_a_time(self):
+    def test_one_thread_at_a_time_works_on_a_lane(self):
         self.lanes.add(batch(1))
         self.lanes.add(batch(2))
         ((lane, task),) = self.ready()
         self.lanes.finished(lane, task, (), 0)
         self.assertEqual([2], offsets(task for _, task in self.ready()))
 
-    def test_the_rest_of_a_task_comes_before_later_tasks(self):
+    def test_the_remaining_messages_of_a_task_precede_later_tasks(self):
         self.lanes.add(batch(1, 2))
         self.lanes.add(batch(3))
         ((lane, task),) = self.ready()
@@ -91,7 +91,7 @@ class LanesTest(base.BaseTestCase):
             self.lanes.finished(lane, task, (), 0)
         self.assertEqual([1, 2, 3], order)
 
-    def test_a_resting_lane_comes_back_when_its_time_has_come(self):
+    def test_a_waiting_lane_is_queued_again_after_its_delay(self):
         self.lanes.add(batch(1))
         ((lane, task),) = self.ready()
         self.lanes.finished(lane, task, (task,), 10)
@@ -178,7 +178,7 @@ class GatheringTest(base.BaseTestCase):
         return Lanes(self.clock, batch_size=4, fill_seconds=fill_seconds, **choices)
 
     def taken(self, lanes):
-        """The offsets of the one task that can be taken now; nothing where there is none."""
+        """Take the only available task, and return its offsets; empty if there is no task."""
         lanes.wake()
         if not lanes._ready:
             return []
@@ -194,7 +194,7 @@ class GatheringTest(base.BaseTestCase):
         self.assertEqual([4, 5], self.taken(lanes))
         self.assertEqual(2, lanes.loads()[TP].messages)
 
-    def test_what_a_handler_has_seen_stays_by_itself(self):
+    def test_attempted_tasks_are_not_joined_with_new_ones(self):
         lanes = self.lanes()
         lanes.add(batch(0))
         self.taken(lanes)

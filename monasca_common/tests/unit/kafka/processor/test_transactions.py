@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor with transactions does when one cannot be begun, or its consumer cannot be sent back."""
+"""A transactional processor whose transaction cannot begin, or whose consumer cannot return to its committed
+offsets."""
 
 from oslotest import base
 
@@ -36,7 +37,7 @@ class ProducerWithoutBrokers:
 class Consumer:
     def __init__(self, clock):
         self.clock = clock
-        self.answers = []  # what each attempt to go back raises
+        self.answers = []  # the errors of attempts to seek back
 
     def assignment(self):
         return {A}
@@ -72,7 +73,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
 
     def test_going_back_waits_for_no_transaction(self):
         self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {})
-        with self.publisher._one_at_a_time:  # as a handler thread whose call hangs
+        with self.publisher._one_at_a_time:  # like a handler thread whose call hangs
             self.publisher.rewind()
         self.assertTrue(self.publisher.aborted)
         self.publisher.rewind()

@@ -8,11 +8,11 @@ from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import MemoryProducer, VirtualClock
 
-AWAY = {"timeout": 0}  # a deadline that is over: the report tells what is known at once
+AWAY = {"timeout": 0}  # an expired deadline: the report has the outcomes known immediately
 
 
 class ProducerCase(base.BaseTestCase):
-    """A producer over a memory broker whose time stands still; topic ``t`` has one partition."""
+    """Tests with a producer over a memory broker whose time stands still; topic ``t`` has one partition."""
 
     clock_type: type[VirtualClock] = VirtualClock
 
@@ -33,7 +33,7 @@ class ProducerCase(base.BaseTestCase):
         return producer
 
     def warm_producer(self, **settings):
-        """One that knows the limit of ``t`` already: a message above it is not sent and leaves no trace."""
+        """Return a producer that already knows the limit of ``t``: a larger message is not sent."""
         producer = self.producer(**settings)
         producer.publish("t", [b"x" * 2_000_000], timeout=3600)
         return producer
@@ -55,7 +55,7 @@ class ProducerCase(base.BaseTestCase):
         self.wait_until(lambda: not producer.health().outstanding_messages)
 
     def at_once(self, call):
-        """The result of a call that waits, made by another thread."""
+        """Return the result of a waiting call on another thread."""
         results = []
         thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
         thread.start()

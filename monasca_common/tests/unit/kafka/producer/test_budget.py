@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes room in the budget of a producer, and who gets the room that is free."""
+"""Use of a producer's budget, and distribution of free room to callers."""
 
 import threading
 import time

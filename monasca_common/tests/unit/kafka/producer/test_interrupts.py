@@ -26,11 +26,11 @@ _SECONDS = 30
 PLAIN = (b"a", b"b", b"c")
 RECORDS = (Record(b"a"), Record(b"b", message_id=b"own"))
 OTHER = b"of another call"
-FEWEST_PLACES = 5  # in the shortest of these calls
+FEWEST_PLACES = 5  # the number of places in the shortest of these calls
 
 
 class TimeLimit(Exception):
-    """What a handler of SIGALRM raises; Ctrl-C's `KeyboardInterrupt` is not even an `Exception`."""
+    """Raised by a handler of SIGALRM; `KeyboardInterrupt` of Ctrl-C is not an `Exception`."""
 
 
 def give_up():
@@ -40,7 +40,7 @@ def give_up():
 class Interrupt:
     """Calls ``handler`` at the n-th place of the producer's code where Python would run a signal handler.
 
-    These places are the beginning of a function, the end of a call of C code, and the end of a loop's turn.
+    These places are the beginning of a function, the end of a call of C code, and the end of a loop iteration.
     """
 
     def __init__(self, nth, handler=give_up):
@@ -118,10 +118,9 @@ class InterruptedCallTest(base.BaseTestCase):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
 
     def at_every_place(self, call, check, *, before=lambda: None, prepare=lambda producer: None):
-        """Interrupt ``call(producer, prepare(producer))`` at each place, and ``check`` what is left each time.
-
-        ``before`` changes the broker. ``check`` gets the producer, what was prepared, what the call returned, and
-        finds what is in the log since it was prepared with `written`.
+        """Interrupt ``call(producer, prepare(producer))`` at each place, and ``check`` the state each time. ``before``
+        changes the broker. ``check`` receives the producer, the result of ``prepare`` and the result of the call;
+        `written` returns the records added to the log since ``prepare``.
         """
         nth, returned = 0, ()
         while not returned:
@@ -177,7 +176,7 @@ class InterruptedPublishTest(InterruptedCallTest):
         return lambda producer, _: producer.publish("t", records, timeout=0.2)
 
     # Rule 9
-    def test_bytes_that_a_broker_takes(self):
+    def test_bytes_that_a_broker_accepts(self):
         self.at_every_place(self.publish(PLAIN), self.flushed)
 
     def test_bytes_that_a_broker_refuses(self):
@@ -186,7 +185,7 @@ class InterruptedPublishTest(InterruptedCallTest):
     def test_bytes_while_no_broker_answers(self):
         self.at_every_place(self.publish_and_return(PLAIN), self.closed, before=self.broker.disconnect)
 
-    def test_records_that_a_broker_takes(self):
+    def test_records_that_a_broker_accepts(self):
         self.at_every_place(self.publish(RECORDS), self.closed)
 
     def test_records_that_a_broker_refuses(self):
@@ -204,13 +203,13 @@ class InterruptedSendTest(InterruptedCallTest):
         return lambda producer, _: producer.send("t", record)
 
     # Rule 9
-    def test_bytes_that_a_broker_takes(self):
+    def test_bytes_that_a_broker_accepts(self):
         self.at_every_place(self.send(b"a"), self.flushed_all)
 
     def test_bytes_while_no_broker_answers(self):
         self.at_every_place(self.send(b"a"), self.closed_all, before=self.broker.disconnect)
 
-    def test_a_record_that_a_broker_takes(self):
+    def test_a_record_that_a_broker_accepts(self):
         self.at_every_place(self.send(RECORDS[1]), self.flushed_all)
 
     def test_a_record_while_no_broker_answers(self):
@@ -295,7 +294,7 @@ class InterruptedCloseTest(InterruptedCallTest):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.producer.producer._GRACE_SECONDS", 0))
 
         def sent(producer):
-            producer._limits.main.purge = lambda: None  # a client that gives nothing back
+            producer._limits.main.purge = lambda: None  # a client that returns no messages
             self.broker.disconnect()
             for value in PLAIN:
                 producer.send("t", Record(value, message_id=value))
@@ -309,9 +308,9 @@ class InterruptedCloseTest(InterruptedCallTest):
 
 
 class SendingHandlerTest(InterruptedCallTest):
-    """The handler sends, as one may to report that its process is asked to stop."""
+    """The handler sends, for example to report that its process will stop."""
 
-    most = 0  # messages that took room at a time
+    most = 0  # messages that used room at the same time
 
     def at_every_place(self, call):
         nth, interrupt = 0, Interrupt(0)
@@ -358,11 +357,11 @@ class SendingHandlerTest(InterruptedCallTest):
 
 
 class SendingWithoutRoomTest(SendingHandlerTest):
-    """What is reserved for sends is ended again and again to make room."""
+    """Reservations of sends are repeatedly ended to free room."""
 
     budget = 4
 
 
 def values_of(report):
-    """The values that the report's undelivered messages have."""
+    """Return the values of the report's undelivered messages."""
     return [attempt.record.value for index, attempt in report.latest().items() if index in report._undelivered]

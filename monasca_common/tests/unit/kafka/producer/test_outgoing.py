@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller hands over is looked at before anything is sent: the client would take it amiss, or crash."""
+"""Arguments of a caller are checked before anything is sent, because the client would misinterpret them or crash."""
 
 from monasca_common.kafka.errors import MessageTooLarge, WrongType
 from monasca_common.kafka.message import Record
@@ -74,11 +74,11 @@ class TypesTest(ProducerCase):
 
 
 class EmptyIdTest(ProducerCase):
-    """An empty id is not an id: two messages that have it are two messages."""
+    """An empty id counts as missing: two messages with an empty id are different messages."""
 
     def assert_each_is_sent_under_an_id_of_ours(self, *records):
         producer = self.warm_producer()
-        self.broker.disconnect()  # so that both are on their way at the same time
+        self.broker.disconnect()  # so that both are in flight at the same time
         sent = [producer.send("t", record) for record in records]
         report = producer.publish("t", records, timeout=0)
         self.broker.reconnect()

@@ -210,7 +210,7 @@ class PublishTest(ProducerCase):
         self.assertRaises(WrongType, producer.publish, b"t", [b"x"])
         self.assertRaises(WrongType, producer.publish, "t", [b"x"], key="k")
         self.assertRaises(WrongType, producer.send, "t", "text")
-        producer.publish("t", [b"x" * 2_000_000])  # from here on the topic is known
+        producer.publish("t", [b"x" * 2_000_000])  # from here on the topic's limit is known
         self.assertRaises(WrongType, producer.send, "t", b"x", key="k")
         self.assertEqual([], self.values())
 
@@ -302,7 +302,7 @@ class RetryTest(ProducerCase):
 
         def slow_next_attempt(old, bulk):
             with contextlib.suppress(threading.BrokenBarrierError):
-                both_inside.wait(0.1)  # breaks, because the other thread is kept out
+                both_inside.wait(0.1)  # times out, because the other thread is blocked
             return next_attempt(old, bulk)
 
         module = "monasca_common.kafka.producer.producer"
@@ -317,7 +317,7 @@ class RetryTest(ProducerCase):
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
     # Rule 4
-    def test_any_producer_may_retry_messages_that_another_gave_up(self):
+    def test_any_producer_can_retry_messages_that_another_abandoned(self):
         first = self.warm_producer()
         self.broker.disconnect()
         report = first.publish("t", [b"a"], **AWAY)
@@ -341,7 +341,7 @@ class RetryTest(ProducerCase):
         producer = self.producer()
         report = producer.publish("t", [b"a"])
         self.assertEqual(1, len(report.unknown))
-        self.clock.advance(3600)  # past every doubt about the connection
+        self.clock.advance(3600)  # after the time in which a connection error is suspected
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         again = producer.retry(report)
         self.assertEqual((0, 1), (len(again.failed), len(again.unknown)))

@@ -75,7 +75,7 @@ class SentAndPublishedTest(ProducerCase):
 
 
 class RepeatsInFlightTest(ProducerCase):
-    """An id that is handed over again and again while Kafka is silent: only those who still wait are kept."""
+    """An id is published repeatedly while Kafka does not answer: only callers that still wait are stored."""
 
     RECORD = Record(b"v", message_id=b"mine")
 
@@ -166,7 +166,7 @@ class SameIdInFlightTest(ProducerCase):
 
 
 class SameIdTest(ProducerCase):
-    """Several callers hand over a message under the same id of theirs while there is no room."""
+    """Several callers publish a message under the same id while the budget has no room."""
 
     RECORD = Record(b"v", message_id=b"mine")
 

@@ -13,21 +13,21 @@ FULL = 3
 
 class CutShortCase(ProducerCase):
     def crowded(self):
-        """A producer without room, whose broker is unavailable."""
+        """Return a producer without room, whose broker is unavailable."""
         producer = self.warm_producer(budget_messages=FULL)
         self.broker.disconnect()
         producer.publish("t", [Record(b"x")] * FULL, **AWAY)
         return producer
 
     def interrupted(self, producer, call):
-        """Ctrl-C strikes ``call`` as it waits."""
+        """Interrupt ``call`` by Ctrl-C while it waits."""
         with mock.patch.object(producer._serving, "wait", interrupt):
             self.assertRaises(KeyboardInterrupt, call)
 
 
 class CloseTest(CutShortCase):
     def meanwhile_closed(self, producer, call):
-        """What ``call``, which waits for room, comes to when the producer is closed under it."""
+        """Return the result of ``call``, which waits for room, after another thread closes the producer."""
         results = []
 
         def caller():
@@ -84,17 +84,17 @@ class CloseTest(CutShortCase):
 
 
 class SendRacingCloseTest(CutShortCase):
-    """The report of a close has what `send` returned before; what it does not have, `send` refuses."""
+    """The report of a close has every message that `send` accepted; `send` refuses all others."""
 
     def sent_while_closed(self, producer, record, owner, name):
-        """What a `send` returned or raised, and the report of a close between it and ``owner.name``."""
+        """Return the result or error of a `send`, and the report of a close that runs at its call of ``owner.name``."""
         reports, call = [], getattr(owner, name)
         client = producer._limits.main._client
 
         def close_first(*arguments):
             setattr(owner, name, call)
             reports.append(self.closed_as_time_passes(producer))
-            self.wait_until(lambda: client._closed)  # on the client's thread, which has real time for it
+            self.wait_until(lambda: client._closed)  # on the client's thread, which has a limit in real time
             return call(*arguments)
 
         setattr(owner, name, close_first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two threads, or a thread and its own signal handler, in one producer at the worst moments for it."""
+"""Races of two threads, or of a thread and its signal handler, at critical points of a producer."""
 
 import logging
 import math
@@ -29,7 +29,7 @@ _SECONDS = 50
 
 
 class Gate:
-    """A step of one thread that another one waits for and lets go."""
+    """A step of one thread for which another thread waits, and which it then releases."""
 
     def __init__(self):
         self.reached, self.open = threading.Event(), threading.Event()
@@ -51,7 +51,7 @@ class SeamCase(ProducerCase):
         self.assertFalse(thread.is_alive(), "it waits indefinitely")
 
     def transactional(self, init):
-        """A producer whose clients call ``init`` to take over the transactional id; it has done so once."""
+        """Return a producer whose clients call ``init`` to take over the transactional id; the first call is done."""
         settings = self.kafka.producer_settings(transactional_id="mine")
         opened = []
 
@@ -127,7 +127,7 @@ class AttachedTest(SeamCase):
         transport = producer._limits.main
         ask = transport.max_message_bytes
         transport.max_message_bytes = lambda *arguments: gate() or ask(*arguments)
-        repeated = producer.publish("t", [record], **AWAY)  # the caller does; it waits for the limit of its topic
+        repeated = producer.publish("t", [record], **AWAY)  # the caller waits for the limit of its topic
         again = producer.retry(before, **AWAY)
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=None)
         gate.open.set()
@@ -142,7 +142,7 @@ class SignalTest(SeamCase):
     """A signal handler runs on the thread that it interrupts."""
 
     def interrupted(self, owner, name, handler):
-        """Have ``handler`` interrupt the next call of ``owner.name``."""
+        """Let ``handler`` interrupt the next call of ``owner.name``."""
         call = getattr(owner, name)
 
         def interrupted(*arguments, **options):
@@ -250,7 +250,7 @@ class LogTest(SeamCase):
         self.addCleanup(logger.removeHandler, handler)
 
     def fail_once(self, producer):
-        """Have the next call that serves the client fail, which is logged."""
+        """Make the next call that serves the client fail, which is logged."""
         transport = producer._limits.main
         poll, flush = transport.poll, transport.flush
 
@@ -433,7 +433,7 @@ class TimeoutTest(SeamCase):
 
 
 class HungFlushTest(SeamCase):
-    """A call of the client that never comes back, under the lock that settles messages."""
+    """A client call that never returns, while the lock that settles messages is held."""
 
     clock_type = LeapingClock
 

@@ -22,7 +22,7 @@ from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMe
 
 class FinishedTest(ProducerCase):
     def finished(self, **settings):
-        """A producer, and the report of the message at which its client ended."""
+        """Return a producer, and the report of the message at which its client failed."""
         producer = self.warm_producer(**settings)
         self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
         report = producer.publish("t", [b"a"], **AWAY)
@@ -130,7 +130,7 @@ class ReopenTest(ProducerCase):
         ready = producer._limits.ready
 
         class Late(dict[str, Any]):
-            """Has the limit that a thread looked up before."""
+            """Returns the limit that a thread looked up before."""
 
             def get(self, topic, default=None):
                 producer._limits.ready = ready
@@ -156,7 +156,7 @@ class ReopenTest(ProducerCase):
         self.broker.disconnect()
         sent = producer.send("t", b"a")
         with (
-            mock.patch.object(producer._limits.main, "purge"),  # a client that gives nothing back
+            mock.patch.object(producer._limits.main, "purge"),  # a client that returns no messages
             mock.patch.object(producer._serving, "wait", side_effect=KeyboardInterrupt),
         ):
             self.assertRaises(KeyboardInterrupt, producer.reopen)
@@ -211,7 +211,7 @@ class OpenTransactionTest(ProducerCase):
     def test_a_producer_is_not_reopened_while_a_transaction_is_open(self):
         with self.opened.transaction() as transaction:
             transaction.send("t", b"a")
-            self.opened.transaction()  # another one that is not entered
+            self.opened.transaction()  # another transaction, whose block is not entered
             self.assertIn("leave its block", str(self.assertRaises(MisuseError, self.opened.reopen)))
         self.assertEqual((1, [b"a"]), (len(self.clients), self.values()))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The serving thread waits a moment for callers that mostly return together."""
+"""The serving thread waits briefly for callers that usually return together."""
 
 from unittest import mock
 
@@ -14,7 +14,7 @@ class TestReturningCallers(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.patch(Serving, "start", lambda serving: None)
-        # Otherwise the millisecond could be over on a busy machine.
+        # Otherwise the millisecond could pass on a busy machine.
         self.patch(serving, "_REAL_TIME", mock.Mock(monotonic=mock.Mock(return_value=1000.0)))
         self.transport = mock.Mock()
         self.table = mock.Mock(waiters={}, due=())
@@ -26,7 +26,7 @@ class TestReturningCallers(base.BaseTestCase):
         self.waits = []
 
     def wait(self, clock, seconds):
-        """Another caller comes each time the thread waits."""
+        """Add a caller each time the thread waits."""
         self.waits.append(seconds)
         self.come(1)
 
@@ -34,7 +34,7 @@ class TestReturningCallers(base.BaseTestCase):
         self.table.waiters |= {Waiter(lambda: False): None for _ in range(callers)}
 
     def collect_for(self, callers):
-        """Have ``callers`` wait, and release all of them with the next outcomes."""
+        """Let ``callers`` wait, and release all of them with the next outcomes."""
         self.come(callers)
         self.serving._collect()
         self.table.waiters.clear()

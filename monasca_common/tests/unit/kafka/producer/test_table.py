@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-flight table: what settles a message, and what a message takes of the budget until then."""
+"""The in-flight table: how messages are settled, and how much of the budget they use until then."""
 
 import dataclasses
 import random
@@ -63,14 +63,14 @@ class TableCase(base.BaseTestCase):
         return Bulk(self.table, topic, PREFIX, values=list(values), size=size, next=len(values))
 
     def bulk(self, *values, topic="t"):
-        """One that is reserved, or `None`: there is no room."""
+        """Return a reserved bulk, or `None` if there is no room."""
         bulk = self.new_bulk(*values, topic=topic)
         return bulk if self.table.reserve(bulk) else None
 
     def send(self, value=b"x", topic="t"):
-        """The sequence of a plain send, for which there is room."""
+        """Return the sequence of a plain send that has room."""
         sequence = self.take(value, topic)
-        while sequence is None:  # the first, or another thread closed what was reserved
+        while sequence is None:  # the first send, or another thread closed the reservation
             size = plain_size(Record(value))
             self.topics[topic] = self.table.open_sends(topic, PREFIX, size, Reservation, 1_000_000)
             sequence = self.take(value, topic)
@@ -88,7 +88,7 @@ class TableCase(base.BaseTestCase):
             return reservation.next - 1
 
     def attempts(self, *values, topic="t", message_id=None):
-        """In one bulk that is not reserved."""
+        """Return the attempts of a bulk that is not reserved."""
         bulk = Bulk(self.table, topic, PREFIX)
         for value in values:
             bulk.add(DeliveryAttempt(bulk, Record(value), message_id, plain_size(Record(value))))
@@ -105,7 +105,7 @@ class TableCase(base.BaseTestCase):
         return waiter
 
     def outcomes(self, delivered=(), refused=(), error=REJECTED):
-        """``delivered`` and ``refused``: sequences and values. Offsets are the sequences, and 1000."""
+        """Build outcomes. ``delivered`` and ``refused``: sequences and values. An offset is the sequence plus 1000."""
         ordered = sorted(delivered)
         return Outcomes(
             [sequence for sequence, _ in ordered],
@@ -119,7 +119,7 @@ class TableCase(base.BaseTestCase):
         self.table.settle(self.outcomes(delivered, refused, error))
 
     def flush(self):
-        """The number of delivered sends, and the undelivered ones with those in flight."""
+        """Return the number of delivered sends, and the sends that are undelivered or in flight."""
         bulks = self.table.unfinished(of_sends=True)
         with self.table.lock:
             delivered, attempts = self.table.take_report(bulks)
@@ -128,11 +128,11 @@ class TableCase(base.BaseTestCase):
         return delivered + len(attempts) - len(left), left
 
     def room(self):
-        self.table.close_sends()  # or it includes what is reserved for sends
+        self.table.close_sends()  # otherwise it includes reservations of sends
         return self.table.messages, self.table.bytes
 
     def of(self, bulk):
-        """Its messages as (sequence, value)."""
+        """Return the messages of a bulk as (sequence, value)."""
         return list(enumerate(bulk.values, bulk.first))
 
 
@@ -387,7 +387,7 @@ class RoomTest(TableCase):
         self.assertEqual(0, self.table.bytes)
 
     def room_for(self, *values):
-        """A caller that waits for it."""
+        """Start a caller that waits for room."""
         bulk = self.new_bulk(*values)
         return self.waiter(lambda: self.table.has_room(bulk) or not self.table.can_have_room(bulk))
 
@@ -445,7 +445,7 @@ class AgeTest(TableCase):
         self.assertEqual(0, self.table.in_flight()[2])
 
     def test_a_reservation_that_ends_during_a_count_is_counted_correctly(self):
-        """Another thread settles between the looks at a bulk and at its reservation."""
+        """Another thread settles between the reads of a bulk and of its reservation."""
         in_flight, looks = Bulk.in_flight.fget, []
 
         def ended(bulk):
@@ -731,7 +731,7 @@ class RandomTest(TableCase):
 
 class ThreadsTest(TableCase):
     def test_the_messages_of_a_bulk_are_listed_with_the_lock(self):
-        """The serving thread adds those that were not delivered."""
+        """The serving thread adds undelivered messages."""
         table = self.table
 
         class Listed(dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for topics' limits: together, each with its own patience, and only for valid names."""
+"""Requests for topics' limits: combined, with a time limit for each, and only for valid names."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ _SECONDS = 50
 
 
 class Asked(MemoryProducer):
-    """Notes which topics each request names; ``held``: topics whose requests wait until they are let go."""
+    """Records the topics of each request; ``held``: topics whose requests wait until they are released."""
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
@@ -39,7 +39,7 @@ class TopicLimitsCase(ProducerCase):
     def setUp(self):
         super().setUp()
         self.transport = None
-        self.others = set(threading.enumerate())  # of earlier tests, about to end
+        self.others = set(threading.enumerate())  # threads of earlier tests, which will end soon
 
     def threads(self, name):
         return [thread for thread in threading.enumerate() if thread.name == name and thread not in self.others]
@@ -95,7 +95,7 @@ class TestRequests(TopicLimitsCase):
         opened.set()
         self.assertEqual(1, producer.flush(_SECONDS).delivered_count)
 
-    def test_two_requests_that_open_a_client_of_the_same_batch_size_use_one_of_them(self):
+    def test_two_requests_for_the_same_batch_size_share_one_client(self):
         for topic in ("small-1", "small-2"):
             self.broker.create_topic(topic, 1, max_message_bytes=500_000)
         producer = self.producer()
@@ -271,7 +271,7 @@ class TestHandler(TopicLimitsCase):
             hand_over(limit, bulk)
 
         def call_with_handler():
-            with table.lock:  # as a call has it that the handler interrupts
+            with table.lock:  # like a call that the handler interrupts
                 in_handler.set()
                 producer.send("v", b"of the handler")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transaction asks of the client, and in which order, where no broker can be made to answer as it must."""
+"""The requests of a transaction to the client and their order, with answers that no real broker gives on demand."""
 
 from oslotest import base
 
@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Client:
-    """Producer, its limits, transport and consumer in one: records calls, and fails on demand."""
+    """Producer, limits, transport and consumer in one object: records calls, and fails on demand."""
 
     settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
 
@@ -37,7 +37,7 @@ class Client:
         self.abort_is_due = False
         self.generation = 1
         self.stale = None
-        self.taken_between = False  # what the consumer owns, between two questions of a transaction
+        self.taken_between = False  # the partitions that the consumer owns, between two requests of a transaction
         self.main, self.tap = self, None
 
     def refuse_waiting(self):
@@ -48,7 +48,7 @@ class Client:
 
     def flush(self, timeout):
         self.asked.append("flush")
-        self.generation += 1  # the group has rebalanced meanwhile
+        self.generation += 1  # the group has rebalanced in the meantime
         return DeliveryReport({})
 
     def next_offsets(self, what):
@@ -63,7 +63,7 @@ class Client:
         return generation
 
     def take_away(self):
-        """The group rebalances: from the next question on it has a new generation, and the inputs another owner."""
+        """Rebalance the group: from the next request on, the generation is new and the inputs have another owner."""
         if self.taken_between:
             self.stale = StaleCommit("revoked")
             self.generation += 1
@@ -155,7 +155,7 @@ class TransactionTest(base.BaseTestCase):
         self.assertEqual(3, self.client.asked.count("abort"))
 
     def test_the_next_transaction_works_after_ctrl_c_while_a_commit_was_awaited(self):
-        ended = TransportError("not valid in state Ready", name="_STATE")  # what an abort after a commit meets
+        ended = TransportError("not valid in state Ready", name="_STATE")  # the error of an abort after a commit
         again = ["refuse", "abort", "flush", "begin"]
         for aborts, asked in (([ended], ["begin"]), ([None], ["begin"]), ([LATE, ended], again)):
             client = self.client = Client()

@@ -30,7 +30,7 @@ forgotten = producer()
 
 class ForgottenTest(base.BaseTestCase):
     def ended(self, program):
-        """What a process of this program printed and logged; it must exit by itself, with 0."""
+        """Return the output and log of a process that runs this program; it must exit by itself with status 0."""
         process = subprocess.run(
             [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM + textwrap.dedent(program)],
             capture_output=True,

@@ -55,7 +55,7 @@ class JsonTest(base.BaseTestCase):
         self.assertEqual(value, self.serializer.loads(json.dumps(value, ensure_ascii=ascii_only).encode()))
 
     @given(TEXT, TEXT, VALUES, st.booleans(), st.booleans())
-    def test_a_key_that_comes_twice_is_refused_however_it_is_written(self, key, decoy, value, escape_key, escape_decoy):
+    def test_a_repeated_key_is_refused_however_it_is_written(self, key, decoy, value, escape_key, escape_decoy):
         second = escaped(key) if escape_key else json.dumps(key)
         text = escaped(decoy) if escape_decoy else json.dumps(decoy)
         document = f"[{{{json.dumps(key)}: {json.dumps(value)}, {second}: {text}}}, {text}]"

@@ -93,7 +93,7 @@ class OutageTest(MemoryRegistryCase):
         self.assertEqual(VALUE, serializer.loads(self.value, self.context))
         self.assertEqual(self.value, serializer.dumps(VALUE, self.context))
 
-    def test_the_back_off_is_bounded_and_asks_nothing(self):
+    def test_the_back_off_is_bounded_and_sends_no_request(self):
         serializer = self.avro()
         self.memory.fault = 500
         asked = len(self.memory.requests)
@@ -125,7 +125,7 @@ class UnknownIdTest(MemoryRegistryCase):
     def test_an_unknown_id_is_rejected_with_the_smallest_cache(self):
         self.assertAlmostEqual(10, self.rejected(self.avro(cached_schemas=1), self.UNKNOWN)[0], delta=0.5)
 
-    def test_an_unknown_id_is_asked_for_again_and_then_rejected_with_its_id(self):
+    def test_an_unknown_id_is_requested_again_and_then_rejected_with_its_id(self):
         serializer = self.avro()
         seconds, error = self.rejected(serializer, self.UNKNOWN)
 

@@ -26,7 +26,7 @@ class Metadata:
 
 
 class ScriptedClient:
-    """Each step of a script is an answer, or the errors of a call: in its callback, and raised."""
+    """A client with a script: each step is an answer, or the errors of a call, in its callback and raised."""
 
     def __init__(self, admin, script):
         self.admin = admin
@@ -75,13 +75,13 @@ class RefusalTest(base.BaseTestCase):
 
 
 class FakeBrokers:
-    """Brokers that learn of a new topic one after the other, and name one of themselves the controller by turns."""
+    """Brokers that learn of a new topic one after the other, and report a different broker as controller each time."""
 
     def __init__(self):
         self.controllers = itertools.cycle((2, 1, 1, 2))
-        self.ids = {1: "old", 2: None}  # what each takes for the topic's id
+        self.ids = {1: "old", 2: None}  # the topic's id as each broker knows it
         self.created = False
-        self.requests = []  # the topics of each request that creates some
+        self.requests = []  # the topics of each create request
         self.asked = []
         self.late = {1: 3, 2: 0}  # how often each is asked after the creation before it hears of it
         self.between = None  # what those who had no id tell until then
@@ -101,7 +101,7 @@ class FakeBrokers:
 
 
 class FakeClient:
-    """As librdkafka's: it asks whichever broker the last metadata named the controller."""
+    """Like librdkafka's client, sends requests to the broker that the last metadata named as the controller."""
 
     brokers: FakeBrokers
 
@@ -208,7 +208,7 @@ class GroupsTest(base.BaseTestCase):
 
 
 class SilentClient:
-    """Answers only if ``answers``; ``limits``: the time-outs that it was given."""
+    """Answers only if ``answers`` is true; ``limits``: the time-outs that it received."""
 
     def __init__(self, closed):
         self.answers = False
@@ -240,7 +240,7 @@ class SilentClient:
 
 
 class ReplacedClientTest(base.BaseTestCase):
-    """librdkafka aborts the process when it gives up a request itself (librdkafka#4605)."""
+    """librdkafka aborts the process when its own time-out ends a request (librdkafka#4605)."""
 
     def setUp(self):
         super().setUp()
@@ -331,7 +331,7 @@ class OffsetsTest(base.BaseTestCase):
         self.admin = Admin({})
 
     def ends(self, *offsets):
-        """What an administrator makes of this answer of the client, an offset of each partition of ``t``."""
+        """Return the administrator's result for this answer of the client, an offset of each partition of ``t``."""
         self.client.list_offsets.return_value = {
             ClientTopicPartition("t", number): answered(SimpleNamespace(offset=offset))
             for number, offset in enumerate(offsets)
@@ -371,7 +371,7 @@ class CreateTopicTest(base.BaseTestCase):
     def test_a_topic_is_created_once_every_leader_serves_its_new_id(self):
         self.admin.create_topic("t", 2)
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
-        self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late one knows it
+        self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late broker knows the topic
 
     def test_several_topics_are_created_by_one_request_and_each_broker_is_queried_once(self):
         self.admin.create_topics({"t": 2, "u": 2}, configs={"t": {}, "u": {}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What producers and consumers do with a client that does not come back."""
+"""Producers and consumers with a client whose calls do not return."""
 
 import contextlib
 import threading
@@ -85,7 +85,7 @@ class ProducerTest(BoundedCase):
         self.notice()
         self.client.asked.clear()
         report = self.producer.publish("t", [b"2"])
-        while report.unknown:  # its topic's limit is asked for again, on another thread
+        while report.unknown:  # its topic's limit is requested again, on another thread
             report = self.producer.retry(report)
         self.assertEqual([FatalError], [type(delivery.error.cause) for delivery in report.failed])
         self.assertEqual([], self.client.asked)
@@ -180,7 +180,7 @@ class ConsumerTest(BoundedCase):
         self.assertIsInstance(self.consumer.commit({T: 0})[T].error, FatalError)
 
     def inspect(self):
-        """What the watchdog does within two seconds."""
+        """Run the watchdog's checks of two seconds."""
         for _ in range(2):
             self.consumer._transport.thread.inspect()
 
@@ -217,7 +217,7 @@ class ConsumerTest(BoundedCase):
 
 
 _SECONDS = 5.0
-#: How each call is made. One that is not here has not been thought of: may it wait for a broker?
+#: The thread of each call. For a new method, decide whether it can wait for a broker, and add it here.
 PRODUCER_CALLS = {
     "init_transactions": lambda bounded: bounded.init_transactions(_SECONDS),
     "begin_transaction": lambda bounded: bounded.begin_transaction(),
@@ -259,7 +259,7 @@ CONSUMER_CALLS = {
     "close": lambda bounded: bounded.thread.finish(bounded.close, _SECONDS),
     "abandon": lambda bounded: bounded._give_up()(),
 }
-# Of these librdkafka keeps the time itself, or asks no broker; questions about topics have a client of their own.
+# librdkafka keeps the time-out of these calls or sends no request; requests about topics have a separate client.
 ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
     *("new_reservation", "send", "produce", "produce_record", "queued", "count"),
     *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "group_metadata"),
@@ -268,10 +268,10 @@ ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes",
 
 
 class ThreadsTest(BoundedCase):
-    """Which thread each call of a client is on."""
+    """Checks the thread of each call of a client."""
 
     def client(self, kind, **instead):
-        """A client of which each call notes its thread, but for those that are given."""
+        """Return a client whose calls record their thread, except the given calls."""
         self.threads = {}
 
         def noted(name):
@@ -286,7 +286,7 @@ class ThreadsTest(BoundedCase):
         return SimpleNamespace(clock=self.clock, driver="memory", refusals=(), send_is_atomic=False, **calls)
 
     def assert_on_the_helper(self, helper, calls, bounded, **others):
-        """``others``: the thread of each call that is on neither."""
+        """Check the calls' threads. ``others``: the thread of each call that runs on another thread."""
         self.assertEqual(set(self.names), calls.keys())
         here = threading.current_thread().name
         for call in calls.values():
@@ -308,7 +308,7 @@ class ThreadsTest(BoundedCase):
         )
 
     def assert_is_reported(self, name, kind, calls, bounded):
-        """While it hangs, and once it has come back."""
+        """Check the reports while the call hangs, and after it has returned."""
         opened = []
 
         def hangs(*_arguments):

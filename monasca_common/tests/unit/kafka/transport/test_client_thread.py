@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a client that come back, that come back late, and that do not."""
+"""Calls of a client that return, return late, or never return."""
 
 import threading
 import weakref
@@ -11,11 +11,11 @@ from monasca_common.kafka.errors import ClosedError, FatalError, RetriableError
 from monasca_common.kafka.transport.client_thread import GRACE_SECONDS, ClientThread
 from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
 
-_REAL_SECONDS = 50  # for what happens at once, unless the machine is busy
+_REAL_SECONDS = 50  # time for immediate results on a busy machine
 
 
 class Client:
-    """A native client: remembers on which thread it was destroyed."""
+    """A native client that stores the thread on which it was destroyed."""
 
     def __init__(self, destroyed):
         self._destroyed = destroyed
@@ -76,7 +76,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.until(lambda: "has returned" in self.log.output)
         self.assertEqual([], asked)
 
-    def test_a_call_behind_one_that_hangs_is_not_sent_and_may_be_tried_again(self):
+    def test_a_call_after_a_hanging_call_is_not_sent_and_can_be_retried(self):
         self.thread.submit("commit", self.hang, 300.0)
         sent = []
         error = self.assertRaises(RetriableError, self.thread.call, "committed", sent.append, 5.0)
@@ -85,7 +85,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertTrue(self.thread.settle(5.0) or self.thread.settle(5.0))
         self.assertEqual([], sent)
 
-    def test_a_delayed_call_has_only_the_rest_of_its_timeout(self):
+    def test_a_delayed_call_has_only_the_remaining_time(self):
         entered = threading.Event()
 
         def slow():

@@ -12,14 +12,14 @@ from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 
 class TestOffsetsForTimes(base.BaseTestCase):
     def refused(self, code):
-        """What is raised where the client answers with this error."""
+        """Return the error that is raised if the client answers with this error."""
         consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
         self.addCleanup(consumer.close)
         client = mock.Mock(offsets_for_times=mock.Mock(side_effect=KafkaException(KafkaError(code))))
         with mock.patch.object(consumer, "_client", client):
             return self.assertRaises(TransportError, consumer.offsets_for_times, {TopicPartition("metrics", 4): 0}, 1.0)
 
-    def test_a_partition_that_the_client_has_not_heard_of_yet_is_worth_asking_for_again(self):
+    def test_an_error_for_a_partition_unknown_to_the_client_is_retriable(self):
         error = self.refused(KafkaError._UNKNOWN_PARTITION)
         self.assertIsInstance(error, RetriableError)
         self.assertEqual((KafkaError._UNKNOWN_PARTITION, "_UNKNOWN_PARTITION"), (error.code, error.name))
@@ -28,7 +28,7 @@ class TestOffsetsForTimes(base.BaseTestCase):
         self.assertNotIsInstance(self.refused(KafkaError.TOPIC_AUTHORIZATION_FAILED), RetriableError)
 
     def test_of_no_partitions_there_are_none(self):
-        # Asked for when another member wrote down the starts of all partitions a moment before.
+        # Another member has just committed the starts of all partitions.
         consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
         self.addCleanup(consumer.close)
         self.assertEqual({}, consumer.first_offsets([], 1.0))

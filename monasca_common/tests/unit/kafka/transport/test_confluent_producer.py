@@ -19,7 +19,7 @@ class TestServing(base.BaseTestCase):
         self.addCleanup(self.producer.close, 1.0)
 
     def client_returns_although(self, raised):
-        """The client's calls end as if this exception was raised during them."""
+        """Make the client's calls end as if this exception had been raised during the call."""
 
         def call(timeout):
             raise SystemError("returned a result with an exception set") from raised

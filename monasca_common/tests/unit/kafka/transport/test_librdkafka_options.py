@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dictionaries that clients are made of, and that librdkafka takes every one of them."""
+"""The option dictionaries of clients; librdkafka accepts each of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from monasca_common.kafka.transport.librdkafka_options import (
 from monasca_common.kafka.transport.refused_options import make_client
 
 CONNECTION = ConnectionSettings("127.0.0.1:1", client_id="tests", security={"security.protocol": "plaintext"})
-QUIET = {"log_level": 0}  # nobody answers at this address
+QUIET = {"log_level": 0}  # no server listens at this address
 PRODUCER = ProducerSettings(CONNECTION)
 CONSUMER = ConsumerSettings(CONNECTION, ("metrics",), "group")
 
@@ -43,7 +43,7 @@ class ProducerOptionsTest(base.BaseTestCase):
         for options in (producer_options(PRODUCER), consumer_options(CONSUMER), admin_options(CONNECTION)):
             self.assertEqual(500, options["reconnect.backoff.ms"])
 
-    def test_the_first_back_off_stays_below_an_operator_s_longest_one(self):
+    def test_the_first_back_off_is_at_most_the_longest_one_of_an_operator(self):
         quick = dataclasses.replace(PRODUCER, options={"reconnect.backoff.max.ms": "200"})
         options = producer_options(quick)
         self.assertEqual(200, options["reconnect.backoff.ms"])
@@ -75,7 +75,7 @@ class ProducerOptionsTest(base.BaseTestCase):
             ("all", "tests", "1000"), (options["acks"], options["client.id"], options["statistics.interval.ms"])
         )
 
-    def test_librdkafka_takes_every_variant(self):
+    def test_librdkafka_accepts_every_variant(self):
         for changes in (
             {},
             {"transactional_id": "t"},
@@ -131,7 +131,7 @@ class ConsumerOptionsTest(base.BaseTestCase):
             (options["max.poll.interval.ms"], options["session.timeout.ms"], options["heartbeat.interval.ms"]),
         )
 
-    def test_librdkafka_takes_every_variant(self):
+    def test_librdkafka_accepts_every_variant(self):
         for changes in (
             {},
             {"group_protocol": "consumer"},

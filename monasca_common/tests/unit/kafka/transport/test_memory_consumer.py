@@ -18,7 +18,7 @@ def is_end(element):
 
 
 def elements(fetched):
-    """The events and the messages of a poll."""
+    """Return the events and the messages of a poll."""
     parts = [PartitionBatch(partition, 1, columns) for partition, columns in fetched.parts]
     return [*fetched.events, *(message for part in parts for message in part)]
 
@@ -42,11 +42,11 @@ class ConsumerCase(base.BaseTestCase):
             producer.produce_record(topic, value, None, partition, (number + 1) * 10, (), number)
 
     def poll(self, count=100):
-        """Messages and errors, without the ends of logs."""
+        """Return messages and errors, without the ends of logs."""
         return [element for element in elements(self.consumer.poll(count, 0)) if not is_end(element)]
 
     def ends(self):
-        """What polls say of ends until there is nothing more to say."""
+        """Poll until there are no more events, and return the ends of logs."""
         return [
             element.offset
             for element in iter(lambda: next(iter(elements(self.consumer.poll(1, 0))), None), None)

@@ -16,7 +16,7 @@ def numbers(partitions):
 
 
 class Reader:
-    """A member of the group that writes down what happens to it."""
+    """A member of the group that records its events."""
 
     def __init__(self, kafka, **changes):
         self.transport = MemoryConsumer(kafka.consumer_settings("t", GROUP, **changes))
@@ -41,7 +41,7 @@ class Reader:
         return [*fetched.events, *(message for part in parts for message in part)]
 
     def news(self):
-        """What happened since it was last asked."""
+        """Return the events since the last call."""
         events, self.events = self.events, []
         return events
 
@@ -110,7 +110,7 @@ class IncrementalTest(GroupCase):
         first.poll()
         self.assertEqual([("assign", [0, 1])], first.events)
 
-    def test_a_partition_changes_hands_only_after_the_callback_of_its_owner_returned(self):
+    def test_a_partition_is_reassigned_only_after_the_callback_of_its_owner_returned(self):
         first, second = self.reader(), self.reader()
         first.poll()
         second.poll()
@@ -235,7 +235,7 @@ class LostTest(GroupCase):
         reader.transport.close()
         self.assertEqual(("lost", [0, 1, 2, 3]), reader.events[-1])
 
-    def test_an_unknown_member_is_refused_with_those_that_there_are(self):
+    def test_an_unknown_member_is_refused_with_the_list_of_members(self):
         error = self.assertRaises(ConfigurationError, self.broker.kill_member, GROUP, "nobody")
         self.assertIn("nobody", str(error))
 
@@ -256,7 +256,7 @@ class CommitTest(GroupCase):
         error = self.assertRaises(TransportError, stranger.commit, {TopicPartition("t", 0): 2})
         self.assertEqual("UNKNOWN_MEMBER_ID", error.name)
 
-    def test_deleting_a_topic_forgets_what_was_committed_in_it(self):
+    def test_deleting_a_topic_deletes_its_committed_offsets(self):
         reader = self.reader()
         reader.poll()
         reader.transport.commit({TopicPartition("t", 0): 1})

@@ -36,7 +36,7 @@ class ProducerCase(base.BaseTestCase):
         self.note(self.producer.poll(0))
 
     def flush(self):
-        """Return how many messages are left."""
+        """Return the number of remaining messages."""
         self.note(self.producer.flush(0))
         return self.producer.queued()
 
@@ -135,8 +135,8 @@ class ProduceTest(ProducerCase):
         self.assertEqual({"t": 200}, self.producer.max_message_bytes(("t",), 1))
 
     def test_the_size_of_a_record_is_that_of_kafka(self):
-        # 61 bytes of a batch's header; of the record its length, attributes and two differences, then each field
-        # behind its own length, which takes two bytes from 64 on.
+        # 61 bytes of a batch's header; the record's length, attributes and two differences; then each field after its
+        # length, which has two bytes from 64 on.
         sizes = {
             (b"v", None, ()): 61 + 1 + 3 + 1 + 2 + 1,
             (None, b"k", ()): 61 + 1 + 3 + 2 + 1 + 1,
@@ -210,7 +210,7 @@ class FaultsTest(ProducerCase):
         self.poll()
         self.assertEqual((None, b"now"), self.outcomes()[-1])
 
-    def test_a_delayed_answer_comes_when_its_time_has_come(self):
+    def test_a_delayed_answer_arrives_after_its_delay(self):
         self.broker.inject("produce", Delay(5))
         self.produce("t", b"late")
         self.produce("t", b"prompt")
@@ -240,7 +240,7 @@ class FaultsTest(ProducerCase):
         self.assertEqual([("OUT_OF_ORDER_SEQUENCE_NUMBER", b"v")], self.outcomes())
         self.assertEqual([b"v"], self.values())
 
-    def test_an_answer_lost_for_good_is_reported_by_a_purge_only(self):
+    def test_a_permanently_lost_answer_is_reported_only_by_a_purge(self):
         self.broker.inject("produce", LoseAnswer(float("inf")))
         self.produce("t", b"v")
         self.clock.advance(3600)

@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def send(producer, topic, value, key, sequence, id_prefix):
-    """Send one message in a reservation that has room for no other."""
+    """Send one message in a reservation that has room for only this message."""
     room = producer.new_reservation(sequence, sequence + 1, len(value) + len(key or b"") + 7, 1000, 7, id_prefix)
     given_id = producer.send(topic, value, key, room)
     assert (room.next, room.end, room.left) == (sequence + 1, sequence + 1, 0)
@@ -59,7 +59,7 @@ class NativeCase(base.BaseTestCase):
         return _librdkafka.Error
 
     def silent_broker(self):
-        """The address of a server that never answers, so that a client has no errors to report either."""
+        """Return the address of a server that never answers, so that a client has no errors to report."""
         server = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(server.close)
         return f"127.0.0.1:{server.getsockname()[1]}"
@@ -71,7 +71,7 @@ class NativeCase(base.BaseTestCase):
         self.assertEqual((5, 6, left, queued), (room.next, room.end, room.left, producer.queued()))
 
     def undelivered(self, producer):
-        """The messages of a producer without a broker, given up."""
+        """Return the purged messages of a producer without a broker."""
         producer.purge()
         outcomes = producer.flush(PATIENCE_SECONDS)
         self.assertEqual(0, producer.queued())
@@ -82,7 +82,7 @@ class TestAvailability(base.BaseTestCase):
     def test_the_extension_is_built(self):
         self.assertIsNone(native.reason(), "install a C compiler and Python's headers, then run `pip install -e .`")
 
-    def test_without_the_extension_the_reason_says_so(self):
+    def test_without_the_extension_the_reason_names_it(self):
         with mock.patch.object(importlib, "import_module", side_effect=ModuleNotFoundError("no module")):
             self.assertIn("was not built", native.reason.__wrapped__())
 
@@ -131,7 +131,7 @@ class TestWithoutBroker(NativeCase):
         messages = [(message.value, message.key) for _, message in sorted(self.undelivered(producer).items())]
         self.assertEqual([(b"", b""), (None, None), (b"value\0", b"key\0")], messages)
 
-    def test_given_up_messages_are_reported_as_purged(self):
+    def test_purged_messages_are_reported_as_purged(self):
         producer = self.open()
         self.assertEqual(300, producer.produce("t", [b"v"] * 300, b"k", 7, PREFIX))
         self.assertEqual(300, producer.queued())
@@ -140,7 +140,7 @@ class TestWithoutBroker(NativeCase):
         self.assertEqual({"_PURGE_QUEUE"}, {message.error.name for message in messages.values()})
         self.assertEqual({(b"v", b"k")}, {(message.value, message.key) for message in messages.values()})
 
-    def test_a_full_queue_takes_no_more(self):
+    def test_a_full_queue_accepts_no_more_messages(self):
         producer = self.open(budget_messages=100)
         self.assertEqual(200, producer.produce("t", [b"v"] * 250, None, 0, PREFIX))
         self.assertEqual(0, producer.produce("t", [b"v"], None, 200, PREFIX))
@@ -428,7 +428,7 @@ class TestWithBroker(NativeCase):
         self.assertEqual({"t": 2, "other": 1}, totals)
 
     def test_a_bulk_goes_to_its_topic_whatever_a_finalizer_sends_in_the_meantime(self):
-        """Allocating may run the garbage collector, and with it a finalizer that uses the same client."""
+        """An allocation can run the garbage collector, and a finalizer that uses the same client."""
         producer = self.open(self.broker.bootstrap_servers)
         producer.count(60)
         sent = []
@@ -491,7 +491,7 @@ class TestWithBroker(NativeCase):
 
 
 class PollingThread:
-    """A thread in `poll`, from the entry of this context; its end waits until the call has returned."""
+    """A context with a thread in `poll`; its exit waits until the call has returned."""
 
     def __init__(self, producer):
         self._producer = producer

@@ -73,7 +73,7 @@ for thread in threads:
 consumer.abandon()
 for thread in threads:
     thread.join()
-"""  # in a process of its own, because it crashed
+"""  # in a separate process, because a defect crashes it
         subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
     def test_a_wrong_option_is_a_configuration_error_without_its_value(self):
@@ -96,7 +96,7 @@ for thread in threads:
             consumer.poll(10, 0.1)
         self.assertIsInstance(errors[0], RetriableError)
 
-    def test_every_call_of_a_closed_client_says_so(self):
+    def test_every_call_of_a_closed_client_reports_that_it_is_closed(self):
         consumer = self.open()
         consumer.close()
         partition = TopicPartition("t", 0)
@@ -242,7 +242,7 @@ class TestWithBroker(NativeConsumerCase):
         return consumer
 
     def read(self, consumer, count, most=100):
-        """The columns and the events of as many polls as it takes to have ``count`` messages."""
+        """Poll until ``count`` messages were returned; return the columns and the events."""
         parts, events = [], []
         while sum(len(columns) for _, columns in parts) < count:
             fetched = consumer.poll(most, PATIENCE_SECONDS)

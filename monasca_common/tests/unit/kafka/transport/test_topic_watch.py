@@ -9,7 +9,7 @@ from monasca_common.kafka.transport.topic_watch import TopicWatch
 
 
 class Topics:
-    """A transport that knows ids."""
+    """A transport that returns topic ids."""
 
     def __init__(self, **ids):
         self.ids = ids
