@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The components that specifications name: operations, usages and setters, each found by its entry point.
-
-Components of this package are registered in the same way as those of other packages. Specifications contain only names,
-and each process looks them up. Install a package with components on the driver and on all executors.
+"""Looks up the components of specifications (operations, usages and setters) by their entry points. The components of
+this package are entry points, too. Specifications contain only names, which each process looks up. Install a package
+with components on the driver and on all executors.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ SETTERS = "monasca_common.pipeline.setters"
 
 @dataclass(frozen=True, slots=True)
 class OperationComponent:
-    """Combines quantities to one.
-
-    ``fetch``: returns the quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: returns the quantity of
-    at least one quantity, for rollups and the second stage. If one is ``None``, specifications cannot name the
-    operation there.
+    """Combines quantities into one. ``fetch`` returns the quantity of a `Partial`, for ``usage_fetch_operation``.
+    ``combine`` returns the combination of at least one quantity, for rollups and the second stage. If one of the
+    functions is ``None``, specifications cannot use the operation for that purpose.
     """
 
     fetch: Callable[[Any], float] | None = None
@@ -38,11 +35,11 @@ class OperationComponent:
 class UsageComponent:
     """Computes rows from the partials of a window or of a whole period.
 
-    ``rows``: called with the `Transform` and its `Partial` by group; returns an `Aggregate`. ``operations``: the
-    names that ``usage_fetch_operation`` may have; ``None``: those of all operations with ``fetch``; empty: the usage
-    has no operation. ``parameters``: further fields of ``aggregation_params_map``, required texts; they are in
-    `Transform.parameters`. ``group_by``: columns that it groups by in addition to those of the specification.
-    ``rolls_up``: whether it reads ``setter_rollup_group_by_list`` itself.
+    ``rows`` is called with the `Transform` and its `Partial` by group, and returns an `Aggregate`. ``operations``: the
+    allowed values of ``usage_fetch_operation``; ``None``: all operations with ``fetch``; empty: the usage has no
+    operation. ``parameters``: further required text fields of ``aggregation_params_map``, which are in
+    `Transform.parameters`. ``group_by``: columns by which the usage groups in addition to those of the specification.
+    ``rolls_up``: whether the usage reads ``setter_rollup_group_by_list`` itself.
     """
 
     rows: Callable[[Any, Mapping[Any, Any]], Any]
@@ -54,10 +51,9 @@ class UsageComponent:
 
 @dataclass(frozen=True, slots=True)
 class SetterComponent:
-    """Changes the rows of a usage; the setters of a specification are applied in its order.
-
-    ``rows``: called with the `Transform` and the rows, each a `Usage`; returns the rows that replace them.
-    ``parameters``: see `UsageComponent`.
+    """Changes the rows of a usage. The setters of a specification are applied in its order. ``rows`` is called with the
+    `Transform` and the rows, each a `Usage`, and returns the rows that replace them. ``parameters``: see
+    `UsageComponent`.
     """
 
     rows: Callable[[Any, Sequence[Any]], Iterable[Any]]
@@ -65,23 +61,23 @@ class SetterComponent:
 
 
 def operation(name: str) -> OperationComponent:
-    """Return the operation of this name. Raises `ConfigurationError`, which lists the known ones."""
+    """Return the operation with this name. Raises `ConfigurationError`, which lists the known names."""
     return entry_point(OPERATIONS, name, option="operation", extra="spark")  # type: ignore[no-any-return]
 
 
 def usage(name: str) -> UsageComponent:
-    """Return the usage of this name. Raises `ConfigurationError`, which lists the known ones."""
+    """Return the usage with this name. Raises `ConfigurationError`, which lists the known names."""
     return entry_point(USAGES, name, option="usage", extra="spark")  # type: ignore[no-any-return]
 
 
 def setter(name: str) -> SetterComponent:
-    """Return the setter of this name. Raises `ConfigurationError`, which lists the known ones."""
+    """Return the setter with this name. Raises `ConfigurationError`, which lists the known names."""
     return entry_point(SETTERS, name, option="setter", extra="spark")  # type: ignore[no-any-return]
 
 
 @lru_cache
 def names(namespace: str) -> tuple[str, ...]:
-    """Return the installed names. Cached, because a search of all packages takes some 50 ms."""
+    """Return the installed names. Cached, because a search of all packages takes about 50 ms."""
     return tuple(sorted(importlib.metadata.entry_points(group=namespace).names))
 
 

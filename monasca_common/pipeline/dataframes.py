@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregation for jobs of your own: metrics in, partials out, partials to rows, each step from DataFrame to DataFrame.
-
-No function here accesses a database or remembers which records were counted: each record of a frame counts once.
-Executors need this package with the extra ``spark``, and the packages of the components that specifications name.
+"""Aggregation functions for your own Spark jobs: metrics to partials, and partials to rows, each from DataFrame to
+DataFrame. No function in this module accesses a database or stores which records were counted: each record of a frame
+counts once. Executors need this package with the extra ``spark``, and the packages of the components that
+specifications name.
 """
 
 from __future__ import annotations
@@ -50,12 +50,10 @@ def session(conf: cfg.ConfigOpts, name: str) -> SparkSession:
 
 
 def envelopes(frame: DataFrame) -> DataFrame:
-    """Metrics in columns, as envelopes.
-
-    ``frame`` has ``name`` (string), ``timestamp`` (a Spark timestamp, or a number of milliseconds since the epoch),
-    ``value`` (a number) and ``dimensions`` (map of strings); it may have ``meta`` and ``value_meta`` (maps of
-    strings), and ``partition`` (int) and ``offset`` (long), which decide which of two records with the same time is the
-    later one. The result has ``partition``, ``offset`` and ``value`` (binary JSON).
+    """Return metrics in columns as envelopes. ``frame`` has ``name`` (string), ``timestamp`` (a Spark timestamp, or a
+    number of milliseconds since the epoch), ``value`` (a number) and ``dimensions`` (map of strings); it may have
+    ``meta`` and ``value_meta`` (maps of strings), and ``partition`` (int) and ``offset`` (long), which order records
+    with the same time. The result has ``partition``, ``offset`` and ``value`` (binary JSON).
     """
     from pyspark.sql import functions
 
@@ -67,40 +65,37 @@ def envelopes(frame: DataFrame) -> DataFrame:
         "name", stamp.alias("timestamp"), functions.col("value").cast("double").alias("value"), *members
     )
     whole = [metric.alias("metric"), *(functions.col(name) for name in ("meta",) if name in frame.columns)]
-    # creation_time serves specifications that require one; nothing is computed from it.
+    # Some specifications require creation_time, but nothing is computed from it.
     created = functions.lit(int(time.time())).alias("creation_time")
     text = functions.to_json(functions.struct(*whole, created)).cast("binary").alias("value")
     return frame.select(*_place(frame), text)
 
 
 def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
-    """The partials of metrics: one row for a specification, window and group, or several, which `merge` makes one.
-
-    ``frame`` has ``value`` (a metric envelope, binary or string), and may have ``partition`` (int) and ``offset``
-    (long), as Kafka's frames, those of the archive, and those of `envelopes` have them. ``bounds``: the event times
-    that count, by default from 1970 to ten minutes from now. Records that are not metrics, or are out of bounds, are
-    not counted.
+    """Return the partials of metrics: one or several rows for each specification, window and group, which `merge`
+    merges. ``frame`` has ``value`` (a metric envelope, binary or string), and optionally ``partition`` (int) and
+    ``offset`` (long). Frames of Kafka, of the archive and of `envelopes` have these columns. ``bounds``: the accepted
+    event times, by default from 1970 to ten minutes from now. Records that are not metrics or are out of bounds are not
+    counted.
     """
     decoder = RecordDecoder(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
     return _read(frame).mapInArrow(decoder, ddl(PARTIALS))
 
 
 def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
-    """One row for each specification, window and group: its partials in all these frames, merged.
-
-    The frames must have different records: a partial that is in two of them counts twice.
+    """Merge the partials of all frames: return one row for each specification, window and group. The frames must have
+    different records: a partial in two frames counts twice.
     """
     whole = functools.reduce(lambda one, other: one.unionByName(other), others, partial_frame)
     return whole.select(*PARTIAL_COLUMNS).repartition(*KEY).mapInArrow(_merged, ddl(PARTIALS))
 
 
 def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
-    """The metrics of each period; ``partial_frame`` has all partials of its periods, merged or not.
-
-    The result has ``metric_id`` (that of the specification), ``name``, ``timestamp`` (the start of the period),
-    ``value``, ``dimensions`` and ``value_meta`` (maps of strings). One task has all groups of a specification and
-    period in memory. A quantity that is not finite, and a rate that begins at zero, has no row. The frame's action
-    fails with a `ValueError` for partials of a specification that was not passed.
+    """Return the metrics of each period. ``partial_frame`` has all partials of its periods, merged or not. The result
+    has ``metric_id`` (the specification's), ``name``, ``timestamp`` (the start of the period), ``value``,
+    ``dimensions`` and ``value_meta`` (maps of strings). One task holds all groups of a specification and period in
+    memory. A quantity that is not finite and a rate that begins at zero result in no row. The frame's action fails with
+    a `ValueError` for partials of a specification that was not passed.
     """
     from pyspark.sql import functions
 
@@ -111,7 +106,7 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
     start = functions.col("window_start") - functions.pmod(functions.col("window_start"), length_ms)
     grouped = partial_frame.select(*PARTIAL_COLUMNS).groupBy("specification", start.alias("period_start"))
     to_rows = _PeriodRows(pickle.dumps(specifications))
-    # A function, because Spark counts the arguments of an object's method with the object itself.
+    # A function is required, because Spark also counts ``self`` as an argument of a method.
     return grouped.applyInArrow(lambda table: to_rows(table), _ROWS)
 
 
@@ -159,8 +154,8 @@ class _PeriodRows:
         transform = _specifications(self.specifications).find(key.specification_id)
         if transform is None:
             raise ValueError(
-                f"there are partials of {key.specification_id}, which is none of the specifications: give those by "
-                "which they were computed, or leave them out"
+                f"there are partials of {key.specification_id}, which is not among the specifications: pass the "
+                f"specifications with which the partials were computed, or omit these partials"
             )
         period_ms = period_start_ms(transform.period, key.window_ms)
         rows = [

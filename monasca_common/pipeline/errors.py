@@ -48,11 +48,11 @@ class EvaluatorFenced(Fenced):
     """Another process evaluates the same alarms; the transaction was not stored."""
 
     def __init__(self, job: str) -> None:
-        PipelineError.__init__(self, f"the evaluator of {job} is further than expected: another process runs this job")
+        PipelineError.__init__(self, f"the evaluator of {job} is ahead of this process: another process runs this job")
 
 
 class RecordsLost(PipelineError):
-    """Retention has removed records before they were read: no aggregate will ever count them."""
+    """Retention has removed records before they were read. No aggregate will count them."""
 
 
 class NotPublished(PipelineError):
@@ -64,17 +64,17 @@ class StagingLost(PipelineError):
 
 
 class AlreadyArchived(PipelineError):
-    """The archive's position was put back: its records would be archived twice."""
+    """The archive's position was moved back: records would be archived twice."""
 
     def __init__(self, group: str, topic: str, partition: int, start: int, last: int) -> None:
         super().__init__(
             f"a batch of {topic}/{partition} begins at offset {start}, but the archive of {group} has records up to "
-            f"offset {last}: its position was put back; `monasca-common offsets reset` moves it to {last + 1}"
+            f"offset {last}: its position was moved back; `monasca-common offsets reset` moves it to {last + 1}"
         )
 
 
 class ArchiveUnavailable(PipelineError):
-    """A temporary error. The message names the path and quotes its file system."""
+    """The archive is temporarily unavailable. The message has the path and the error of the file system."""
 
 
 class ArchiveDamaged(PipelineError):
@@ -82,7 +82,7 @@ class ArchiveDamaged(PipelineError):
 
 
 class ReplayFailed(PipelineError):
-    """A replay failed midway. Sent messages stay sent; the whole replay may be repeated."""
+    """A replay failed midway. Sent messages stay sent. The whole replay can be repeated."""
 
 
 class SparkUnavailable(PipelineError):
@@ -99,8 +99,8 @@ class BackfillStopped(PipelineError):
 
 
 class NotAggregated(PipelineError):
-    """A record that no aggregate counts; the text has the reason, and quotes no value."""
+    """A record was not aggregated. The message has the reason, and quotes no value."""
 
 
 class NotEvaluated(PipelineError):
-    """A record that alarms do not count; the text has the reason, and quotes no value."""
+    """A record was not evaluated for alarms. The message has the reason, and quotes no value."""

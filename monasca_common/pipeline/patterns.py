@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regular expressions whose time is proportional to the length of the text.
 
-Tenants send the text. Python's engine tries every way in which a repetition may match, which takes years for some texts
-of a hundred characters; RE2 reads the text once. So it has neither backreferences nor lookaround.
+Tenants supply the text. Python's engine tries every possible match of a repetition, which takes years for some texts of
+a hundred characters. RE2 reads the text once; in return it has neither backreferences nor lookaround.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ SYNTAX = "https://github.com/google/re2/wiki/Syntax"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression in RE2's syntax.
-
-    Raises `ValueError`, whose text follows the name of an option or field, and `ConfigurationError` without RE2.
+    """A regular expression in RE2's syntax. Raises `ValueError`, whose message continues the name of an option or
+    field, and `ConfigurationError` if RE2 is not installed.
     """
 
     text: str
@@ -30,7 +29,7 @@ class Pattern:
 
     def __post_init__(self) -> None:
         try:
-            import re2  # here, because the package is imported without it
+            import re2  # imported here, because RE2 is an optional package
         except ImportError:
             raise ConfigurationError("google-re2 is not installed: install monasca-common[spark]") from None
         options = re2.Options()

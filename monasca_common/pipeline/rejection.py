@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a message is rejected: it becomes a dead letter."""
+"""The reason for a rejection, which turns a message into a dead letter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MALFORMED, TOO_NEW, TOO_OLD = "malformed", "too_new", "too_old"
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a message is rejected. ``kind``: `MALFORMED`, `TOO_NEW` or `TOO_OLD`.
+    """The reason why a message is rejected. ``kind``: `MALFORMED`, `TOO_NEW` or `TOO_OLD`.
 
     ``reason`` names the place and the rule, and quotes no value.
     """

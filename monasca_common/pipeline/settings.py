@@ -61,19 +61,19 @@ class SparkSettings:
         maximum=100_000,
         unit="tasks",
         help="The number of tasks that merge partial aggregates, about one for each core. Too small: cores are idle. "
-        "Too large: batches spend their time on starting tasks. It may change at any time.",
+        "Too large: batches spend their time on starting tasks. The number can be changed at any time.",
     )
     options: Mapping[str, str] = option(
         default_factory=lambda: MappingProxyType({}),
         secret=True,
-        help="Further options of Spark, one name=value a line, such as spark.executor.memory=2g. They override the "
-        "others; jars and packages are added to the Kafka connector. Write $$ for each $.",
+        help="Further options of Spark, one name=value per line, such as spark.executor.memory=2g. They override "
+        "other settings; jars and packages are added to those of the Kafka connector. Write $$ for each $.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatusSettings(StatusSettings):
-    """The address at which a job serves its status. A batch is a turn of its loop."""
+    """The address at which a job serves its status."""
 
     live_seconds: float = option(
         LIVE_SECONDS,
@@ -81,7 +81,8 @@ class JobStatusSettings(StatusSettings):
         minimum=1.0,
         maximum=86_400.0,
         unit="seconds",
-        help="How long a batch, or the wait for the next one, may take before /healthz returns 503. Too small: a job "
+        help="The maximum time of a batch, or of the wait for the next batch, before /healthz returns 503. Too small: "
+        "a job "
         "is restarted in the middle of a long batch. Too large: a job that hangs is detected late.",
     )
 
@@ -106,8 +107,8 @@ class StreamSettings:
         minimum=0.0,
         maximum=float(_DAY_SECONDS),
         unit="seconds",
-        help="The time from the start of a batch to the start of the next, unless more offsets are waiting than one "
-        "batch may have. Too small: each batch pays the fixed cost of Spark for a few records. Larger: fewer, larger "
+        help="The time from the start of a batch to the start of the next, unless the backlog is larger than one "
+        "batch. Too small: each batch has the fixed cost of Spark for a few records. Larger: fewer, larger "
         "batches and later results.",
     )
     max_offsets_per_trigger: int = option(
@@ -132,7 +133,7 @@ class StreamSettings:
 
     @property
     def name(self) -> str:
-        """The key of the stored state: another group or another topic starts without state."""
+        """The key of the stored state. A different group or topic starts without state."""
         return f"{self.group}/{self.topic}"
 
     @property
@@ -144,7 +145,7 @@ class StreamSettings:
         return self.consumer.group_id
 
     def facts(self) -> Mapping[str, object]:
-        """Return the facts that are logged at a job's start; no secrets."""
+        """Return the values to log at a job's start, without secrets."""
         return {
             "reads": f"{self.topic} as {self.group}",
             "from_brokers": self.consumer.connection.bootstrap_servers,
@@ -162,10 +163,10 @@ class BatchLimits:
         minimum=0,
         maximum=1_000_000_000,
         unit="offsets",
-        help="How many offsets below a batch, in each partition, are searched for message ids. A record is skipped "
+        help="The number of offsets before a batch, in each partition, to search for message ids. A record is skipped "
         "if an earlier record, in the batch or in these offsets, has the same id. The driver remembers up to 1,000,000 "
-        "ids for small batches (one_task_offsets); a larger batch reads its own records twice and these offsets once. "
-        "Too small: a later copy counts again. 0: all copies count.",
+        "ids for small batches (one_task_offsets); a larger batch reads its own records twice and the searched "
+        "offsets once. Too small: later copies count again. 0: all copies count.",
     )
     one_task_offsets: int = option(
         10_000,
@@ -220,15 +221,15 @@ class AggregateSettings:
         minimum=0,
         maximum=30 * _DAY_SECONDS,
         unit="seconds",
-        help="How long a period stays open for late records after its end. Too small: more corrections "
-        "are published after the period. Larger: final aggregates come later.",
+        help="The time after its end for which a period stays open for late records. Too small: more corrections are "
+        "published after the period. Larger: final aggregates come later.",
     )
     retention_days: int = option(
         45,
         minimum=1,
         maximum=36_525,
         unit="days",
-        help="How many days the state of a period is kept, by its event time. Older records become dead letters. "
+        help="The number of days to keep the state of a period, by its event time. Older records become dead letters. "
         "Larger: the database has more rows.",
     )
     limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
@@ -236,21 +237,21 @@ class AggregateSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
-    """The settings that the job has in addition to those of ``aggregate``."""
+    """The settings of the job ``backfill`` in addition to those of ``aggregate``."""
 
     margin_seconds: int = option(
         _DAY_SECONDS,
         minimum=600,
         maximum=30 * _DAY_SECONDS,
         unit="seconds",
-        help="How long before the time of an event its message may have been written. When backfill reads Kafka, it "
+        help="The maximum time by which a message can be written before its event time. When backfill reads Kafka, it "
         "starts this much before the range. Too small: records with an earlier message are skipped. Larger: backfill "
-        "reads more. Everything else is configured in [pipeline_aggregate].",
+        "reads more. All other options of backfill are in [pipeline_aggregate].",
     )
     source: Literal["kafka", "archive"] = option(
         "kafka",
         choices={
-            "kafka": "the records that the topic still has",
+            "kafka": "the records that are still in the topic",
             "archive": "the records that [pipeline_archive] has archived, and later ones from Kafka",
         },
         help="The source from which backfill reads records.",
@@ -259,7 +260,8 @@ class BackfillSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamGroup:
-    """The option group of a job that follows a topic: its own options, and a consumer's with other ``defaults``."""
+    """The option group of a job that reads a topic: its own options, and consumer options with different
+    ``defaults``."""
 
     own: OptionGroup
     defaults: Mapping[str, Any]
@@ -269,13 +271,13 @@ class StreamGroup:
         return OptionGroup(self.own.name, (*self.own.options, *consumer)).listed()
 
     def settings(self, conf: cfg.ConfigOpts, connection: str | None = None) -> tuple[GroupReader, StreamSettings]:
-        """Return the reader of the group, and the settings of its topic and its state. ``connection``: the value for a
+        """Return the reader of the group, and the settings of its topic and state. ``connection``: the value for a
         group without this option. Raises `ConfigurationError`."""
         self.own.register(conf)
         register(conf, self.own.name)
         for name, default in self.defaults.items():
             conf.set_default(name, default, group=self.own.name)
-        read = GroupReader(conf, self.own)  # before the consumer's reader, for which a removed name is only unknown
+        read = GroupReader(conf, self.own)  # before the consumer's reader, which would report a removed name as unknown
         consumer = consumer_settings(conf, self.own.name)
         audit = audit_settings(conf)
         stream = read.settings(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job `backfill`: it computes a past time of `aggregate` again."""
+"""The job `backfill`, which recomputes aggregates of a past time range."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recomputes the windows of a past time, and replaces their stored partials.
+"""Recomputes the windows of a past time range, and replaces their stored partials.
 
-The stream (the job ``aggregate``) may run at the same time. A new window must have every record up to the stream's
-offsets, and none after them, because the stream adds those itself. So backfill computes all records up to the stream's
-offsets and then, with these offsets locked, replaces the stored windows. If the stream has advanced in between,
-backfill computes the new records as well and tries the replacement again.
+The stream (the job ``aggregate``) may run at the same time. A replaced window must contain every record up to the
+stream's offsets, but no later record, because the stream adds later records itself. So backfill computes all records up
+to the stream's offsets and then, with these offsets locked, replaces the stored windows. If the stream has advanced in
+between, backfill computes the new records as well and tries the replacement again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Staging:
 
 
 class Backfill:
-    """Recomputes a past time. ``margin_ms``: how long before the time of an event its message may have been written, if
+    """Recomputes a past time range. ``margin_ms``: the maximum time by which a message can precede its event time, if
     only Kafka is read. ``history``: the archive, which is read before Kafka."""
 
     def __init__(
@@ -81,9 +81,8 @@ class Backfill:
         self._partials = StagedPartials(spark, settings, offset_store, self._clock)
 
     def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> JobProgress:
-        """Compute and replace all windows that overlap [from_ms, to_ms). ``periods`` are published again.
-
-        Raises `RecordsLost` if the log, or the retention, no longer reaches back so far, and `BackfillStopped`.
+        """Compute and replace all windows that overlap [from_ms, to_ms). ``periods`` are published again. Raises
+        `RecordsLost` if the range begins before the log or the retention, and `BackfillStopped`.
         """
         watcher = watcher or JobWatcher()
         windows = (from_ms // WINDOW_MS * WINDOW_MS, -(-to_ms // WINDOW_MS) * WINDOW_MS)
@@ -95,7 +94,7 @@ class Backfill:
         offsets = 0
         while True:
             stored = self._offset_store.next_offsets(source)
-            # The stream itself counts the records that it has not reached.
+            # The stream itself will count the records after its offsets.
             read = {partition: min(read.get(partition, 0), end) for partition, end in stored.items()}
             shares = share({partition: end - read[partition] for partition, end in stored.items()}, self._most)
             ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
@@ -108,7 +107,7 @@ class Backfill:
                     JobProgress(offsets, sum(stored.values()) - sum(read.values()), self._clock.monotonic() - began)
                 )
                 if watcher.stop.is_set():
-                    raise BackfillStopped("stopped before all records were read: no window is replaced")
+                    raise BackfillStopped("stopped before all records were read: no window was replaced")
                 continue
             fail_point("backfill.after_staging")
             try:
@@ -132,7 +131,7 @@ class Backfill:
             raise RecordsLost(f"{source.group} has not read {source.topic} yet: run the job aggregate first")
 
     def _archived(self, source: Source, staging: _Staging) -> dict[int, int] | None:
-        """Stage the archived records that the stream has counted. Returns the offsets from which to read Kafka."""
+        """Stage the archived records that the stream has counted. Return the offsets from which to read Kafka."""
         if self._history is None:
             return None
         stored = self._offset_store.next_offsets(source)
@@ -200,4 +199,4 @@ class Backfill:
 
 
 def _passed_over(_partition: int, _rejected: Mapping[int, Rejection]) -> None:
-    """Ignore rejected messages, because the stream has already published them as dead letters."""
+    """Ignore rejected messages, which the stream has already published as dead letters."""

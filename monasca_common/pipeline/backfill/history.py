@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the archived records of a past time, and the offsets up to which the archive is complete. Later records are in
-Kafka."""
+"""Reads the archived records of a past time range, and the offsets up to which the archive is complete. Later records
+are read from Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _POLL_SECONDS = 0.5
 
 
 class History:
-    """Reads one archived topic. ``offset_store``: that of the job ``archive``. ``retention_days``: 0 means no limit."""
+    """Reads one archived topic. ``offset_store``: the store of the job ``archive``. ``retention_days``: 0 means no
+    limit."""
 
     def __init__(
         self, spark: SparkSession, location: str, source: Source, offset_store: OffsetStore, retention_days: int
@@ -68,7 +69,7 @@ class History:
         return reader.archived_frame(self._spark, self._location, topic, paths, selection), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
-        """Return the files and the next offsets, at a moment at which every file is in place."""
+        """Return the files and the next offsets, read while every file is in place."""
         deadline = time.monotonic() + _PLACING_SECONDS
         while True:
             next_offsets = self._offset_store.next_offsets(self._source)

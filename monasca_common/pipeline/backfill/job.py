@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``backfill``, which recomputes a past time of ``aggregate``, wired together from its configuration."""
+"""Builds the job ``backfill`` from its configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class BackfillJob(Job):
-    summary = "recomputes aggregates of a past time, from Kafka or the archive; the stream may run at the same time"
+    summary = "recomputes past aggregates from Kafka or the archive; the job aggregate may run at the same time"
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._settings = aggregate_settings(conf)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates the alarms of new series, and adds new series to the alarms that they join.
 
-A series joins every alarm whose values of ``match_by`` agree with its own wherever both have one. If there is none, it
-begins a new alarm, which exists once every sub-expression has a series in it. The result does not depend on the order
-within a batch: series with the most values come first, so a series of a host joins the alarms of its devices.
+A series joins every alarm whose ``match_by`` values are equal to its own for all keys that both have. If there is no
+such alarm, the series begins a new alarm, which exists once it has a series of every sub-expression. The result does
+not depend on the order within a batch: series with the most values are processed first, so a series of a host joins the
+alarms of the host's devices.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
 from monasca_common.storage.sql import schema, tables
 
 Values = tuple[str, ...]
-"""The values of ``match_by``, in its order; empty where a series has none."""
+"""The values of ``match_by``, in its order; empty for keys that the series lacks."""
 _Positions = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmPart:
-    """The windows of ``values`` of the sub-expression belong to the alarm of ``alarm_values``."""
+    """Assigns the windows of a sub-expression with ``values`` to the alarm with ``alarm_values``."""
 
     alarm_values: Values
     sub_expression_id: str
@@ -41,7 +42,7 @@ class AlarmPart:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """``alarms``: the new ones. ``parts``: all parts of new alarms, and new parts of known ones."""
+    """``alarms``: new alarms. ``parts``: all parts of new alarms, and new parts of existing alarms."""
 
     alarms: tuple[Values, ...]
     parts: tuple[AlarmPart, ...]
@@ -53,8 +54,8 @@ def join(
     known: Mapping[str, AbstractSet[Values]],
     new: Mapping[str, AbstractSet[Values]],
 ) -> JoinResult:
-    """Return the new alarms and parts. ``known``, ``new``: the values of series of each sub-expression, those of
-    earlier batches and those that are new. A sub-expression may be missing in either."""
+    """Return the new alarms and parts. ``known``, ``new``: the values of the series of each sub-expression, from
+    earlier batches and from this batch. Either can lack a sub-expression."""
     alarms, created = _ByValues(known_alarms), _ByValues(())
     every = {each: known.get(each, frozenset()) | new.get(each, frozenset()) for each in sub_expression_ids}
     for values in sorted(set().union(*every.values()), key=lambda each: (-len(_present(each)), each)):
@@ -86,8 +87,8 @@ def _present(values: Values) -> _Positions:
 
 
 class _ByValues:
-    """Finds the alarms that agree with a series without comparing all of them: by the positions of an alarm's values,
-    and the values at the positions that the series has too."""
+    """Finds the alarms that agree with a series without comparing all alarms. They are indexed by the positions of
+    their values, and by the values at the positions that the series also has."""
 
     def __init__(self, alarms: Iterable[Values]) -> None:
         self._of_positions: dict[_Positions, list[Values]] = defaultdict(list)
@@ -136,8 +137,8 @@ _NewBySub = dict[str, dict[Values, int]]
 
 
 def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, now_ms: int) -> int:
-    """Store the series of the batch, and create the alarms that arise from them. Returns their number. The transaction
-    holds the definitions."""
+    """Store the series of the batch, create their alarms, and return the number of new alarms. The transaction holds
+    the lock on definitions."""
     is_series = _STAGING.c.series_id.is_not(None)
     series = (*staged_rows(_STAGING, batch, staged.attempts), is_series)
     new, joining = _new_series(connection, series)
@@ -151,7 +152,7 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
         _store(connection, definition, joined, alarms, new, now_ms)
         count += len(joined.alarms)
     for sub_expression_id, series_ids in joining.items():
-        # Look up by ids: a database has no statistics of newly staged rows, and would compare each row with each.
+        # Look up by ids, because a database has no statistics of newly staged rows and would compare all pairs of rows.
         for portion in _portions(series_ids):
             own = _SERIES.c.series_id.in_(portion)
             _add_metrics(connection, _SERIES.c.sub_expression_id == sub_expression_id, own)
@@ -159,7 +160,7 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
 
 
 def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Mark the alarms whose staged windows may decide something, so that the next pass evaluates them."""
+    """Mark the alarms whose staged windows can change a state, so that the next pass evaluates them."""
     same = sa.and_(_PART.c.sub_expression_id == _STAGING.c.sub_expression_id, _PART.c.match_key == _STAGING.c.match_key)
     query = (
         sa.select(_PART.c.alarm_id)
@@ -269,7 +270,7 @@ def _store(
 
 
 def _begins_ms(joined: JoinResult, new: _NewBySub) -> dict[Values, int]:
-    """Return when each alarm begins: every sub-expression had its first series by then."""
+    """Return the time at which each alarm begins, when every sub-expression has its first series."""
     first: dict[Values, dict[str, int]] = defaultdict(dict)
     for part in joined.parts:
         of_alarm, sub_id = first[part.alarm_values], part.sub_expression_id
@@ -313,7 +314,7 @@ def _insert_alarms(
 
 
 def _add_metrics(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> None:
-    """Add the series of the parts ``which`` to those of their alarms that do not have them."""
+    """Add the series of the parts ``which`` to their alarms, unless an alarm already has the series."""
     joined = (
         _PART.join(_SERIES, sa.and_(*(_PART.c[name] == _SERIES.c[name] for name in ("sub_expression_id", "match_key"))))
         .join(_SUB, _SUB.c.id == _PART.c.sub_expression_id)

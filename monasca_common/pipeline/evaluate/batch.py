@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates alarms, batch by batch: measurements are merged into windows, then due windows are evaluated.
 
-Every transaction holds the evaluator's row, so merges and evaluation passes are in one order: an alarm that a merge
+Every transaction locks the evaluator's row, so merges and evaluation passes are serialized: an alarm that a merge
 creates is in the next pass, and a pass sees all measurements that were read before it.
 
 Executors decode each record once, whatever the number of definitions. Each task folds its records before the shuffle,
@@ -106,7 +106,7 @@ class Evaluation:
         self._publisher = publisher
 
     def step(self) -> JobProgress:
-        """Merge one batch, if there is one, evaluate due alarms, and publish their transitions.
+        """Merge one batch, if any, evaluate due alarms, and publish their transitions.
 
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
         """
@@ -132,7 +132,7 @@ class Evaluation:
         return replace(batch, results=results, stage_seconds=timing.seconds if batch.done or done.alarms else {})
 
     def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, JobProgress]:
-        # A step forward may be right, as when a suspended machine resumes: its measurements are not too new.
+        # A step forward can be correct, such as after a suspended machine resumes: its measurements are not too new.
         latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
         ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
         scan = Scan(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
@@ -183,14 +183,14 @@ class FoldStage:
         else:
             columns = ("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
             rows_of_tasks = records.selectExpr(*columns).mapInArrow(fold, ddl(FOLDED))
-            # After this shuffle one task has all rows of a key.
+            # After this shuffle, one task has all rows of a key.
             to_rows = rows_of_tasks.repartition(self._tasks, *KEY).mapInArrow
             staged = staging.stage(to_rows, table, self._offset_store, self._settings.stream.connection, batch)
         return known, staged, arrivals
 
 
 class _Matcher:
-    """The decoder and the index of a worker process. It caches the targets of series."""
+    """The decoder and the index of a worker process, with a cache of the targets of series."""
 
     def __init__(self, sub_expressions: Sequence[IndexedSubExpression]) -> None:
         self.sub_expressions = {each.id: each for each in sub_expressions}
@@ -255,8 +255,8 @@ class RecordFold:
 
 
 class _TaskFold:
-    """The rows of one task. ``known``: the windows of a series, by its id. Series without a definition, which may be
-    many more, are not kept."""
+    """The rows of one task. ``known``: the windows of series by id. Series without a definition, which can be far more,
+    are not kept."""
 
     def __init__(self, matcher: _Matcher, decode: Callable[..., Decoded[tuple[Series, int, float]]]) -> None:
         self.decode = decode
@@ -274,7 +274,7 @@ class _TaskFold:
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """Merges the folded rows of several tasks on an executor: one row of each key."""
+    """Merges the folded rows of several tasks on an executor, to one row for each key."""
 
     definitions: bytes = field(repr=False)
 
@@ -283,7 +283,8 @@ class MergedRows:
 
 
 def portable_definitions(sub_expressions: Sequence[IndexedSubExpression]) -> bytes:
-    """Return the same bytes for the same sub-expressions, so that a worker's cache outlives the batch."""
+    """Pickle the definitions. Equal sub-expressions have equal bytes, so that a worker's cache remains valid for the
+    next batch."""
     return pickle.dumps(sorted(sub_expressions, key=lambda each: each.id))
 
 
@@ -294,12 +295,13 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
 
 @functools.lru_cache(maxsize=2)
 def _matcher(definitions: bytes) -> _Matcher:
-    """Return the matcher of this worker process. Its cache serves the next batch, too."""
+    """Return the matcher of this worker process. The next batch reuses its cache."""
     return _Matcher(pickle.loads(definitions))
 
 
 def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return the last record of each partition, by offset and not by time: a producer's clock may be a day ahead."""
+    """Return the last record of each partition, by offset instead of time, because a producer's clock can be a day
+    ahead."""
     if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads one partition at a time
         return {partitions[0]: max(zip(offsets, times_ms, strict=True))}
     last: dict[int, tuple[int, int]] = {}
@@ -324,11 +326,10 @@ class StagedMerge:
     def merge(
         self, connection: sa.Connection, batch: str, staged: StagedAttempts, known: DefinitionsSnapshot, scan: Scan
     ) -> int:
-        """Return the number of new alarms. Until the commit, no definition changes, and none and no alarm is deleted.
-
-        If definitions are not as ``known``, the windows of replaced functions and periods are excluded, as if
-        the batch had been merged before the change: its records were received before. Raises `EvaluatorFenced`,
-        `StagingLost`.
+        """Merge the rows and return the number of new alarms. Until the commit, no definition can change, and no
+        definition or alarm can be deleted. If definitions differ from ``known``, the windows of replaced functions and
+        periods are excluded, as if the batch had been merged before the change, because its records were received
+        before the change. Raises `EvaluatorFenced`, `StagingLost`.
         """
         windows.check_staged(connection, batch, staged)
         definitions.lock_version(connection)
@@ -348,7 +349,7 @@ class StagedMerge:
         return created
 
     def _hold_state(self, connection: sa.Connection, scan: Scan) -> EvaluatorState:
-        """Hold the stored state as it is, because the locked offsets exclude other merges. No pass may be running."""
+        """Lock the stored state. The locked offsets exclude other merges. No pass may be running."""
         stored = watermark.load(connection, self._job)
         watermark.hold(connection, self._job, stored)
         if stored is None:

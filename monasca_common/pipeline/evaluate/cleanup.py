@@ -31,7 +31,7 @@ _SUB, _WINDOW, _SERIES, _PART = (
 
 
 class Cleanup:
-    """Deletes the windows that no evaluation needs, and series, so that an alarm has the series of the last day."""
+    """Deletes windows that no evaluation needs, and series without a measurement in the last day."""
 
     def __init__(self, offset_store: OffsetStore, job: str) -> None:
         self._offset_store = offset_store
@@ -49,7 +49,7 @@ class Cleanup:
                 some, is_left = ids[start : start + PORTION], True
                 while is_left:
                     with writing() as connection:
-                        # Deleting a definition or an alarm locks the same rows in another order.
+                        # The deletion of a definition or an alarm locks the same rows in a different order.
                         definitions.lock_version(connection)
                         stored = watermark.load(connection, self._job)
                         if stored is None:
@@ -60,12 +60,12 @@ class Cleanup:
 
 
 def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], now_ms: int) -> bool:
-    """Delete the series that were not seen for a day, unless an alarm has no others: those keep its values known.
-    Return whether more may be left."""
+    """Delete the series that were not seen for a day, except the last series of an alarm, which keeps the alarm's
+    values known. Return whether more series may be left."""
     old = (_SERIES.c.sub_expression_id.in_(sub_expression_ids), _SERIES.c.seen < now_ms - DAY_MS)
-    # Two statements: joined by OR, the database would search for each row separately.
+    # Use two statements. If their conditions were joined by OR, the database would search for each row separately.
     count = connection.execute(_delete(_SERIES, *old, ~_has_same_key(_PART, _SERIES))).rowcount
-    # Selected once, not for each series: SQLite would scan all series of the alarm each time.
+    # Select once, because for each series SQLite would scan all series of the alarm.
     seen = _SERIES.alias()
     lasting = sa.select(seen.c.sub_expression_id, seen.c.match_key).where(
         seen.c.sub_expression_id.in_(sub_expression_ids), seen.c.seen >= now_ms - DAY_MS
@@ -79,7 +79,8 @@ def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], 
 
 
 def delete_windows(connection: sa.Connection, sub_expression_ids: Sequence[str], stored: EvaluatorState) -> bool:
-    """Delete the windows that no evaluation needs. `delete_series` runs before. Return whether more may be left."""
+    """Delete the windows that no evaluation needs. `delete_series` runs first. Return whether more windows may be
+    left."""
     is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
     from_ms = _needed_from(stored.delay_ms, stored.evaluated_to_ms)
     needed = sa.or_(sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= from_ms)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm definitions: the sub-expressions to which a series belongs, and the definitions in the database."""
+"""Loads alarm definitions, and finds the sub-expressions to which a series belongs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class IndexedSubExpression:
-    """A sub-expression with what matching needs of its definition. ``created_ms``: the definition's. ``windows``: the
-    generation of its windows."""
+    """A sub-expression with the fields of its definition that matching requires. ``created_ms``: the creation time of
+    the definition. ``windows``: the generation of its windows."""
 
     id: str
     windows: int
@@ -55,16 +55,16 @@ def match_key(values: Sequence[str]) -> bytes:
 
 @dataclass(slots=True)
 class _Candidates:
-    """The sub-expressions of one tenant and name. ``by_pair``: the sub-expressions with dimensions, each by one of its
-    dimensions."""
+    """The sub-expressions of one tenant and name. ``by_pair``: the sub-expressions with dimensions, indexed by one of
+    their dimensions."""
 
     without_dimensions: list[IndexedSubExpression] = field(default_factory=list)
     by_pair: dict[_Pair, list[IndexedSubExpression]] = field(default_factory=lambda: defaultdict(list))
 
 
 class SubExpressionIndex:
-    """Finds the sub-expressions that a series belongs to. Each is indexed by the one of its dimensions that the fewest
-    others name, so a series is compared with few, even if thousands of definitions have its name."""
+    """Finds the sub-expressions that a series belongs to. Each sub-expression is indexed by its rarest dimension, so a
+    series is compared with few sub-expressions even if thousands of definitions have its name."""
 
     def __init__(self, sub_expressions: Iterable[IndexedSubExpression]) -> None:
         self._candidates: dict[tuple[str, str], _Candidates] = {}
@@ -150,7 +150,7 @@ def lock_version(connection: sa.Connection) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDefinition:
-    """``row``: the row of its table. ``sub_expressions``: the sub-expressions in the order of the expression."""
+    """``row``: the row of the table. ``sub_expressions``: in the order of the expression."""
 
     row: Row
     expression: Expression
@@ -158,8 +158,9 @@ class LoadedDefinition:
 
 
 def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """Return ``IN`` of sorted ``ids``, and their range, so that of neighbours a database reads a part of an index and
-    not the whole table. On PostgreSQL it has one parameter, because thousands take longer to write than to answer."""
+    """Return the condition that ``ids``, which are sorted, contain the column. The condition includes the range of the
+    ids, so that a database reads only a part of an index. On PostgreSQL the ids are one parameter, because sending
+    thousands of parameters takes longer than the query."""
     if not ids:
         return sa.false()
     is_one: Condition = column.in_(ids)
@@ -169,7 +170,7 @@ def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequenc
 
 
 def load_definitions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LoadedDefinition]:
-    """Return those of the definitions that exist. ``ids``: sorted."""
+    """Return the definitions that exist among ``ids``, which are sorted."""
     sub = alarm_sub_expression.c
     subs: dict[str, list[StoredSubExpression]] = defaultdict(list)
     stored: Select = sa.select(alarm_sub_expression).where(among(connection, sub.definition_id, ids))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gauges of the evaluation of alarms, from the database, for ``pipeline status`` and Prometheus."""
+"""Reads the gauges of alarm evaluation from the database, for ``pipeline status`` and Prometheus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOG = logging.getLogger(__name__)
 
 EVALUATE = "evaluate"
 KNOWN_SECONDS = 15.0
-"""The minimum time between two counts of alarms, because a count reads a whole index."""
+"""The minimum time between two counts of alarms, because each count reads a whole index."""
 _SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
 
 
@@ -66,7 +66,7 @@ class EvaluationMetrics(ServiceMetrics):
         self._lock = threading.Lock()
         self._known: EvaluationGauges | None = None
         self._known_until = float("-inf")
-        text = "Age of the time up to which alarms are evaluated"
+        text = "Time since the point up to which alarms are evaluated"
         self._stored_gauge("evaluation_delay_seconds", text, lambda found: [((), self._age(found.evaluated_to_ms))])
         text = "Age of the partition's watermark; the oldest watermark delays evaluation"
         self._stored_gauge("horizon_age_seconds", text, self._watermark_ages, "partition")
@@ -99,7 +99,7 @@ class EvaluationMetrics(ServiceMetrics):
                     with self._offset_store.reading() as connection:
                         self._known = read_gauges(connection, self._name)
                 except StorageUnavailable as error:
-                    LOG.warning("no metrics of the evaluation: %s", error)
+                    LOG.warning("metrics of the evaluation are unavailable: %s", error)
                     self._known = None
                 self._known_until = self._clock.monotonic() + KNOWN_SECONDS
             return self._known
@@ -110,10 +110,10 @@ def _by_label(values: Mapping[Any, float]) -> list[Sample]:
 
 
 def lost_transitions() -> Counter:
-    """Return a counter that is served from 0, because an alert needs its first increase."""
+    """Return a counter that is served from 0, so that an alert detects its first increase."""
     lost = Counter(
         "lost_transitions",
-        "Transitions that are too large for their topic, without notification",
+        "Transitions that were too large for their topic and were not published",
         ("job",),
         namespace=PREFIX,
         registry=None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``evaluate``, wired together from its configuration."""
+"""Builds the job ``evaluate`` from its configuration."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation passes: a pass evaluates the alarms that are due from the last evaluation up to the least watermark.
+"""Runs evaluation passes. A pass evaluates the alarms that are due from the last evaluation up to the lowest watermark.
 
-A pass has pages of alarms. Each page is one transaction with its states, history and outbox, and with the cursor up to
-which the pass is done, so a crash repeats nothing and omits nothing. A page reads everything that decides the states of
-its alarms with few statements, independent of their number.
+A pass is divided into pages of alarms. One transaction writes the states, history and outbox of a page, and the cursor
+of the pass, so a crash repeats and omits no page. A page is read with a few statements, whatever its number of alarms.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 
 PAGE_ALARMS = 1_000
-"""A page locks the version of definitions. With this size a change of a definition waits for less than a second, also
-on a busy machine."""
+"""The maximum number of alarms of a page. A page locks the version of definitions. With this size, a change of a
+definition waits for less than a second, even on a busy machine."""
 PAGE_PERIODS = 50_000
-"""The maximum number of periods of the alarms of a page, which reads a window for each. An alarm with more has its own
-page."""
+"""The maximum number of periods of the alarms of a page, which reads a window for each period. An alarm with more
+periods has its own page."""
 _ALARM, _SUB, _CHANGED = tables.alarm, tables.alarm_sub_expression, tables.alarm_changed
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
 _OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created", "evaluated_from")]
@@ -55,7 +54,7 @@ _Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """The numbers of evaluated alarms and of their transitions."""
+    """Counts of evaluated alarms and of their transitions."""
 
     alarms: int = 0
     transitions: int = 0
@@ -87,10 +86,10 @@ class PassRunner:
         self._new_transitions = 0
 
     def evaluate_new(self, connection: sa.Connection, stored: EvaluatorState, created_ms: int) -> None:
-        """Evaluate alarms that have only ``last`` and were created since ``created_ms``, in the transaction that
-        creates them, so that an alarm and its first state are one step. No window is due for it, so the next pass,
-        which evaluates it again, has the same result. Returns at most one page; the other alarms get their state from
-        that pass. The transaction holds the definitions.
+        """Evaluate alarms that use only ``last`` and were created since ``created_ms``, in the transaction that creates
+        them, so that an alarm is created with its first state. Their windows are never due, so the next pass, which
+        evaluates them again, has the same result. At most one page is evaluated; the next pass evaluates the other
+        alarms. The transaction holds the lock on definitions.
         """
         alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:
@@ -106,8 +105,8 @@ class PassRunner:
         return self._run_pages(stored)
 
     def run(self, scan: Scan) -> PassReport:
-        """Evaluate up to the least watermark. The report includes the transitions of `evaluate_new`. Before the first
-        batch nothing is due."""
+        """Evaluate up to the lowest watermark. The report includes the transitions of `evaluate_new`. Before the first
+        batch, no alarm is due."""
         with self._offset_store.reading() as connection:
             stored = watermark.load(connection, self._job)
         if stored is None:
@@ -143,7 +142,7 @@ class PassRunner:
         self, connection: sa.Connection, stored: EvaluatorState, pass_to_ms: int
     ) -> tuple[EvaluatorState, PassReport]:
         span = self._span(stored, pass_to_ms)
-        # No definition changes until the commit. Locked before the evaluator's row, as batches do.
+        # No definition can change until the commit. As in batches, lock the version before the evaluator's row.
         definitions.lock_version(connection)
         watermark.hold(connection, self._job, stored)
         prefer_indexes(connection)
@@ -186,7 +185,7 @@ class PassRunner:
 
 
 def prefer_indexes(connection: sa.Connection) -> None:
-    """Let PostgreSQL prefer indexes in this transaction. By default the planner assumes disks that seek, and would read
+    """Let PostgreSQL prefer indexes in this transaction. By default, the planner assumes rotating disks and would read
     whole tables for each page."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
@@ -208,8 +207,8 @@ def next_alarms(connection: sa.Connection, span: EvaluationSpan, after_id: str, 
 
 
 def new_alarms(connection: sa.Connection, created_ms: int, limit: int) -> Sequence[Row]:
-    """Return the alarms that were created since then and have only ``last``, in order of id. `alarm_changed` has
-    them."""
+    """Return the alarms that were created since ``created_ms`` and use only ``last``, in order of id. They are in the
+    table `alarm_changed`."""
     has_windows = sa.exists().where(_SUB.c.definition_id == _ALARM.c.definition_id, _SUB.c.function != "last")
     changed: Select = sa.select(_CHANGED.c.alarm_id)
     new = (_ALARM.c.id.in_(changed), _ALARM.c.created >= created_ms, ~has_windows)
@@ -219,8 +218,8 @@ def new_alarms(connection: sa.Connection, created_ms: int, limit: int) -> Sequen
 def load_alarms(
     connection: sa.Connection, alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition], span: EvaluationSpan
 ) -> list[LoadedAlarm]:
-    """Read what decides the states of ``alarms``, which are rows of `next_alarms`. Alarms without a definition in
-    ``definitions`` are omitted."""
+    """Read everything that determines the states of ``alarms``, which are rows of `next_alarms`. Alarms without a
+    definition in ``definitions`` are omitted."""
     ids = [row.id for row in alarms]
     stored: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in connection.execute(sa.select(_SUB_ALARM).where(among(connection, _SUB_ALARM.c.alarm_id, ids))).all():
@@ -235,9 +234,9 @@ def load_alarms(
 
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
-    """Delete the changes of a page; ``until_id``: None for the last page. Changes that a definition notes during the
-    pass for alarms that are done stay for the next pass. So do alarms with readings of a clock that is ahead: their
-    windows begin after ``seen_ms``, and wait."""
+    """Delete the changes of a page; ``until_id``: None for the last page. Changes of a definition during the pass are
+    kept for the next pass if the alarm was already evaluated. Alarms with readings of a clock that is ahead are kept,
+    too: their windows begin after ``seen_ms``, and are evaluated later."""
     of_page = [_CHANGED.c.alarm_id > after_id]
     if until_id is not None:
         of_page.append(_CHANGED.c.alarm_id <= until_id)
@@ -248,7 +247,7 @@ def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_
 
 
 def _within_periods(alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition]) -> Sequence[Row]:
-    """Return the first alarms: as many as have `PAGE_PERIODS` together, at least one."""
+    """Return the first alarms, up to a total of `PAGE_PERIODS` periods, but at least one alarm."""
     periods = 0
     for index, row in enumerate(alarms):
         if row.definition_id in definitions:
@@ -274,7 +273,7 @@ def _has(connection: sa.Connection, statement: Select) -> bool:
 def _loaded(row: Row, definition: LoadedDefinition, stored: Mapping[str, Row], windows: _Windows) -> LoadedAlarm:
     subs = definition.sub_expressions
     sub_alarms = tuple(_sub_alarm(sub, stored[sub.id]) for sub in subs)
-    # A state that is as old as the alarm is not a transition.
+    # The initial state of an alarm is not a transition.
     since_ms = -1 if row.state_updated == row.created else row.state_updated
     measured = tuple(_measured(sub.expression, windows.get((row.id, sub.id))) for sub in subs)
     return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured)
@@ -303,8 +302,9 @@ def _windows(
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
     is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
     columns = (_PART.c.alarm_id, *(_WINDOW.c[name] for name in ("sub_expression_id", "windows", "window_start")))
-    # An outer join begins with the parts of the page: SQLite may begin an inner one with all windows. Each
-    # sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
+    # An outer join starts from the parts of the page; with an inner join, SQLite can start from all windows. The limits
+    # of sub-expressions are compared in Python, because the planner would underestimate the rows of a further join
+    # tenfold.
     joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))
     statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined).where(among(connection, _PART.c.alarm_id, ids))
     found: _Windows = defaultdict(lambda: defaultdict(list))
@@ -328,7 +328,7 @@ def _measured(sub: SubExpression, windows: Mapping[int, list[Any]] | None) -> Me
 
 
 def _merged(sub: SubExpression, rows: Sequence[Any]) -> WindowPartial:
-    """Merge the rows exactly: sums and readings that were concatenated may be long and unordered."""
+    """Merge the rows exactly, because concatenated sums and readings can be long and unordered."""
     partials = [_partial(*row) for row in rows]
     if len(partials) == 1 and len(partials[0].sums) < 2 and len(partials[0].decisive) < 2:
         return partials[0]

@@ -34,15 +34,16 @@ class EvaluateSettings:
         maximum=3_600,
         unit="seconds",
         help="The time from the end of a window to its evaluation. Too small: measurements that arrive later do not "
-        "count. Larger: alarms change later, unless a measurement decides immediately.",
+        "count. Larger: alarms change later, except when one measurement is sufficient to change the state.",
     )
     outage_grace_seconds: int = option(
         300,
         minimum=0,
         maximum=86_400,
         unit="seconds",
-        help="The time after an outage of Kafka for which windows within it do not count as empty, because agents "
-        "resend measurements. Too small: an outage makes alarms UNDETERMINED. Larger: an agent that stopped during "
+        help="The time after an outage of Kafka during which windows of the outage do not count as empty, because "
+        "agents resend measurements. Too small: an outage makes alarms UNDETERMINED. Larger: an agent that stopped "
+        "during "
         "the outage is noticed later.",
     )
     limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
@@ -72,7 +73,7 @@ def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
     if read["transitions_format"] == "avro" and stream.registry is None:
         raise read.error("transitions_format", "is avro: set url in group [schema_registry], or write json")
     if len(stream.consumer.topics) > 1:
-        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
+        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one topic")
     return read.settings(
         EvaluateSettings,
         stream=stream,

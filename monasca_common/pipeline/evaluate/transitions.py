@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transitions of alarms: each page writes its states and outbox rows, and a publisher sends the outbox.
+"""Writes the states and outbox rows of a page of alarms, and publishes the outbox.
 
 If a state is set by hand while the alarm is evaluated, the alarm keeps that state and its transitions are dropped.
 """
@@ -40,8 +40,8 @@ _ALARM, _SUB_ALARM, _METRIC = tables.alarm, tables.sub_alarm, tables.alarm_metri
 
 @dataclass(frozen=True, slots=True)
 class LoadedAlarm:
-    """An alarm with all that decides its state. ``row``: the row of its table. ``stored``: the rows of its sub-alarms,
-    by sub-expression."""
+    """An alarm with everything that determines its state. ``row``: its row. ``stored``: the rows of its sub-alarms, by
+    sub-expression."""
 
     row: Row
     definition: LoadedDefinition
@@ -57,7 +57,7 @@ class EvaluatedAlarm:
 
 
 def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms: int) -> int:
-    """Write what changed, in the transaction of the page. Returns the number of transitions."""
+    """Write the changes in the transaction of the page. Return the number of transitions."""
     _write_sub_alarms(connection, outcomes)
     changed = _unchanged_by_hand(connection, [each for each in outcomes if each.evaluated.transitions])
     if not changed:
@@ -84,8 +84,8 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
 
 def _has_changed(before: SubAlarm, now: SubAlarm, *, is_alone: bool) -> bool:
     """Return whether the sub-alarm must be written. If only its values changed and the alarm has no other sub-alarm, it
-    need not: each evaluation computes the values before a message has them, unless a crossing has decided, which
-    changes more than the values."""
+    is not written: each evaluation recomputes the values before they are in a message. A crossing changes more than the
+    values."""
     return _decided(before) != _decided(now) or (not is_alone and before.current_values != now.current_values)
 
 
@@ -94,8 +94,8 @@ def _decided(sub_alarm: SubAlarm) -> tuple[object, ...]:
 
 
 def _update(connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Set the other columns of the rows of these keys. On PostgreSQL this is one statement, because one for each row
-    takes longer than all other statements of the page."""
+    """Set the other columns of the rows with these keys. On PostgreSQL this is one statement, because a statement for
+    each row takes longer than all other statements of the page."""
     others = [name for name in rows[0] if name not in key]
     if connection.dialect.name == "postgresql":
         kinds = (sa.column(name, table.c[name].type) for name in rows[0])
@@ -127,7 +127,7 @@ def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm) -> di
 def _unchanged_by_hand(
     connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm]
 ) -> list[tuple[EvaluatedAlarm, Row]]:
-    """Return the alarms whose state was not set by hand since they were read, each with its current row, locked."""
+    """Lock the alarms whose state was not set by hand since they were read, and return them with their current rows."""
     if not outcomes:
         return []
     ids = [each.alarm.row.id for each in outcomes]
@@ -138,7 +138,7 @@ def _unchanged_by_hand(
 
 
 def _is_as_read(read: Row, now: Row) -> bool:
-    # Only the state counts: a transition is not dropped because of a new link.
+    # Compare only the state: a changed link does not drop a transition.
     return (read.state, read.state_updated) == (now.state, now.state_updated)
 
 
@@ -169,7 +169,7 @@ def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, 
 
 
 def _first_metrics(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> Select:
-    """Select as many metrics of each alarm as a message has, and the number of all."""
+    """Select the metrics of each alarm, up to the limit of a message, and their total number."""
     alarm_id = _METRIC.c.alarm_id
     number = sa.func.row_number().over(partition_by=alarm_id, order_by=_METRIC.c.series_id).label("number")
     total = sa.func.count().over(partition_by=alarm_id).label("total")
@@ -222,8 +222,9 @@ def _on_the_wire(sub_alarm: SubAlarm) -> dict[str, Any]:
 
 
 class TransitionPublisher:
-    """Publishes the outbox of alarms: the transitions of passes, and those that a crash of the API left. The outbox is
-    cleared after Kafka's acknowledgement; after a crash in between, the same messages have the same ids."""
+    """Publishes the outbox of alarms: the transitions of passes, and transitions that a crash of the API left. The
+    outbox is cleared after Kafka's acknowledgement. After a crash in between, the same messages are sent with the same
+    ids."""
 
     def __init__(
         self, offset_store: OffsetStore, producer: KafkaProducer, topic: str, writer: EnvelopeWriter | None = None
@@ -236,12 +237,12 @@ class TransitionPublisher:
         self.lost = lost_transitions()
 
     def publish(self) -> int:
-        """Return the number of published transitions. If Kafka refuses one, it stays in the outbox, and so do later
-        ones."""
+        """Return the number of published transitions. If Kafka refuses a transition, it and later transitions stay in
+        the outbox."""
         published = 0
         while rows := self._waiting():
-            # One change of each alarm at a time: if Kafka accepted a later change and not the one before it, they would
-            # arrive in another order.
+            # Send one change of each alarm at a time, because Kafka can refuse a change and accept a later one, which
+            # would reverse their order.
             first = {row.key: row for row in reversed(rows)}
             done, lost = self._deliver(sorted(first.values(), key=lambda row: row.number))
             fail_point("evaluate.before_clearing")
@@ -258,7 +259,7 @@ class TransitionPublisher:
             return outbox.waiting(connection, _MOST_AT_ONCE)
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
-        """Return the acknowledged rows, and those that Kafka never accepts, which would block others."""
+        """Return the acknowledged rows, and rows that Kafka never accepts, because these would block other rows."""
         values = [row.value for row in rows]
         try:
             values = values if self._writer is None else self._writer.values(values)
@@ -276,7 +277,7 @@ class TransitionPublisher:
         lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]
         for index in lost:
             self.lost.labels(EVALUATE).inc()
-            LOG.error("a transition of alarm %s is lost, without a notification: %s", rows[index].key, left[index])
+            LOG.error("a transition of alarm %s is lost and causes no notification: %s", rows[index].key, left[index])
         if len(left) > len(lost):
             LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
         return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]

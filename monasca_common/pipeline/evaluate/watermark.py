@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watermark of each partition, up to which its measurements are known; and the evaluator's row in the database.
-
-A producer may choose the timestamps that Kafka stores, so no timestamp moves a watermark beyond the time of the scan.
+"""Tracks the watermark of each partition (the time up to which its measurements are known) and the evaluator's row in
+the database. A producer can choose the timestamps that Kafka stores, so no timestamp moves a watermark beyond the time
+of the scan.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 LONGEST_SILENCE_MS = 60_000
-"""A source without a scan and without an arrival for longer than this was idle."""
+"""A source that had neither a scan nor an arrival for longer than this was idle."""
 LONGEST_STEP_MS = 60_000
 """A larger difference between the wall clock and the monotonic clock is a step."""
 ACCEPTED_AFTER_SECONDS = 600.0
 BUCKET_MS = 10_000
-"""Arrivals are stored as the starts of the buckets of this length in which a record arrived in Kafka."""
+"""Arrivals in Kafka are stored as the start times of buckets of this length."""
 MOST_BUCKETS = 100_000
-"""The maximum number of buckets, those of eleven days; the newest are kept."""
+"""The maximum number of buckets, which cover eleven days. The newest buckets are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A scan of the topic at ``scan_ms``. ``ended``: partitions that were read to their end. ``last_kafka_ms``: Kafka's
     timestamp of the last record that was read, by partition. ``arrivals``: the starts of the buckets of `BUCKET_MS` in
-    which a record came. ``partitions``: all partitions of the topic ``topic_id``."""
+    which a record arrived. ``partitions``: all partitions of the topic ``topic_id``."""
 
     scan_ms: int
     ended: Set[int] = frozenset()
@@ -54,12 +54,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorState:
-    """One row, which every transaction of an evaluator holds. So merges and evaluation passes are in one order, and a
-    second evaluator, or one that was suspended, is `EvaluatorFenced`.
-
-    Times are in ms. ``delay_ms``: windows that ended this long before ``evaluated_to_ms`` are decided. ``pass_to_ms``:
-    the end of the pass that is running; ``cursor``: the last alarm of this pass that is done. ``seen_ms``: the greatest
-    watermark. ``watermarks_ms``: the watermark of each partition of the topic ``topic_id``."""
+    """The evaluator's row, which every transaction of an evaluator locks. So merges and evaluation passes are
+    serialized, and a second or resumed evaluator gets `EvaluatorFenced`. Times are in ms. ``delay_ms``: windows that
+    ended this long before ``evaluated_to_ms`` are decided. ``pass_to_ms``: the end of the pass that is running;
+    ``cursor``: the last evaluated alarm of this pass. ``seen_ms``: the greatest watermark. ``watermarks_ms``: the
+    watermark of each partition of the topic ``topic_id``."""
 
     evaluated_to_ms: int
     delay_ms: int
@@ -71,19 +70,19 @@ class EvaluatorState:
     topic_id: str | None = None
 
     def delayed(self, delay_ms: int) -> EvaluatorState:
-        """Return the state with another delay; the same windows are decided."""
+        """Return the state with another delay. The set of decided windows does not change."""
         return replace(self, evaluated_to_ms=self.evaluated_to_ms - self.delay_ms + delay_ms, delay_ms=delay_ms)
 
 
 def initial(scan: Scan, delay_ms: int) -> EvaluatorState:
-    """Return the state before the first batch, whose scan is ``scan``. It begins a day earlier at most, because every
-    minute since then is evaluated and a producer's clock may be in the past."""
+    """Return the state before the first batch, whose scan is ``scan``. It begins at most a day before the scan, because
+    every minute since then is evaluated and a producer's clock can be in the past."""
     first_ms = min(scan.arrivals, default=scan.scan_ms)
     return EvaluatorState(min(max(first_ms, scan.scan_ms - DAY_MS), scan.scan_ms), delay_ms)
 
 
 def advanced(stored: EvaluatorState, scan: Scan, grace_ms: int) -> EvaluatorState:
-    """Return the state after the scan. The same scan again changes nothing."""
+    """Return the state after the scan. A repeated scan has no effect."""
     stored = _rewound(_of_topic(stored, scan), scan)
     watermarks = dict(stored.watermarks_ms)
     for partition, time_ms in scan.last_kafka_ms.items():
@@ -101,13 +100,13 @@ def advanced(stored: EvaluatorState, scan: Scan, grace_ms: int) -> EvaluatorStat
 
 def _of_topic(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
     """Restart the watermarks if the topic was recreated or has other partitions, because the watermark of a removed
-    partition would delay evaluation indefinitely. Each partition holds it back until it is read."""
+    partition would delay evaluation indefinitely. Each partition delays evaluation until it is read."""
     known = (stored.topic_id, stored.watermarks_ms.keys())
     if not scan.partitions or known == (scan.topic_id, scan.partitions):
         return stored
     if stored.watermarks_ms:
         LOG.warning(
-            "the topic has %d partitions and id %s, before %d and %s: its watermarks restart at %d",
+            "the topic has %d partitions and id %s, previously %d and %s: its watermarks restart at %d",
             *(len(scan.partitions), scan.topic_id, len(stored.watermarks_ms), stored.topic_id),
             stored.evaluated_to_ms,
         )
@@ -116,8 +115,8 @@ def _of_topic(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
 
 
 def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
-    """Move the state back to the scan if a clock that was ahead saved it and records come at the time of the scan.
-    Otherwise no window would be evaluated until the clock reaches the stored state."""
+    """Move the state back to the scan if a process whose clock was ahead saved the state, and records arrive at the
+    time of the scan. Otherwise no window would be evaluated until the clock reaches the stored state."""
     ahead_ms = stored.seen_ms - scan.scan_ms
     if ahead_ms <= LONGEST_SILENCE_MS:
         return stored
@@ -136,13 +135,13 @@ def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
 
 
 def least_ms(state: EvaluatorState) -> int:
-    """Return the least watermark: evaluations that are due until then can be done."""
+    """Return the lowest watermark. All evaluations that are due until then are possible."""
     return max(state.evaluated_to_ms, min(state.watermarks_ms.values(), default=0))
 
 
 def _lasting(stored: EvaluatorState, scan: Scan, grace_ms: int) -> Iterator[IdlePeriod]:
-    """Yield the stored idle periods that still count. Beyond the least watermark an idle period is provisional, because
-    the backlog of a partition may have arrivals in it; no evaluation has used it."""
+    """Yield the stored idle periods that still count. After the lowest watermark, an idle period is provisional,
+    because a partition's backlog can contain arrivals within it. No evaluation has used it yet."""
     least = least_ms(stored)
     for each in stored.idle_periods:
         if each.end_ms > least:
@@ -163,10 +162,9 @@ def _idle(known_ms: int, seen_ms: int, arrivals: Set[int], grace_ms: int) -> Ite
 
 
 class SteadyTime:
-    """The time of a scan, which does not follow the steps of a machine's clock.
-
-    Continue at the pace of the monotonic clock after a step, until a record comes to Kafka at about the time of the
-    wall clock, or no record comes for `ACCEPTED_AFTER_SECONDS`."""
+    """Provides the time of a scan, which ignores steps of the wall clock. After a step, the time follows the monotonic
+    clock until a record arrives in Kafka at about the time of the wall clock, or no record arrives for
+    `ACCEPTED_AFTER_SECONDS`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -181,7 +179,7 @@ class SteadyTime:
         if abs(wall_ms - steady_ms) <= LONGEST_STEP_MS:
             self._stepped_at = None
         elif self._stepped_at is None:
-            LOG.warning("the clock stepped by %d s; evaluation does not follow it", (wall_ms - steady_ms) // 1000)
+            LOG.warning("the clock stepped by %d s; evaluation ignores the step", (wall_ms - steady_ms) // 1000)
             self._stepped_at = now
         elif now - self._stepped_at > ACCEPTED_AFTER_SECONDS:
             self._stepped_at = None
@@ -189,7 +187,7 @@ class SteadyTime:
         return self._time_ms
 
     def compare(self, kafka_ms: Collection[int]) -> None:
-        """Compare the clock with Kafka. ``kafka_ms``: the times at which the last records arrived there."""
+        """Compare the clock with Kafka's timestamps ``kafka_ms`` of the last records."""
         if self._stepped_at is None or not kafka_ms:
             return
         self._stepped_at = self._clock.monotonic()
@@ -207,7 +205,7 @@ def hold(connection: sa.Connection, job: str, stored: EvaluatorState | None) -> 
     """Lock the row until the transaction ends. Raises `EvaluatorFenced` unless it equals ``stored``."""
     statement = sa.select(alarm_evaluator).where(alarm_evaluator.c.job == job).with_for_update()
     row = connection.execute(statement).one_or_none()
-    # The whole row, because a merge changes only watermarks and idle periods.
+    # Compare the whole row, because a merge changes only watermarks and idle periods.
     if (None if row is None else _state(row)) != stored:
         raise EvaluatorFenced(job)
 
@@ -258,7 +256,7 @@ class Union:
 
 
 class Arrivals:
-    """The times at which the records of one batch came to Kafka. Executors add to it, and the driver reads it after the
+    """The arrival times in Kafka of the records of one batch. Executors add times, and the driver reads them after the
     batch. ``spark``: see `accumulator`."""
 
     def __init__(self, spark: SparkSession | None) -> None:
@@ -272,7 +270,7 @@ class Arrivals:
 
     @property
     def buckets(self) -> frozenset[int]:
-        """Return the starts of the buckets of `BUCKET_MS` in which a record came."""
+        """Return the starts of the buckets of `BUCKET_MS` in which a record arrived."""
         return frozenset(self._buckets.value)
 
     def adder(self) -> Adder:

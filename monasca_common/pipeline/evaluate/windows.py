@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of alarms: measurements are folded into partials, partials are staged, and merged into the stored
-windows.
-
-A window has a partial, or, of ``last``, readings. Merging is exact, so the result does not depend on where a batch or a
-task begins. In the database it is one statement, the same on PostgreSQL and SQLite: counts are added, sums and readings
-are concatenated, and long ones are rewritten exactly in the same transaction.
+"""Folds measurements into partials of alarm windows, and merges staged partials into the stored windows. A window has a
+partial, or readings if the function is ``last``. Merging is exact, so the result does not depend on how records are
+split into batches and tasks. Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums and
+readings are concatenated, and long sums and readings are rewritten exactly in the same transaction.
 """
 
 from __future__ import annotations
@@ -33,18 +31,17 @@ from monasca_common.storage.sql.tables import (
 LAST_WINDOW = 0
 """``last`` has no windows: its readings are stored under this start."""
 _UNENDING_MS = 2**62
-# Readings of one window that wait to be folded, at most.
+# The maximum number of buffered readings of one window before they are folded.
 _MOST_PENDING = 256
 
-# Building a named tuple from a tuple: a third cheaper than calling its class.
+# Creating a named tuple from a tuple takes a third less time than calling its class.
 _reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__new__, Reading)
 
 
 class FoldedRow(NamedTuple):
-    """A window with its partial, or a series: one of ``window_start`` and ``series_id`` is None.
-
-    For ``last`` only ``readings`` count. ``dimensions``: the dimensions of the series, as JSON. ``received``: when its
-    first record came to Kafka.
+    """A window with its partial, or a series: either ``window_start`` or ``series_id`` is None. For ``last``, only
+    ``readings`` is used. ``dimensions``: the dimensions of the series, as JSON. ``received``: the arrival time of its
+    first record in Kafka.
     """
 
     sub_expression_id: str
@@ -68,7 +65,7 @@ class FoldedRow(NamedTuple):
 
 
 class _FoldedWindow:
-    """One window of one sub-expression and match. Readings wait in a list, because appending is cheap."""
+    """One window of one sub-expression and match. Readings are buffered in a list, because appending is cheap."""
 
     __slots__ = ("most_pending", "partial", "pending", "target")
 
@@ -82,7 +79,7 @@ class _FoldedWindow:
         sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
         if sub.function == "last":
             self.pending = list(runs(sub, readings))
-            self.most_pending = 2 * len(self.pending) + _MOST_PENDING  # else each reading would sort all of them
+            self.most_pending = 2 * len(self.pending) + _MOST_PENDING  # otherwise each reading would sort all readings
         elif readings:
             added = WindowPartial.of(sub, readings)
             self.partial = added if self.partial is None else self.partial.merge(added, sub)
@@ -97,9 +94,8 @@ class _FoldedWindow:
 
 
 class FoldedSeries:
-    """The windows of one sub-expression to which the readings of one series are added.
-
-    ``created_ms``: the creation time of the definition; only records received afterwards create its alarms.
+    """The windows of one sub-expression that receive the readings of one series. ``created_ms``: the creation time of
+    the definition, whose alarms only later records create.
     """
 
     __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "received_ms", "series")
@@ -115,7 +111,7 @@ class FoldedSeries:
 
     def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
         """Add the fields of a `Reading`. ``received_ms``: the time at which its record arrived in Kafka."""
-        # As `window_start_ms`, without the call.
+        # Inlined `window_start_ms`, to avoid the call.
         window_start = int(reading[0] // self._length_ms) * self._length_ms
         window = self._windows.get(window_start)
         if window is None:
@@ -128,7 +124,7 @@ class FoldedSeries:
             self.received_ms = received_ms
 
     def row(self) -> FoldedRow | None:
-        """Return the row of the series; None without a reading."""
+        """Return the row of the series, or None without a reading."""
         is_empty = self.received_ms == _UNENDING_MS
         return None if is_empty else _series_row(self._target, self.series, self.received_ms)
 
@@ -158,7 +154,7 @@ class WindowFold:
 
 
 def merged_rows(rows: Iterable[FoldedRow], sub_expressions: Mapping[str, IndexedSubExpression]) -> Iterator[FoldedRow]:
-    """Yield one row of each key."""
+    """Yield one row for each key."""
     found: dict[tuple[Any, ...], list[FoldedRow]] = {}
     for row in rows:
         found.setdefault(row.key, []).append(row)
@@ -170,7 +166,7 @@ def merged_rows(rows: Iterable[FoldedRow], sub_expressions: Mapping[str, Indexed
 
 
 def partial_of(row: FoldedRow) -> WindowPartial:
-    """Return the partial of a window's row. Its sums may be a concatenation, as in the database."""
+    """Return the partial of a window's row. Its sums can be concatenated, as in the database."""
     count, least, greatest, newest = row.record_count, row.least, row.greatest, row.newest
     assert count is not None and least is not None and greatest is not None and newest is not None
     return WindowPartial(count, sums_of(row.sums), least, greatest, newest, readings_of(row.readings))
@@ -207,7 +203,7 @@ def _series_row(target: MatchTarget, series: Series, received_ms: int) -> Folded
 
 
 def _names(target: MatchTarget) -> tuple[str, int, bytes, str]:
-    """Return the first columns of a row."""
+    """Return the names of the first columns of a row."""
     stored = target.sub_expression
     return stored.id, stored.windows, target.key, json_text.write(list(target.values)).decode()
 
@@ -220,7 +216,7 @@ _ROWS_AT_ONCE = 1_000
 
 
 def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Raises `StagingLost` unless every staged row is there."""
+    """Raise `StagingLost` unless every staged row exists."""
     rows = connection.execute(
         sa.select(sa.func.count()).select_from(alarm_staging).where(*staged_rows(alarm_staging, batch, staged.attempts))
     ).scalar_one()
@@ -228,7 +224,7 @@ def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 
 
 def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Remove staged rows whose sub-expression no longer exists, and windows of another generation than its current
+    """Remove staged rows whose sub-expression no longer exists, and windows of other generations than the current
     one."""
     sub, row = alarm_sub_expression.c, alarm_staging.c
     fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
@@ -252,7 +248,7 @@ def merge_staged(
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:
-    """Return the new value of each column of a window that exists."""
+    """Return the new value of each column of an existing window."""
     merged = {
         "record_count": known.record_count + added.record_count,
         "sums": known.sums + " " + added.sums,
@@ -304,7 +300,7 @@ def _shortened(row: Sequence[Any], sub_expressions: Mapping[str, IndexedSubExpre
 
 
 def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Reading, ...]:
-    """Return the added readings, and the newest of the others, with which a new alarm begins."""
+    """Return the new readings, and the newest of the earlier readings, with which a new alarm begins."""
     return (*sorted(set(found).difference(added))[-1:], *added)
 
 

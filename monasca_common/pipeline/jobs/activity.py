@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The activity of jobs (running or not, and the last batch) in the table ``pipeline_job``.
-
-A job writes the time there while it runs, and each batch in the transaction that accounts for it. Only reports depend
-on this: `OffsetStore.advance` fences two processes of one job.
+"""Stores the activity of jobs (whether they run, and their last batch) in the table ``pipeline_job``. A running job
+writes the time periodically, and each batch in the transaction that stores its offsets. Only status reports use this
+table. `OffsetStore.advance` fences a second process of a job.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ LOG = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 #: A job that has written nothing for this time may be dead. Five beats may fail: a merge locks all of SQLite.
 SILENT_SECONDS = 60.0
-# A job that ends does not wait long for an unavailable database.
+# The limit for an ending job to wait for an unavailable database.
 _BRIEF = Bounds(statement_seconds=5.0, lock_seconds=5.0, idle_seconds=5.0)
 _JOIN_SECONDS = 15.0
 
 
 class JobState(StrEnum):
-    """The state of a job. ``SILENT``: it neither stopped in order nor wrote recently. ``UNKNOWN``: it has not
+    """The state of a job. ``SILENT``: the job neither stopped cleanly nor wrote recently. ``UNKNOWN``: it has never
     written."""
 
     RUNNING = "running"
@@ -46,7 +45,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """A batch that had offsets. ``seconds``: the time from its start to its transaction; publishing follows."""
+    """The last batch with offsets. ``seconds``: the time from its start to its transaction, without publishing."""
 
     ended_ms: int
     seconds: float
@@ -90,7 +89,7 @@ def of_job(connection: str, group: str, topic: str) -> Activity | None:
 
 
 def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> None:
-    """Write the last batch; at the end of its transaction, because the row is locked from here on."""
+    """Write the last batch. Call this at the end of its transaction, because the row stays locked until the commit."""
     changes = {
         "batch_ended": batch.ended_ms,
         "batch_seconds": batch.seconds,
@@ -102,7 +101,7 @@ def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> N
 
 class Heartbeat:
     """Writes the time every ten seconds within its block, for the job that reads ``sources``. If the database is
-    unavailable, the next beat tries again."""
+    unavailable, it tries again after ten seconds."""
 
     def __init__(
         self,
@@ -144,8 +143,8 @@ class Heartbeat:
 
 
 def _write(connection: sa.Connection, source: Source, now_ms: int, changes: dict[str, Any]) -> None:
-    """Set these columns and ``seen``. A job that writes is running, so ``stopped`` is empty unless ``changes`` contains
-    it."""
+    """Set these columns and ``seen``. A job that writes is running, so ``stopped`` is cleared unless ``changes``
+    contains it."""
     values = {"seen": now_ms, "stopped": None} | changes
     key = {"consumer_group": source.group, "topic": source.topic}
     adding = schema.insert(connection, pipeline_job).values(key | {"started": now_ms} | values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the stages of a batch, and the age of its newest records at its end, by partition."""
+"""Measures the stages of a batch, and the age of each partition's newest record at the end of the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PartitionLag:
 
 
 class StageSeconds:
-    """The duration of each stage of one batch; durations of a repeated stage are added."""
+    """The duration of each stage of one batch. Durations of a repeated stage are added."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

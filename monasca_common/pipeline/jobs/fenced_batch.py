@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs batches of a job that keeps its state in the database: plan, stage on executors, merge, account for offsets.
+"""Runs batches of a job that keeps its state in the database: plan, stage on executors, merge, advance offsets.
 
 A batch is a range of offsets of each partition, from the stored offset to the end of the log. One transaction merges
 what executors have staged and advances the offsets. There is no checkpoint: after any crash the next batch begins at
@@ -81,8 +81,8 @@ class FencedBatches:
         return PlannedBatch(source, scan_ms, plan(self._topic, self._offset_store, source, most))
 
     def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> JobProgress:
-        """Compute the batch, if it has offsets. Its results count ``records``, ``rejected`` ones (dead letters),
-        ``groups`` and ``duplicates``, which it left out. A batch that raises changes only staged rows.
+        """Compute the batch, if it has offsets. Its results are the numbers of ``records``, ``rejected`` records (dead
+        letters), ``groups`` and skipped ``duplicates``. A batch that raises changes only staged rows.
 
         Raises `Fenced`, and the errors of Kafka, storage and Spark.
         """
@@ -128,8 +128,8 @@ class FencedBatches:
 
 
 def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return ``ranges``, and an empty range for every other partition that the batch searched: its offset must not have
-    moved, because another process may have counted a copy after it, as it may in a new partition."""
+    """Return ``ranges``, and an empty range for every other partition that the batch searched. The offset of such a
+    partition must not have moved, because another process can have counted a copy after it, also in a new partition."""
     moved = {each.partition for each in ranges}
     return [
         *ranges,

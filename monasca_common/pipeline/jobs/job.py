@@ -18,15 +18,16 @@ from monasca_common.pipeline.jobs.durations import PartitionLag
 
 JOBS = "monasca_common.pipeline.jobs"
 UNDELIVERED = "undelivered_messages"
-"""The result that counts unacknowledged messages. With ``once``, a job ends only when there are none."""
+"""The result that counts unacknowledged messages. With ``once``, a job ends only when all messages are acknowledged."""
 
 _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The request of a run. ``once``: end when all records that existed at the start are processed. ``from_ms`` and
-    ``to_ms``: event times, the second exclusive. ``execute``: make the changes that the job otherwise only reports."""
+    """The parameters of a run. ``once``: end when all records that existed at the start are processed. ``from_ms``
+    (inclusive) and ``to_ms`` (exclusive): event times. ``execute``: make the changes that the job otherwise only
+    reports."""
 
     once: bool = False
     from_ms: int | None = None
@@ -34,16 +35,16 @@ class JobRequest:
     execute: bool = False
 
     def refuse_times(self, job: str, remedy: str) -> None:
-        """Raise `ConfigurationError` if the request has times, for a job that continues from its stored offsets."""
+        """Raise `ConfigurationError` if the request has times, because the job continues from its stored offsets."""
         if self.from_ms is not None or self.to_ms is not None:
             raise ConfigurationError(
-                f"{job} continues from its stored offsets, and takes neither --from nor --to: {remedy}"
+                f"{job} continues from its stored offsets, and accepts neither --from nor --to: {remedy}"
             )
 
     def check_times(self) -> None:
         """Raise `ConfigurationError` unless ``from_ms`` is before ``to_ms``."""
         if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
-            raise ConfigurationError("the time of --from must be before that of --to")
+            raise ConfigurationError("--from must be earlier than --to")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class JobProgress:
     lags: tuple[PartitionLag, ...] = ()
 
     def plus(self, other: JobProgress) -> JobProgress:
-        """Add the progress of another part."""
+        """Add the progress of another part of the run."""
         return JobProgress(
             self.done + other.done,
             self.left + other.left,
@@ -79,8 +80,8 @@ def _sums(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class JobWatcher:
-    """The caller's side of a run, which stops the job and receives its progress. ``turned``: called at each turn of the
-    job's loop with the reason for a failure; empty after success."""
+    """Stops a job and receives its progress on behalf of the caller. ``turned`` is called at each turn of the job's
+    loop with the reason for a failure, which is empty after success."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     tell: Callable[[JobProgress], None] = lambda _: None
@@ -88,10 +89,9 @@ class JobWatcher:
 
 
 class Job(ABC):
-    """A job; its constructor checks the configuration. ``summary``: one line for ``pipeline list``.
-
-    ``ends``: whether it ends without a request to stop. ``unit``: the unit of its progress. ``executes``: whether it
-    only reports unless the request has ``execute``.
+    """A job, whose constructor checks the configuration. ``summary``: one line for ``pipeline list``. ``ends``: whether
+    the job ends without a request to stop. ``unit``: the unit of its progress. ``executes``: whether the job makes
+    changes only if the request has ``execute``.
     """
 
     summary: ClassVar[str]
@@ -103,7 +103,7 @@ class Job(ABC):
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...
 
     def facts(self) -> Mapping[str, object]:
-        """Return the facts that are logged at the start: topics, groups, database; no secrets."""
+        """Return the values to log at the start: topics, groups and database, without secrets."""
         return {}
 
     @abstractmethod
@@ -117,7 +117,7 @@ def job_names() -> list[str]:
 
 
 def load_job(name: str, conf: cfg.ConfigOpts) -> Job:
-    """Return the job with this name. Raises `ConfigurationError` for an unknown name or refused options."""
+    """Return the job with this name. Raises `ConfigurationError` for an unknown name or invalid options."""
     return job_class(name)(conf)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_MOST_FAILURES = 5  # in a row, with ``once``
+_MOST_FAILURES = 5  # consecutive failures with ``once``
 
 
 def run(
@@ -36,9 +36,8 @@ def run(
     request: JobRequest,
     watcher: JobWatcher,
 ) -> JobProgress:
-    """Repeat ``step`` until the watcher stops it, or, with ``once``, until no input remains.
-
-    A retriable error is followed by a back-off; with ``once``, five in a row end the job.
+    """Repeat ``step`` until the watcher stops it, or, with ``once``, until no input remains. A retriable error is
+    followed by a back-off; with ``once``, five consecutive errors end the job.
     """
     batches = _Batches(step, spark, trigger_seconds, request, watcher)
     batches.run()
@@ -102,7 +101,7 @@ class _Batches(Loop):
         self._failures += 1
         LOG.debug("a batch failed:\n%s", error)
         if has_ended(self._spark):
-            raise SparkUnavailable(f"Spark has ended under the job, start it again: {reason(error)}") from error
+            raise SparkUnavailable(f"Spark has ended during the job; start the job again: {reason(error)}") from error
         if self._once and self._failures >= _MOST_FAILURES:
             raise error
 

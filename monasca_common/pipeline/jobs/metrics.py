@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves ``/metrics`` of a running job for Prometheus, and its health for probes."""
+"""Serves the metrics of a running job for Prometheus, and its health for probes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class JobMetrics(ServiceMetrics):
         super().__init__(PREFIX)
         self._job = job
         self._known = JobProgress(0, 0, 0.0)
-        self._offsets = self.counter("offsets", "Messages whose batch is committed", "job", known=(job,))
-        self._behind = self.gauge("behind_offsets", "Messages that are not read yet", "job")
+        self._offsets = self.counter("offsets", "Messages in committed batches", "job", known=(job,))
+        self._behind = self.gauge("behind_offsets", "Messages not read yet", "job")
         self._seconds = self.histogram("batch_seconds", "Duration of batches", "job", buckets=_SECONDS)
         text = "Duration of the stages of batches"
         self._stages = self.histogram("stage_seconds", text, "job", "stage", buckets=_STAGE_SECONDS)
@@ -44,7 +44,7 @@ class JobMetrics(ServiceMetrics):
         job = self._job
         self._offsets.labels(job).inc(progress.done - self._known.done)
         self._behind.labels(job).set(progress.left)
-        if progress.done > self._known.done:  # an idle turn is not a batch
+        if progress.done > self._known.done:  # a turn without records is not a batch
             self._seconds.labels(job).observe(progress.batch_seconds)
         self._last.labels(job).set_to_current_time()
         for stage, seconds in progress.stage_seconds.items():

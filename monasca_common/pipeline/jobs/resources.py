@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit and the offset store of a job, opened from its settings."""
+"""Opens the audit and the offset store of a job from its settings."""
 
 from __future__ import annotations
 

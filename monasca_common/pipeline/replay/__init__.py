@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``replay``, which sends archived messages to Kafka or to storage again."""
+"""The job ``replay``, which sends archived messages to Kafka or to storage."""

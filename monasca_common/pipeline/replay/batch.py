@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays a time range from the archive, some files at a time."""
+"""Replays a time range from the archive, a few files at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG = logging.getLogger(__name__)
-_FILES_A_TASK = 4  # few, so that no task waits long for the slowest
+_FILES_A_TASK = 4  # small, so that no task waits long for the slowest task
 
 
 class Replay:
@@ -41,7 +41,7 @@ class Replay:
     def run(self, watcher: JobWatcher) -> JobProgress:
         """Send all files, or until the watcher stops it. ``done`` and ``left`` count files.
 
-        Raises `ReplayFailed`, `ArchiveUnavailable`, `ConfigurationError` (the topic has no archive there).
+        Raises `ReplayFailed`, `ArchiveUnavailable`, `ConfigurationError` (the location has no archive of the topic).
         """
         store = Store(self._archive.location)
         paths = reader.find_files(store, self._archive.topic, self._archive.selection)
@@ -78,5 +78,6 @@ class Replay:
             return files.map(self._send).collect()
         except spark_errors() as error:
             raise ReplayFailed(
-                f"{reason(error)}; some selected messages are sent: run the replay again, which adds nothing twice"
+                f"{reason(error)}; some of the selected messages were sent: run the replay again, which adds no "
+                f"message twice"
             ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``replay``, wired together from its configuration."""
+"""Builds the job ``replay`` from its configuration."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ReplayJob(Job):
         return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))
 
     def _check_topic(self, target: KafkaTarget) -> None:
-        """Require that the topic exists, because the broker might create it silently with one partition."""
+        """Require that the topic exists, because otherwise the broker can create it silently with one partition."""
         if target.topic not in load_admin(self._conf).topic_ids([target.topic], _SECONDS):
             raise ConfigurationError(f"topic {target.topic!r} does not exist: create it")
 

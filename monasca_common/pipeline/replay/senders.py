@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Senders of archived files to Kafka or to storage, which run on executors. Each call sends one file and returns the
-numbers of its messages by result. A call that raises may have sent a part.
-
-A message keeps its id, and a row its key and version. So a file that is sent again, because a task or a replay is
-repeated, adds nothing, and the database keeps newer rows.
+"""Send archived files to Kafka or to storage, on executors. Each call sends one file and returns the number of its
+messages by result. A call that raises can have sent some messages of the file. Messages keep their ids, and rows keep
+their keys and versions. So sending a file again after a repeated task or replay adds nothing, and the database keeps
+newer rows.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _GROUP = "spark-replay"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The archive that executors read."""
+    """The archive from which executors read."""
 
     location: str = field(repr=False)
     topic: str
@@ -64,7 +63,7 @@ class MatchingCount:
 @dataclass(frozen=True, slots=True)
 class ToKafka:
     """Sends messages to a topic, with their original keys, headers, ids and timestamps. The key determines the
-    partition, because the topic may have another number of partitions than the archived topic."""
+    partition, because the number of partitions can differ from the archived topic."""
 
     archive: Archive
     topic: str
@@ -82,14 +81,14 @@ class ToKafka:
 
 
 def record_of(message: Message) -> Record:
-    """Return the record of a message. A message without an id gets its place as its id."""
+    """Return the record of a message. The id of a message without an id is derived from its place."""
     headers = tuple(header for header in message.headers if header[0] != MESSAGE_ID_HEADER)
     return Record(message.value, message.key, headers, message.timestamp_ms or None, message_id=message.message_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ToStorage:
-    """Stores rows as the persister stores them; the persister may run at the same time."""
+    """Stores rows as the persister does. The persister may run concurrently."""
 
     archive: Archive
     kind: Kind
@@ -113,8 +112,9 @@ class ToStorage:
 
 
 class _FileWriter:
-    """Writes one file to storage, which accepts rows with a claim on a range of a topic. Here the file is the topic,
-    and its selected rows have offsets from 0. Each replay resets these offsets, and removes them at its end."""
+    """Writes one file to storage. Because storage requires a claim on a range of offsets of a topic, the file serves as
+    the topic, and its selected rows have offsets from 0. Each replay resets these offsets, and removes them at its
+    end."""
 
     def __init__(
         self, writer: Writer, path: str, kind: Kind, *, keeps_offsets: bool, max_dimensions: int = MOST_DIMENSIONS
@@ -139,7 +139,7 @@ class _FileWriter:
             self._writer.reset_offsets(_GROUP, {self._place: offset}, {})
 
     def write(self, messages: Sequence[Message]) -> Counter[str]:
-        """Store messages; a batch that is too large for the database is stored in parts.
+        """Store messages. A batch that is too large for the database is stored in parts.
 
         Raises `StorageError`, `ReplayFailed`.
         """
@@ -159,7 +159,7 @@ class _FileWriter:
                 self._write(replace(claim, start=self._next), rows, counts)
             except TooMuchAtOnce:
                 LOG.info(
-                    "%s: a part of a batch was too large for the database; the next one is smaller", self._place.topic
+                    "%s: a part of a batch was too large for the database; the next part is smaller", self._place.topic
                 )
             except RowsRefused as error:
                 # The database refuses these rows, for example because they are too old.

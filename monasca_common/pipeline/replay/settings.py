@@ -44,7 +44,7 @@ class StorageTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """The settings of the job. ``location``: that of the archive."""
+    """The settings of the job. ``location``: the location of the archive."""
 
     location: str = field(repr=False)
     topic: str = field(metadata=declared(default="metrics", help="The archived topic that is replayed."))
@@ -61,9 +61,9 @@ class ReplaySettings:
             ),
             Option(
                 "output_topic",
-                help="The topic to which messages are sent; required for to = kafka. Its readers see them as new "
-                "messages: a persister keys them and stores no row twice, but the jobs aggregate and archive would "
-                "count and archive them again. Its retention applies to the original timestamps of the messages.",
+                help="The topic to which messages are sent; required for to = kafka. Its consumers read them as new "
+                "messages: a persister stores no row twice, but the jobs aggregate and archive would count and "
+                "archive them again. The topic's retention applies to the original timestamps of the messages.",
             ),
             Option(
                 "kind",
@@ -90,7 +90,7 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 def replay_settings(conf: cfg.ConfigOpts) -> ReplaySettings:
     """Return the settings of the job ``replay``. Raises `ConfigurationError`."""
     read = GroupReader(conf, _REPLAY)
-    location = archive_location(conf, remedy=": name the archive that is to be replayed")
+    location = archive_location(conf, remedy=": name the archive to replay")
     kind = Kind(read["kind"])
     return read.settings(
         ReplaySettings,

@@ -145,4 +145,4 @@ class OwnJobTest(PipelineCase):
 
         error = self.assertRaises(PythonException, dataframes.rows(partials, pipeline.load()).collect)
 
-        self.assertIn("which is none of the specifications", str(error))
+        self.assertIn("which is not among the specifications", str(error))

@@ -83,7 +83,7 @@ class LoopTest(base.BaseTestCase):
     def test_a_dead_spark_ends_the_job_with_a_remedy(self):
         self.spark.sparkContext._jsc.sc.side_effect = ConnectionRefusedError(111, "Connection refused")
         error = self.assertRaises(SparkUnavailable, self.run_through, ConnectionRefusedError("gone"), once=False)
-        self.assertEqual("Spark has ended under the job, start it again: gone", str(error))
+        self.assertEqual("Spark has ended during the job; start the job again: gone", str(error))
 
     def test_another_error_ends_the_job_immediately(self):
         self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
