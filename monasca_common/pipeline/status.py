@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the progress of each job from the database and Kafka, whether the job runs or not."""
+"""Reads the progress of each job from the database and Kafka, even if the job does not run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from monasca_common.pipeline.source.topic import SourceTopic
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """The progress in one partition. ``next_offset``: all records below it are accounted for. ``end``: the end of the
+    """The progress in one partition. ``next_offset``: all earlier records are accounted for. ``end``: the end of the
     log."""
 
     partition: int
@@ -36,7 +36,7 @@ class PartitionStatus:
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The progress of one job. ``behind``: the number of offsets to process. ``due``: the number of results that are
-    accounted for and not visible yet; ``waiting`` names their unit. ``still_open``: periods that cannot be published
+    accounted for but not visible yet; ``waiting`` is their unit. ``still_open``: periods that cannot be published
     before they are over.
 
     ``state``, ``started_ms``, ``seen_ms`` and ``last_batch``: see `monasca_common.pipeline.jobs.activity`; the times
@@ -59,8 +59,8 @@ class JobStatus:
 
 
 def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobStatus]:
-    """Return the progress of every job that follows a topic: of ``archive`` only if its location is configured, of
-    ``evaluate`` only if it has started or its group is configured.
+    """Return the progress of every job that reads a topic. The job ``archive`` is included only if its location is
+    configured, and ``evaluate`` only if it has started or its group is configured.
 
     Raises `ConfigurationError`, and the errors of Kafka and of storage.
     """
@@ -84,7 +84,7 @@ def _archive_status(stream: StreamSettings, now_ms: int) -> JobStatus:
     offset_store, source, status = _job_status("archive", stream, now_ms)
     with offset_store.reading() as connection:
         committed = manifest.find(connection, source, manifest.FileState.COMMITTED)
-    return replace(status, due=len(committed), waiting="files to put in place")
+    return replace(status, due=len(committed), waiting="files to place")
 
 
 def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
@@ -104,7 +104,7 @@ def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
 
 
 def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetStore, Source, JobStatus]:
-    """Return the progress in the topic, without results that are due."""
+    """Return the progress in the topic, without due results."""
     offset_store = OffsetStore(stream.connection)
     offset_store.check()
     with SourceTopic(stream.consumer) as topic:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows and periods of event time, all in UTC; every time is in milliseconds since the epoch."""
+"""Windows and periods of event time, in UTC. Every time is in milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ WINDOW_MS = 600_000
 """The length of a window: a partial covers ten minutes of event time, and every period consists of whole windows."""
 PERIODS_MS = {"hourly": 3_600_000, "daily": 86_400_000}
 FUTURE_MS = 600_000
-"""How far in the future an event may be: clocks differ, but an event of next year would keep its window for a year."""
+"""The maximum time by which an event can be in the future. Clocks differ, but an event of next year would keep its
+window for a year."""
 
 
 def window_start_ms(timestamp_ms: float) -> int:
@@ -23,7 +24,7 @@ def period_start_ms(period: str, time_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """The event times that are accepted, both bounds included."""
+    """The accepted event times, with inclusive bounds."""
 
     oldest_ms: int
     latest_ms: int

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process from which Spark forks its Python workers (``spark.python.daemon.module``), so that a task costs little.
-
-A worker that starts without the daemon imports its modules for a second or more. Before each task Spark has it
-invalidate the caches of imports, and Python then reads the directory of every archive on its path again. After each
-task it collects garbage, which takes the longer the more is imported.
+"""The daemon from which Spark forks its Python workers (``spark.python.daemon.module``), so that tasks start fast.
+Without the daemon, a worker imports its modules for a second or more. Before each task, Spark invalidates the import
+caches, and Python then rereads the directory of every archive on its path. After each task, it collects garbage,
+which takes longer the more modules are imported.
 """
 
 import contextlib
@@ -23,16 +22,16 @@ from monasca_common.pipeline.replay import senders  # noqa: F401
 with contextlib.suppress(ImportError):  # SQLite needs no client
     from monasca_common.storage.sql import bounded  # noqa: F401
 
-# Records and their partials are not part of reference cycles. With Python's own thresholds the collector scans them
-# again and again, which takes a third of the time of a task that evaluates.
+# Records and their partials are not part of reference cycles. With Python's default thresholds, the collector scans
+# them repeatedly, which takes a third of the time of an evaluation task.
 _GC_THRESHOLDS = (100_000, 20, 100)
 
 
 class _ShippedArchive(zipimport.zipimporter):
-    """An archive that Spark has distributed does not change."""
+    """Keeps the directory of an archive that Spark has distributed, because the archive does not change."""
 
     def invalidate_caches(self) -> None:
-        """Keep its directory."""
+        """Ignore the request."""
 
 
 def main() -> None:
@@ -42,7 +41,7 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """Change how this process, and what it forks, imports and collects garbage."""
+    """Configure imports and garbage collection of this process and its forks."""
     sys.path_hooks[:] = [_ShippedArchive if hook is zipimport.zipimporter else hook for hook in sys.path_hooks]
     sys.path_importer_cache.clear()
     gc.collect()

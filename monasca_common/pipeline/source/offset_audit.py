@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports the offsets that a job has accounted for to the audit: the tier ``spark``.
-
-A range is reported after its transaction, so a range that was rolled back is never reported. If a driver is killed
-between the two, or the outcome of a transaction is unknown, the next driver accounts for the range, because it first
-reports the stored offsets from which it starts.
+"""Reports the offsets of committed batches to the audit, as the tier ``spark``. A range is reported after its
+transaction, so a rolled-back range is never reported. If a driver is killed in between, or the outcome of a transaction
+is unknown, the next driver covers the range, because it first reports the stored offsets from which it starts.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ class OffsetAudit:
 
     def __init__(self, reporter: AuditReporter) -> None:
         self._reporter = reporter
-        self._known: set[TopicPartition] = set()  # partitions whose stored offset was reported
+        self._known: set[TopicPartition] = set()  # partitions whose stored offset has been reported
 
     def starts_at(self, topic: str, next_offsets: Mapping[int, int]) -> None:
-        """Report the stored offsets: everything before them is accounted for."""
+        """Report the stored offsets. All earlier offsets are accounted for."""
         new = {
             partition: offset
             for partition, offset in next_offsets.items()
@@ -39,12 +37,12 @@ class OffsetAudit:
 
     @contextlib.contextmanager
     def accounting(self, ranges: Sequence[HandledRange]) -> Iterator[None]:
-        """Report these ranges after the transaction in the block, which accounts for them."""
+        """Report these ranges after the block, whose transaction accounts for them."""
         try:
             yield
             fail_point("pipeline.before_audit")
             if ranges:
                 self._reporter.handled(ranges)
         except BaseException:
-            self._known.clear()  # the transaction may be committed: the next read of the stored offsets shows it
+            self._known.clear()  # the next read of the stored offsets shows the outcome of the transaction
             raise

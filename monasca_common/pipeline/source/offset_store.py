@@ -27,14 +27,14 @@ from monasca_common.storage.positions import DIALECTS, StoredPositions
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounds import Bounds
 
-# A statement may merge the partials of millions of records. A driver that stops in a transaction loses its locks before
+# A statement can merge the partials of millions of records. A driver that hangs in a transaction loses its locks before
 # the next driver stops waiting for them.
 SESSIONS = Bounds(statement_seconds=600.0, lock_seconds=180.0, idle_seconds=120.0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The offsets of one partition from ``start`` to just before ``end``."""
+    """The offsets of one partition in [``start``, ``end``)."""
 
     partition: int
     start: int
@@ -55,7 +55,7 @@ class Source:
 
 
 class OffsetStore:
-    """The stored offsets. ``connection``: a SQLAlchemy URL; it is opened for each call. ``audit``: receives the stored
+    """The stored offsets. ``connection``: a SQLAlchemy URL; it is opened for each call. ``audit`` receives the stored
     offsets and the ranges by which they advance.
 
     Every call raises `StorageUnavailable` while the database is unavailable.
@@ -93,8 +93,8 @@ class OffsetStore:
 
     @contextlib.contextmanager
     def successive(self) -> Iterator[Callable[[], AbstractContextManager[sa.Connection]]]:
-        """Each call of the yielded function is a transaction like that of `writing`, one after the other on one
-        connection: to open one takes longer than a small transaction."""
+        """Yield a function that opens a transaction like `writing`. Successive transactions share one connection,
+        because opening a connection takes longer than a small transaction."""
         with _translated(), self._writing.connect() as connection:
 
             @contextlib.contextmanager
@@ -124,8 +124,8 @@ class OffsetStore:
     def advance(
         self, source: Source, ranges: Sequence[OffsetRange], *, are_all: bool = False
     ) -> Iterator[sa.Connection]:
-        """Open a transaction that accounts for these ranges: it commits the changes of the block and the offsets, or
-        neither.
+        """Open a transaction that accounts for these ranges: it commits the changes of the block together with the
+        offsets.
 
         It locks the partitions first. Raises `Fenced` if a stored offset is not at the start of its range, or, with
         ``are_all``, if a partition without a range has a stored offset.
@@ -135,7 +135,7 @@ class OffsetStore:
             held = _hold(positions, source, ranges)
             yield connection
             if are_all:
-                # At the end, because a process that commits after this check sees these changes.
+                # Checked at the end, because a process that commits after this check sees these changes.
                 _check_no_others(positions, source, ranges)
             positions.advance(held)
 
@@ -157,7 +157,7 @@ def _positions(connection: sa.Connection) -> StoredPositions:
 
 
 def _hold(positions: StoredPositions, source: Source, ranges: Sequence[OffsetRange]) -> dict[Claim, StoredNext]:
-    """Lock the partitions of the ranges. Returns the ranges as claims, with the stored offset of each. Raises `Fenced`,
+    """Lock the partitions of the ranges. Return the ranges as claims, each with its stored offset. Raises `Fenced`,
     `TopicMismatch`."""
     claims = [
         Claim(source.group, source.topic, each.partition, source.topic_id, each.start, each.end)

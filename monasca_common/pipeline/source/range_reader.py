@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ranges of offsets in the driver, which for few records costs a tenth of a Spark job.
-
-The consumer stays open between batches and fetches ahead, so the records of a batch are usually fetched already.
+"""Reads ranges of offsets in the driver, which takes a tenth of the time of a Spark job for few records. The consumer
+stays open between batches and fetches ahead, so the records of a batch are usually already fetched.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ANSWER_SECONDS = 60.0
 
 
 class RangeReader:
-    """Reads the partitions of one topic. ``starts``: the offset at which each is read first."""
+    """Reads the partitions of one topic. ``starts``: the first offset to read in each partition."""
 
     def __init__(self, settings: ConsumerSettings, starts: Mapping[int, int]) -> None:
         self._topic = settings.topics[0]
@@ -42,9 +41,8 @@ class RangeReader:
         return frozenset(self._next)
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[PartitionBatch]:
-        """Yield the messages of these ranges; those of a partition come in order of offset.
-
-        Raises `TransportError`, also if an offset is no longer in the log.
+        """Yield the messages of these ranges, ordered by offset within each partition. Raises `TransportError`, also if
+        an offset is no longer in the log.
         """
         ends = {each.partition: each.end for each in ranges if each.span}
         for each in ranges:
@@ -71,12 +69,12 @@ class RangeReader:
     def _poll(self) -> tuple[PartitionBatch, ...]:
         batch = self._consumer.poll(POLL_MESSAGES, 1.0)
         for error in batch.errors:
-            if isinstance(error, ConsumerError):  # the next plan of ranges names the remedy
+            if isinstance(error, ConsumerError):  # The next plan of ranges reports the remedy.
                 raise TransportError(str(error)) from error
             raise error
         self._next |= {part.topic_partition.partition: part.next_offset for part in batch.partitions}
-        # Control records and aborted records are not messages: only the end of the log passes them. An end may be older
-        # than messages of the same poll.
+        # Control records and aborted records are not messages: only the end of the log shows that they were passed. A
+        # reported end can be older than messages of the same poll.
         for partition, end in self._consumer.take_ends().items():
             self._next[partition.partition] = max(self._next[partition.partition], end.next_offset)
         return batch.partitions

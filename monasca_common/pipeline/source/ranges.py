@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the offsets of the next batch: from the stored ones to the end of the log, limited to the size of a batch."""
+"""Chooses the offsets of the next batch: from the stored offsets to the end of the log, limited to the size of a
+batch."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class RangePlan:
 
 
 def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int) -> RangePlan:
-    """Return the next batch of at most ``most`` offsets, but at least one of each partition with new offsets. Raises
-    `RecordsLost`, `TopicMismatch`."""
+    """Return the next batch of at most ``most`` offsets, but at least one offset of each partition with new offsets.
+    Raises `RecordsLost`, `TopicMismatch`."""
     extents = topic.extents()
     starts = _starts(topic, offset_store, source, extents)
     for partition, extent in extents.items():
@@ -48,7 +49,7 @@ def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: in
 
 def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:
     """Divide ``most`` offsets in proportion to each partition's backlog; each partition with a backlog gets at least
-    one."""
+    one offset."""
     behind = {partition: count for partition, count in backlog.items() if count > 0}
     total = sum(behind.values())
     if total <= most:
@@ -84,5 +85,5 @@ def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
     if start > extent.end:
         raise RecordsLost(
             f"{where} ends at {extent.end}: it was cut, or is another topic; {reset} --to-offset {extent.end}` moves "
-            "to what comes from now on, once that is accepted"
+            f"to new records, once this loss is accepted"
         )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches the message ids of the offsets just below the stored offsets.
-
-The ids at an offset never change, so the cache stays valid after failed batches and batches of other drivers. Ids that
-are missing (after a start, a batch of another driver or a large batch) are read again.
+"""Caches the message ids of the offsets just before the stored offsets. The id at an offset never changes, so the cache
+stays valid after failed batches and batches of other drivers. Missing ids (after a start, a batch of another driver or
+a large batch) are read from the topic.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class RecentIds:
         self._partitions: dict[int, _PartitionIds] = {}
 
     def move(self, known: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Let only the ids of ``known`` count; ``known`` ends at the stored offset of each partition. Returns the
-        ranges whose ids are not cached and must be added."""
+        """Limit the cache to the ids of ``known``, which ends at the stored offset of each partition. Return the ranges
+        whose ids are not cached and must be added."""
         self._partitions = {each.partition: self._moved(each) for each in known}
         ends = {partition: ids.end for partition, ids in self._partitions.items()}
         return [

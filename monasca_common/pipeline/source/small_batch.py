@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 * 1024 * 1024
-"""A batch with more bytes of values is read by Spark, which does not hold it in memory as a whole."""
+"""The maximum bytes of values of a batch. Spark reads larger batches without holding them in memory."""
 MOST_IDS = 1_000_000
-"""The number of cached ids over all partitions, of about 150 bytes each. Each batch searches the log for older ids."""
+"""The maximum number of cached ids over all partitions, of about 150 bytes each. Each batch searches the log for older
+ids."""
 
 #: Returns partition and offset of the records in the first ranges that have a copy in the second ranges, or an earlier
 #: copy in the first.
@@ -28,8 +29,8 @@ SearchLog = Callable[[Sequence[OffsetRange], Sequence[OffsetRange]], Collection[
 
 @dataclass(slots=True)
 class DriverRecords:
-    """The records of a batch as columns, ordered by partition and offset. ``duplicates``: how many were left out;
-    ``ids``: the digest and offset of each message id, also of duplicates, by partition."""
+    """The records of a batch as columns, ordered by partition and offset. ``duplicates``: the number of skipped
+    records; ``ids``: by partition, the digest and offset of each message id, including duplicates."""
 
     partitions: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -39,7 +40,7 @@ class DriverRecords:
     ids: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records as executors receive them."""
+        """Yield the records in the format that executors receive."""
         import pyarrow as pa
 
         if self.values:
@@ -64,8 +65,8 @@ class SmallBatches:
     def read(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> DriverRecords | None:
-        """Return the records of ``ranges``, without those whose message id an earlier record has, also in ``known``;
-        ``None`` if the batch is too large. ``starts``: see `SourceTopic.read`.
+        """Return the records of ``ranges`` without duplicates of earlier records, also in ``known``; ``None`` if the
+        batch is too large. ``starts``: see `SourceTopic.read`.
 
         Raises `TransportError`, and the errors of the search.
         """
@@ -89,7 +90,7 @@ class SmallBatches:
     def _remember(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> Collection[tuple[int, int]]:
-        """Read the ids of ``known`` that are not cached. Returns the places of copies of records that are too old for
+        """Read the ids of ``known`` that are not cached. Return the places of copies of records that are too old for
         the cache."""
         if self._search_log is None:
             return ()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's view of a topic: its partitions, where the log of each begins and ends, and the records of small
-batches."""
+"""Queries a topic in the driver: its partitions, the extents of their logs, and the records of small batches."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The log of a partition. ``first``: the oldest offset; ``end``: one past the newest that readers may see."""
+    """The log of a partition. ``first``: the oldest offset; ``end``: the offset after the newest record that consumers
+    can read."""
 
     first: int
     end: int
@@ -43,7 +43,7 @@ class SourceTopic:
         self.close()
 
     def check_topics(self, *topics: str) -> None:
-        """Raises `ConfigurationError` for a topic that does not exist, so that the broker does not create it
+        """Raise `ConfigurationError` for a topic that does not exist, so that the broker does not create it
         silently."""
         consumer = self._consumer = self._consumer or self._open(())
         for topic in topics:
@@ -55,7 +55,7 @@ class SourceTopic:
                 raise ConfigurationError(f"topic {topic!r} does not exist: create it") from None
 
     def extents(self) -> dict[int, Extent]:
-        """The extent of every existing partition."""
+        """Return the extent of every existing partition."""
         consumer = self._assigned()
         firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
         return {tp.partition: Extent(first, ends[tp]) for tp, first in firsts.items()}
@@ -64,19 +64,19 @@ class SourceTopic:
         return self._assigned().topic_ids().get(self.name)
 
     def starts(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The offsets at which reading begins by the option ``start``."""
+        """Return the offsets that the option ``start`` selects."""
         wanted = [TopicPartition(self.name, partition) for partition in partitions]
         return {tp.partition: offset for tp, offset in self._assigned().resolve_starts(wanted).items()}
 
     def at_time(self, time_ms: int) -> dict[int, int]:
-        """The first offset of each partition at or after this time; the end if there is none."""
+        """Return the first offset of each partition at or after this time, or the end of its log."""
         consumer = self._assigned()
         found = consumer.seek_to_time(dict.fromkeys(self._partitions, time_ms))
         return {tp.partition: offset for tp, offset in found.items()}
 
     def read(self, ranges: Sequence[OffsetRange], starts: Mapping[int, int]) -> Iterator[PartitionBatch]:
-        """Yield the messages of these ranges; those of a partition come in order of offset. ``starts``: an offset of
-        each partition of the topic, at which reading ahead may begin."""
+        """Yield the messages of these ranges, ordered by offset within each partition. ``starts``: an offset of each
+        partition of the topic, from which the consumer can fetch ahead."""
         if self._reader is not None and self._reader.partitions != starts.keys():
             self._close_reader()
         reader = self._reader = self._reader or RangeReader(self._settings, starts)
@@ -87,7 +87,8 @@ class SourceTopic:
             raise
 
     def commit(self, offsets: Mapping[int, int]) -> Mapping[TopicPartition, CommitResult]:
-        """Commit to Kafka, for tools that show consumer groups. The offsets that count are in the database."""
+        """Commit to Kafka, for tools that show consumer groups. The job itself uses only the offsets in the
+        database."""
         return self._assigned().commit({TopicPartition(self.name, partition): at for partition, at in offsets.items()})
 
     def close(self) -> None:
@@ -102,7 +103,7 @@ class SourceTopic:
             self._reader = None
 
     def _assigned(self) -> KafkaConsumer:
-        """A consumer with all partitions assigned and paused."""
+        """Yield a consumer with all partitions assigned and paused."""
         consumer = self._consumer or self._open(())
         count = consumer.partition_count(self.name)
         if count != len(self._partitions):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and event times of the records of a batch, for monitoring: a task that runs twice counts twice."""
+"""Counts and event times of the records of a batch, for monitoring. A task that runs twice counts twice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _DriverAccumulator:
 
 
 def accumulator(spark: SparkSession | None, zero: Any, param: Any) -> Accumulator[Any]:
-    """Return an accumulator of the executors; without a session, of the driver."""
+    """Return an accumulator for executors, or for the driver without a session."""
     if spark is None:
         return _DriverAccumulator(zero, param)  # type: ignore[return-value]
     return spark.sparkContext.accumulator(zero, param)
@@ -67,7 +67,7 @@ class TaskCounts:
 
     @property
     def records(self) -> int:
-        """Return the number of records: a message counts once for each specification that takes it."""
+        """Return the number of records. A message counts once for each specification that selects it."""
         return int(self._records.value)
 
     @property
@@ -76,7 +76,7 @@ class TaskCounts:
 
     @property
     def newest_ms(self) -> Mapping[int, float]:
-        """Return the greatest event time, by partition, of the records that a specification takes."""
+        """Return the greatest event time, by partition, of the records that a specification selects."""
         return dict(self._newest_ms.value)
 
     def adder(self) -> Adder:

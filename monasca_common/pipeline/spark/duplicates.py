@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes records whose message id is in the topic already, before anything is computed.
-
-The first accounted copy of a message stays; within a batch, the copy with the lowest partition and offset. The search
-shuffles only ids and places, not values.
+"""Removes records whose message id is already in the topic, before further computations. The first accounted copy of a
+message is kept; within a batch, the copy with the lowest partition and offset. The search shuffles only ids and places,
+not values.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ _PLACE = ["partition", "offset"]
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Records without duplicates. ``duplicates``: how many records were left out."""
+    """Records without duplicates. ``duplicates``: the number of removed records."""
 
     records: DataFrame
     duplicates: int = 0
 
 
 def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
-    """Return partition and offset of the records of ``new`` whose message id a record of ``known``, or an earlier one
-    of ``new``, has. Both frames have the connector's columns, with headers. A record without an id is never a
-    duplicate."""
+    """Return partition and offset of the records of ``new`` whose message id is equal to that of a record of ``known``
+    or an earlier record of ``new``. Both frames have the connector's columns, with headers. A record without an id is
+    never a duplicate."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -47,13 +46,13 @@ def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
 def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None) -> Iterator[Distinct]:
     """Yield ``records`` without those that are `repeated` in ``new``; valid until the block ends.
 
-    ``new`` has the same records, perhaps from another read with headers.
+    ``new`` has the same records with headers, possibly from another read.
     """
     from pyspark.sql import functions as f
 
     places = repeated(new, known).persist()
     try:
-        # Count before the broadcast, because Spark cancels a broadcast that takes five minutes.
+        # Count before the broadcast, because Spark cancels a broadcast that takes more than five minutes.
         count = places.count()
         yield Distinct(records.join(f.broadcast(places), _PLACE, "left_anti") if count else records, count)
     finally:
@@ -68,7 +67,7 @@ def _identified(records: DataFrame, is_new: int) -> DataFrame:
 
 
 def _message_id() -> Column:
-    """Return the message id as `Message.message_id` does: the first that is not empty."""
+    """Return the first non-empty message id, as `Message.message_id` does."""
     from pyspark.sql import functions as f
 
     named = f.filter("headers", lambda header: (header["key"] == MESSAGE_ID_HEADER) & (f.length(header["value"]) > 0))

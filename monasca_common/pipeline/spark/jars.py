@@ -10,14 +10,14 @@ from monasca_common.pipeline.errors import SparkUnavailable
 
 
 def kafka_connector() -> str:
-    """Return the Maven coordinates of the connector that belongs to the installed pyspark."""
+    """Return the Maven coordinates of the connector for the installed pyspark."""
     import pyspark
 
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
 def connector_jars() -> list[Path] | None:
-    """Return the connector's jars, fetched if the cache does not have them; ``None`` if they are not pinned for this
+    """Return the connector's jars, which are fetched if they are not cached; ``None`` if no jars are pinned for this
     pyspark.
 
     Raises `SparkUnavailable`.

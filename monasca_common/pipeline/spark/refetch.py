@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the whole messages of single offsets: those that become dead letters.
-
-Reading the key, headers and time of every record with Spark takes more than twice the time of reading the values only.
+"""Reads the complete messages of single offsets, which become dead letters. Reading the key, headers and time of every
+record with Spark takes more than twice as long as reading only the values.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.source.range_reader import RangeReader
 
-# Reading this many unneeded records costs less than a seek.
+# Reading this many unneeded records takes less time than a seek.
 _SEEK_BEYOND = 2_000
 
 
 def refetch(settings: ConsumerSettings, partition: int, offsets: Iterable[int]) -> Iterator[Message]:
-    """Yield the messages in order of offset. Raises `TransportError`, also if an offset is no longer in the log."""
+    """Yield the messages, ordered by offset. Raises `TransportError`, also if an offset is no longer in the log."""
     missing = sorted(offsets, reverse=True)
     reader = RangeReader(settings, {partition: missing[-1]})
     try:
@@ -38,7 +37,7 @@ def refetch(settings: ConsumerSettings, partition: int, offsets: Iterable[int]) 
 
 
 def _ranges(partition: int, offsets: list[int]) -> Iterator[OffsetRange]:
-    """Yield the ranges that have all of these descending offsets, without long gaps, in ascending order."""
+    """Yield ranges without long gaps that cover all of these descending offsets, in ascending order."""
     start = end = offsets[-1]
     for offset in reversed(offsets):
         if offset - end > _SEEK_BEYOND:

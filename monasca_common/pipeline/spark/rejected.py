@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishes records that a job rejects to the dead-letter topic, from the executor that read them.
 
-A task returns only when they are acknowledged, so no rejected record of an accounted offset is lost. A task that runs
-twice sends them twice, under the same ids.
+A task returns only after they are acknowledged, so no rejected record of an accounted offset is lost. A task that runs
+twice sends them twice, with the same ids.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from monasca_common.pipeline.spark.worker_producer import portable, portable_pro
 
 @dataclass(frozen=True, slots=True)
 class RejectedPublisher:
-    """Publishes from executors, for which it is pickled with the settings of a consumer and a producer.
-
-    ``error``: its name in a dead letter states why the record was rejected.
+    """Publishes from executors, to which it is pickled with the settings of a consumer and a producer. ``error``: the
+    exception class whose name, in a dead letter, states why the record was rejected.
     """
 
     topic: str
@@ -54,14 +53,14 @@ class RejectedPublisher:
             self._deliver(producer, portion)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
-        if producer.health().finished:  # by a fatal error in an earlier batch
+        if producer.health().finished:  # after a fatal error in an earlier batch
             producer.reopen()
         while letters:
             report = producer.publish(self.topic, letters)
             if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
                 return report.raise_for_undelivered()
-            # With the headers of its origin, a record of the maximum size is too large. It is truncated, because
-            # otherwise it would block all further batches.
+            # The headers of its origin can make a record exceed the maximum size. It is truncated, because otherwise it
+            # would block all further batches.
             letters = dead_letters.shrunk(letters, UndeliveredError(report))
         return None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a Spark session from the configuration; an error names the missing part in one line."""
+"""Opens a Spark session from the configuration. Errors name the missing part in one line."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _NEEDED = ("pyspark", "pandas", "pyarrow")
-# In addition to the options that Spark redacts: one option of the Kafka client contains logins.
+# Extends Spark's own pattern, because an option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
-# Java logs one line for each event. By default a failed task logs hundreds of lines; its reason is in the job's own
-# log.
+# Log one line for each event. By default, a failed task logs hundreds of lines, but the job's own log has the reason.
 _LOG_NAME = "log4j2.properties"
 _BRIEF_LOG = r"""
 rootLogger.level = warn
@@ -50,20 +49,20 @@ _JAVA_OPTIONS, _GATEWAY = "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"
 _TRACE = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
 _DAEMON = "monasca_common.pipeline.worker_daemon"
-# The text that py4j adds before Java's error.
+# The text that py4j prepends to Java's error.
 _PY4J = re.compile(r"An error occurred while calling .*\n: ")
 
-# spark-submit adds the jars of the packages to this option: if it is set again, executors do not have them.
+# spark-submit adds the jars of the packages to this option. If the option is set again, executors lack them.
 _JARS = "spark.jars"
 _PACKAGES = "spark.jars.packages"
 
 
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
-    """Open a session. Raises `SparkUnavailable`, which names what to install or to correct."""
+    """Open a session. Raises `SparkUnavailable`, whose message has the remedy."""
     check_installed()
     from pyspark.sql import SparkSession
 
-    # Without this variable the workers run the first `python3` in their path.
+    # Without this variable, the workers run the first `python3` in their path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # py4j logs each call with its arguments, which include options with logins.
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -86,11 +85,11 @@ def _start_java(options: Mapping[str, str]) -> None:
     """Start Java, unless it is running. pyspark would pass the options of the first session on Java's command line."""
     from pyspark import SparkContext
 
-    if _GATEWAY in os.environ:  # spark-submit has started it
+    if _GATEWAY in os.environ:  # spark-submit has started Java
         SparkContext._ensure_initialized()
     if SparkContext._gateway is not None:
         return
-    # Java lives as long as this process.
+    # Java runs until this process ends.
     lifetime = contextlib.ExitStack()
     atexit.register(lifetime.close)
     folder = lifetime.enter_context(temporary_folder(_FOLDER))
@@ -104,8 +103,8 @@ def _start_java(options: Mapping[str, str]) -> None:
 
 
 def _end_java(java: subprocess.Popen[bytes]) -> None:
-    """End Java by closing its standard input. Wait for it, because it still uses its folder, and because no part of a
-    job may run after the job has ended."""
+    """End Java by closing its standard input. Wait for its end, because Java still uses its folder, and because no part
+    of a job may run after the job has ended."""
     if java.stdin is not None:
         java.stdin.close()
     try:
@@ -132,7 +131,7 @@ def _java_options(folder: Path) -> str:
     """Return the options of the driver's JVM, including those in the environment.
 
     Spark 4.0.0 creates the folder ``artifacts`` in the working directory of its JVM, which may be read-only. So Java
-    uses ``folder`` as its working directory, and for its temporary files, which stay if it is killed.
+    uses ``folder`` as its working directory and for temporary files, which remain if Java is killed.
     """
     options = [f"-Duser.dir={folder}", f"-Djava.io.tmpdir={folder}"]
     configured = Path(os.environ.get("SPARK_CONF_DIR", "")) / _LOG_NAME
@@ -169,11 +168,11 @@ def spark_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, ConnectionError)  # the last if Spark has ended
+    return (PySparkException, Py4JError, ConnectionError)  # the last call if Spark has ended
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop the session. If Spark has ended already, no second error hides the cause."""
+    """Stop the session. If Spark has already ended, suppress the error that would hide the cause."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError, OSError):
@@ -181,7 +180,7 @@ def close_session(session: SparkSession) -> None:
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Return whether Spark was stopped or has ended; it cannot be restarted within this process."""
+    """Return whether Spark was stopped or has ended. Spark cannot be restarted within this process."""
     from py4j.protocol import Py4JError
 
     java_context = session.sparkContext._jsc  # None if the context was stopped here
@@ -192,14 +191,14 @@ def has_ended(session: SparkSession) -> bool:
 
 
 def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()) -> dict[str, str]:
-    """Return Spark's own options; those of ``[spark] options`` override the others. ``connector``: the jars of its
-    Kafka connector, which every kind of master takes from this machine; ``None``: Spark's Ivy fetches them."""
+    """Return Spark's own options, which ``[spark] options`` overrides. ``connector``: the jars of its Kafka connector,
+    which every kind of master reads from this machine; ``None``: Spark's Ivy fetches them."""
     options = dict(settings.options)
     wanted = {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        # A batch's frames are small, and their plans repeat: adaptive execution costs more than it saves.
+        # Frames of a batch are small and have the same plans, so adaptive execution takes more time than it saves.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": _DAEMON,
@@ -212,13 +211,13 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()
         if listed := [*added, *filter(None, [options.pop(option, "")])]:
             wanted[option] = ",".join(listed)
     if settings.master.startswith("local"):
-        # The machine's name may resolve to the address of another machine, and all processes run on this machine.
+        # All processes run on this machine, whose name can resolve to the address of another machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return wanted | options
 
 
 def check_installed() -> None:
-    """Raises `SparkUnavailable` if something is missing on this machine."""
+    """Raise `SparkUnavailable` if a package or Java is missing on this machine."""
     from monasca_common.devbroker.errors import JavaNotFound
     from monasca_common.devbroker.java import find_java
 
@@ -232,9 +231,8 @@ def check_installed() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the line of an error that has its reason: Python's error in a task, or Java's last cause.
-
-    Spark prints both after many other lines.
+    """Return the line with the reason of an error: Python's error in a task, or Java's last cause. Spark prints many
+    lines before it.
     """
     lines = _PY4J.sub("", str(error)).splitlines()
     traces = [number for number, line in enumerate(lines) if line.endswith(_TRACE)]

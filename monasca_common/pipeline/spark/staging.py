@@ -2,7 +2,7 @@
 """Staging tables: executors write merged partials there if they can reach the database, otherwise the driver does.
 
 A task may run twice, and both attempts may commit (if an executor fails after its COPY, or Spark runs a speculative
-copy). So each attempt stages under its own number, and only the attempts that Spark reports as successful count.
+attempt). So each attempt stages under its own number, and only the attempts that Spark reports as successful count.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ABANDONED_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """The staging table of a job. ``columns``: the columns after batch, attempt and staged. ``rows``: merges the
-    partials of a task to rows; it is pickled."""
+    """The staging table of a job. ``columns``: the columns after batch, attempt and staged. ``rows``: a picklable
+    function that merges the partials of a task to rows."""
 
     name: str
     columns: Columns
@@ -53,7 +53,7 @@ class StagingTable:
 
 @dataclass(frozen=True, slots=True)
 class StagedAttempts:
-    """The ``attempts`` that count, and the number of ``rows`` that they staged."""
+    """The successful ``attempts``, and the number of ``rows`` that they staged."""
 
     attempts: tuple[int, ...]
     rows: int
@@ -115,7 +115,8 @@ def stage(
 def _stage_by_driver(
     to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, batch: str
 ) -> StagedAttempts:
-    """Stage some rows per transaction, because one that is open while Spark computes would block all writers."""
+    """Stage a limited number of rows per transaction, because a transaction that is open while Spark computes would
+    block all writers."""
     staged_frame = to_partials(table.batches, ddl(table.columns))
     return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer of a process that computes batches: an executor's worker, or the driver."""
+"""Provides the producer of a process that computes batches: an executor's worker, or the driver."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ atexit.register(_OPEN.close)
 
 @functools.lru_cache(maxsize=1)
 def worker_producer(settings: bytes) -> KafkaProducer:
-    """Return the producer of this worker process, which is open until the process ends. Callers wait for every message.
-
-    ``settings``: the result of `portable_producer`.
+    """Return the producer of this worker process, which stays open until the process ends. Callers must wait for every
+    message. ``settings``: the result of `portable_producer`.
     """
     read: ProducerSettings
     audit: AuditSettings | None
@@ -34,8 +33,8 @@ def worker_producer(settings: bytes) -> KafkaProducer:
 
 
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
-    """Return the settings as bytes for executors. ``audit``: the audit that receives the deliveries of ``application``,
-    through a folder of each executor's machine; ``None`` without audits."""
+    """Return the settings as bytes for executors. ``audit``: the audit that receives the deliveries of ``application``
+    through a folder on each executor's machine; ``None`` without audits."""
     return pickle.dumps((_plain(settings), audit, application))
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns that specifications group, filter and name by: plain ones, or ``dimensions#mount`` into a map."""
+"""The columns by which specifications group, filter and name: plain columns, or keys of a map such as
+``dimensions#mount``."""
 
 from __future__ import annotations
 
 NA = "NA"
-"""The value of a column that was not sent, or by which a usage was not grouped."""
+"""The value of a column that is missing, or by which a usage is not grouped."""
 ALL = "all"
 """The value of a column that a rollup has dropped."""
 
@@ -21,7 +22,7 @@ PLAIN = (
     "event_type",
     "metric_id",
 )
-# Every other mention of a project means the tenant: see `check`.
+# In other places, the project is the tenant: see `check`.
 PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "tenant_id": (("dimensions", "tenantId"), ("dimensions", "tenant_id"), ("dimensions", "project_id")),
     "resource_uuid": (("dimensions", "instanceId"), ("dimensions", "resource_id")),
@@ -31,24 +32,23 @@ PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "geolocation": (("meta", "geolocation"),),
     "host": (("dimensions", "hostname"), ("value_meta", "host")),
 }
-"""Where a metric has the value of a plain column: the first of these (map, key) that is there counts."""
+"""The (map, key) places of a plain column's value in a metric. The first existing place counts."""
 
 NAME = "aggregated_metric_name"
 PERIOD = "aggregation_period"
 CONSTANT = (NAME, PERIOD)
-"""The columns that are equal in all rows of a specification: grouping by them changes nothing."""
+"""The columns that are equal in all rows of a specification, so grouping by them has no effect."""
 
 BARE = ("namespace", "pod_name", "app", "container_name", "interface", "deployment", "daemon_set")
-"""The columns that rows of monasca-transform name in ``dimension_list`` without their map. Nothing is grouped by them:
+"""The columns that rows of monasca-transform name in ``dimension_list`` without their map. No rows are grouped by them:
 they have the value of a column that a rollup has dropped."""
 
 _SYNONYMS = {"project_id": "tenant_id"}
 
 
 def check(column: str, known: tuple[str, ...]) -> str:
-    """The canonical name of a column; ``known``: the plain columns that are allowed. Raises `ValueError` with the rule.
-
-    A record's project is always its tenant, so both names mean one column.
+    """Return the canonical name of a column. ``known``: the allowed plain columns. Raises `ValueError` with the rule. A
+    record's project is always its tenant, so both names refer to one column.
     """
     kind, separator, key = column.partition("#")
     if (separator and kind in MAPS and key) or (not separator and column in known):
@@ -58,6 +58,6 @@ def check(column: str, known: tuple[str, ...]) -> str:
 
 
 def map_and_key(column: str) -> tuple[str, str]:
-    """``("dimensions", "mount")``; the map is empty for a plain column."""
+    """Return map and key, such as ``("dimensions", "mount")``. The map is empty for a plain column."""
     kind, separator, key = column.partition("#")
     return (kind, key) if separator else ("", column)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads specifications from JSON lines, and reports every fault of every row together. It evaluates no row."""
+"""Reads specifications from JSON lines, and reports all faults of all rows together. No row is executed as code."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ SHIPPED = files("monasca_common.pipeline.specification") / "shipped"
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """JSON objects, one per row, and their source: the name of a file or a table. Empty rows are ignored."""
+    """JSON objects, one per row, and their source (the name of a file or table). Empty rows are ignored."""
 
     source: str
     lines: Iterable[str | bytes]
@@ -87,7 +87,7 @@ class JsonRows:
 
 
 def load(pre_transforms: Path | None = None, transforms: Path | None = None) -> Specifications:
-    """Read specifications from files of JSON lines; without a name, from the shipped ones.
+    """Read specifications from files of JSON lines, or the shipped specifications without a name.
 
     Raises `InvalidSpecifications` and `OSError`.
     """
@@ -106,7 +106,7 @@ def read(pre_transforms: JsonRows, transforms: JsonRows) -> Specifications:
     first_row: dict[str, int] = {}
     for row, metric_id, transform in found_transforms:
         if metric_id in first_row:
-            rule = f"{metric_id!r} stands in row {first_row[metric_id]} already: give each row its own id"
+            rule = f"{metric_id!r} is already in row {first_row[metric_id]}: give each row its own id"
             faults.append(RowFault(transforms.source, row, "metric_id", rule))
         first_row.setdefault(metric_id, row)
         by_id[metric_id] = transform
@@ -124,7 +124,8 @@ Row = tuple[int, str, Any]
 
 
 def _each(rows: JsonRows, parse: Callable[[Fields], tuple[str, Any]], faults: list[RowFault]) -> Iterator[Row]:
-    """Row numbers, names and values; a value with faults too, so that its other fields are checked as well."""
+    """Yield row numbers, names and values. Values with faults are included, so that their other fields are checked,
+    too."""
     for number, line in enumerate(rows.lines, start=1):
         text = line.encode() if isinstance(line, str) else line
         if not text.strip():
@@ -137,17 +138,17 @@ def _each(rows: JsonRows, parse: Callable[[Fields], tuple[str, Any]], faults: li
 
 
 def _unmatched(rows: list[Row], source: str, metric_ids: dict[str, int], transforms_source: str) -> Iterator[RowFault]:
-    """Faults of metric ids that have no transform, or that get one event type twice."""
+    """Yield faults of metric ids that have no transform or that receive one event type twice."""
     seen: dict[tuple[str, str], int] = {}
     for row, event_type, value in rows:
         for position, metric_id in enumerate(value.metric_ids):
             field = f"metric_id_list[{position}]"
             if metric_id not in metric_ids:
-                rule = f"{metric_id!r} is the metric_id of no row of {transforms_source}: add one, or take it out here"
+                rule = f"{metric_id!r} is not the metric_id of a row of {transforms_source}: add a row or remove the id"
                 yield RowFault(source, row, field, rule)
             first = seen.setdefault((event_type, metric_id), row)
             if first != row or value.metric_ids.index(metric_id) != position:
-                rule = f"{metric_id!r} gets {event_type!r} from row {first} already: each record would count twice"
+                rule = f"{metric_id!r} already receives {event_type!r} from row {first}: each record would count twice"
                 yield RowFault(source, row, field, rule)
 
 
@@ -167,7 +168,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
     metric_id = row.text("metric_id", NON_EMPTY) or ""
     parameters = row.inner(_PARAMETERS)
     name, setters, two_stages = _pipeline(parameters.inner(_PIPELINE))
-    # A usage that is refused is a fault already; the fields of the commonest one are then checked.
+    # An invalid usage is already a fault. Its other fields are checked as those of the most common usage.
     usage = components.usage(name or _COMMONEST)
     asked = (*usage.parameters, *(field for setter in setters for field in components.setter(setter).parameters))
     _only(parameters, (*_PARAMETER_FIELDS, *asked))
@@ -189,7 +190,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         second_operation = _operation(parameters, "pre_hourly_operation", lambda found: found.combine, RATE)
         second_by = _second_by(parameters)
         if second_operation == RATE and (name != CALCULATE_RATE or rolls_up):
-            rule = f"is a rate, which needs usage {CALCULATE_RATE} and no {_ROLLUP}: its oldest and latest are compared"
+            rule = f"is a rate, which needs usage {CALCULATE_RATE} and no {_ROLLUP}: it compares oldest and latest"
             parameters.report("pre_hourly_operation", [rule])
     transform = Transform(
         metric_id=metric_id,
@@ -211,7 +212,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
 
 
 def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
-    """The names of usage and setters, and whether windows are combined in a second stage."""
+    """Return the names of usage and setters, and whether windows are combined in a second stage."""
     _only(pipeline, ("source", "usage", "setters", "insert"))
     _choice(pipeline, "source", ("streaming",))
     usage = pipeline.parsed("usage", lambda name: components.check(components.usage, components.USAGES, name))
@@ -228,7 +229,7 @@ def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
 def _operation(
     parameters: Fields, key: str, fits: Callable[[components.OperationComponent], object], *others: str
 ) -> str:
-    """The name of an operation that fits, or one of ``others``."""
+    """Return the name of a valid operation, or one of ``others``."""
 
     def check(name: object) -> str:
         return name if name in others else components.check(components.operation, components.OPERATIONS, name, fits)
@@ -237,7 +238,7 @@ def _operation(
 
 
 def _period(parameters: Fields) -> str:
-    rule = "must be hourly or daily: partials are kept for ten minutes each, and nothing shorter is made of them"
+    rule = "must be hourly or daily: partials cover ten minutes each, so shorter periods are impossible"
     period = parameters.text("aggregation_period") or ""
     if period and period not in PERIODS_MS:
         parameters.report("aggregation_period", [f"{rule}; not {period!r}"])
@@ -260,7 +261,7 @@ def _dimensions(parameters: Fields) -> tuple[Dimension, ...]:
     for name in keys:
         parameters.report(key, (f"{name!r}, as a dimension's name, {fault}" for fault in POSTED.key.faults(name)))
     for name in sorted({name for name in keys if keys.count(name) > 1}):
-        parameters.report(key, [f"names the dimension {name!r} more than once: one would hide the other"])
+        parameters.report(key, [f"names the dimension {name!r} more than once: one value would hide the other"])
     return tuple(found)
 
 
@@ -271,7 +272,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
         parameters.report(key, ["must be an array"])
         return
     for position, one in enumerate(given or ()):
-        # The fields collect their faults separately; these are then reported at the filter's place.
+        # The fields collect their faults separately, which are then reported at the filter's place.
         violations: list[Violation] = []
         fields = Fields(one, violations)
         _only(fields, _FILTER_FIELDS)
@@ -295,14 +296,14 @@ def _required_field(text: str) -> str:
         return text
     raise ValueError(
         f"{text!r} is not a field of an envelope: write {', '.join(_REQUIRED_PLAIN)}, or dimensions#{key or text}, "
-        f"meta#{key or text} or value_meta#{key or text} for a key of these"
+        f"meta#{key or text} or value_meta#{key or text} for a key of these maps"
     )
 
 
 def _only(fields: Fields, known: tuple[str, ...]) -> None:
     for key in fields.members:
         if key not in known:
-            fields.report(key, [f"is not known here: known are {', '.join(known)}"])
+            fields.report(key, [f"is not a known field: write one of {', '.join(known)}"])
 
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
@@ -319,7 +320,7 @@ def _choice(fields: Fields, key: str, choices: tuple[str, ...]) -> str:
 
 
 def _texts(fields: Fields, key: str, check: Callable[[str], str] = str, *, least: int = 0) -> tuple[str, ...]:
-    """A required array of strings. Those that ``check`` refuses are reported as faults and left out."""
+    """Return a required array of strings. Strings that ``check`` refuses are reported as faults and omitted."""
     given = fields.get(key, required=True)
     if given is None:
         return ()
@@ -338,6 +339,7 @@ def _texts(fields: Fields, key: str, check: Callable[[str], str] = str, *, least
 
 
 def _columns(fields: Fields, key: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns, each once (tenant and project are one), without the constant ones, which do not separate groups."""
+    """Return the columns without duplicates (tenant and project are one column) and without constant columns, which do
+    not separate groups."""
     found = _texts(fields, key, lambda text: columns.check(text, known))
     return tuple(dict.fromkeys(column for column in found if column not in columns.CONSTANT))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specifications: the rows of the two specification files as values, which `reader` creates."""
+"""Classes for the rows of the two specification files, which `reader` creates."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ IDLE_EVENT_TYPE = "usage_fetch_util_idle_perc_event_type"
 
 @dataclass(frozen=True, slots=True)
 class PreTransform:
-    """Which records of one event type (a metric's name) are taken, and for which transforms.
-
-    ``required``: ``dimensions#x``, ``meta#x``, ``value_meta#x`` or a member of the envelope; null and empty are
-    missing.
-    A default replaces what the envelope's meta lacks; without a default it is `columns.NA`.
+    """Selects records of one event type (a metric's name) for transforms. ``required``: ``dimensions#x``, ``meta#x``,
+    ``value_meta#x`` or a member of the envelope; null and empty values count as missing. A default replaces a value
+    that the envelope's meta lacks; without a default, the value is `columns.NA`.
     """
 
     event_type: str
@@ -37,9 +35,8 @@ class PreTransform:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Keeps records in whose ``column`` the pattern is found (anywhere), or, with ``include`` False, is not found.
-
-    A missing column is ``NA``, so it is not excluded by a pattern that looks for something else.
+    """Keeps records whose ``column`` contains a match of the pattern, or, if ``include`` is False, does not. A missing
+    column has the value ``NA``.
     """
 
     column: str
@@ -62,11 +59,11 @@ class Dimension:
 class Transform:
     """The aggregation of the records of one metric id.
 
-    ``group_by``: columns of the partials' group, in its order. ``operation``: how a partial becomes a quantity
-    (``None`` for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation``: how the rolled-up rows
-    of a period's windows are combined; ``None`` if the windows are merged first. ``parameters``: the parameters of its
-    usage and setters. ``id``: the metric id and a digest of everything that decides which records its partials have, so
-    that partials of another layout are never mixed in.
+    ``group_by``: columns of the partials' group, in its order. ``operation`` turns a partial into a quantity (``None``
+    for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation`` combines the rolled-up rows of a
+    period's windows; ``None`` if the windows are merged first. ``parameters``: the parameters of its usage and setters.
+    ``id``: the metric id and a digest of everything that determines the records of its partials, so that partials of
+    different layouts are never mixed.
     """
 
     metric_id: str
@@ -87,12 +84,12 @@ class Transform:
 
     @property
     def join_by(self) -> tuple[str, ...]:
-        """The columns on which the two usages of a utilisation are joined."""
+        """Return the columns on which the two usages of a utilisation are joined."""
         return tuple(column for column in self.group_by if column != "event_type")
 
     @property
     def distinguishes(self) -> set[str]:
-        """The columns that can differ between two output rows of one period."""
+        """Return the columns that can differ between two output rows of one period."""
         differing = set(self.group_by) - {"metric_id"}
         if self.usage == FETCH_QUANTITY_UTIL:
             differing.discard("event_type")
@@ -105,7 +102,7 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Specifications:
-    """All rows of one set. ``warnings``: descriptions of contents that are allowed but probably mistakes."""
+    """All rows of one set. ``warnings``: descriptions of contents that are valid but probably mistakes."""
 
     pre_transforms: tuple[PreTransform, ...]
     transforms: Mapping[str, Transform]  # by metric id
@@ -117,17 +114,18 @@ class Specifications:
 
     @property
     def outputs(self) -> frozenset[str]:
-        """The names of aggregates, which are published to the topic that is read. They are never input."""
+        """Return the names of aggregates, which are never input although they are published to the topic that is
+        read."""
         return frozenset(transform.name for transform in self.transforms.values())
 
     def find(self, specification_id: str) -> Transform | None:
-        """The transform with this id; ``None`` for an id of an earlier configuration."""
+        """Return the transform with this id, or ``None`` for an id of an earlier configuration."""
         return self._by_id.get(specification_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """The owner of the output: the job's name, and the tenant and region of its envelopes."""
+    """The publisher of the output: the job's name, and the tenant and region of its envelopes."""
 
     job: str
     tenant: str
@@ -135,7 +133,7 @@ class Publisher:
 
 
 def specification_id(transform: Transform, feeding: tuple[PreTransform, ...]) -> str:
-    """The id of a transform, such as ``mem_total_all@`` and 12 hexadecimal digits."""
+    """Return the id of a transform, such as ``mem_total_all@`` and 12 hexadecimal digits."""
     shape = (
         transform.period,
         transform.group_by,

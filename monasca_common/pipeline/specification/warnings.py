@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what specifications may say, but probably do not mean. Logged at start, never refused."""
+"""Finds valid contents of specifications that are probably mistakes. They are logged at start."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class CrashTest(PipelineProcessCase):
         (self.deaths / "executor").touch()
         self.assertEqual(1, self.run_once())
         told = self.log.read_text().splitlines()[-1]
-        self.assertThat(told, StartsWith("monasca-common pipeline run: Spark has ended during the job; start the job again"))
+        self.assertThat(told, StartsWith("monasca-common pipeline run: Spark has ended during the job; start"))
         self.send_some()
         self.assertEqual(0, self.run_once(is_attached=True))
         self.assert_clean()

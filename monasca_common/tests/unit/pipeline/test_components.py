@@ -101,7 +101,7 @@ class ComponentsTest(PipelineCase):
         self.assertEqual((f"{PARAMETERS}.scale_by", "is required"), (fault.field, fault.rule))
 
     def test_a_parameter_that_no_component_asks_for_is_not_known(self):
-        self.assertIn("is not known here", self.fault(row(scale_by="2")).rule)
+        self.assertIn("is not a known field", self.fault(row(scale_by="2")).rule)
 
     def test_an_operation_that_only_fetches_combines_nothing(self):
         fault = self.fault(row(setter_rollup_operation="latest"))

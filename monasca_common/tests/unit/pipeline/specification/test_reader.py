@@ -78,7 +78,7 @@ class TransformFaultsTest(FaultsCase):
             self.assert_fault(field, "is required", self.changed(without=field))
 
     def test_a_misspelt_field_is_not_passed_over(self):
-        self.assert_fault("filter_by", "known are", self.changed(filter_by=[]))
+        self.assert_fault("filter_by", "is not a known field: write one of", self.changed(filter_by=[]))
 
     def test_an_unknown_column_is_told_with_those_that_are_known(self):
         for field in (
@@ -159,7 +159,7 @@ class FilesTest(FaultsCase):
     def test_a_metric_id_without_a_transform_is_told_with_the_remedy(self):
         source, row, field, rule = self.fault([], [pre_row("a", "nobody")])
         self.assertEqual(("pre.jsonl", 1, "metric_id_list[0]"), (source, row, field))
-        self.assertEqual("'nobody' is the metric_id of no row of transform.jsonl: add one, or take it out here", rule)
+        self.assertEqual("'nobody' is not the metric_id of a row of transform.jsonl: add a row or remove the id", rule)
 
     def test_an_event_type_that_is_sent_twice_to_one_metric_id_would_count_twice(self):
         rows = [self.changed()]
