@@ -53,7 +53,7 @@ class TestTopics(TopicCase):
         self.assertEqual(3, self.run_command("list", "--name", "nothing*")[0])
         for words, status, said in (
             (("show", "nothing"), 2, "nothing: this topic does not exist"),
-            (("tail", f"{self.topic}:7"), 2, "has 2 partitions, and no 7"),
+            (("tail", f"{self.topic}:7"), 2, "has 2 partitions, but no partition 7"),
             (("tail", f"{self.topic}:x"), 2, "or its partitions as topic:0,1"),
             (("sample", self.topic, "--count", "5000"), 2, "1000 at most"),
             (("sample", self.topic, "--field", "novalue"), 2, "is not a field"),
