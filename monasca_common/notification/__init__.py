@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications: changes of alarms become messages to people."""
+"""Notifications: messages that inform people about alarm changes."""

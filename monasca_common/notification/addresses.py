@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses of HTTP notifications: the form of a URL, its resolution, and the rules for each address.
 
-Tenants choose these URLs, and the service can reach servers that tenants cannot. So a host is resolved once, each of
-its addresses is checked, and the connection is opened to a checked address: a second resolution could return another
-one.
+Tenants choose these URLs, and the service can reach servers that tenants cannot reach. Therefore a host is resolved
+once, each of its addresses is checked, and the connection is opened to a checked address: a second resolution could
+return another one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_LOOKUPS = 64
 _LOOKUP_PATIENCE_SECONDS = 1.0
 _LOOKUP_AGAIN_SECONDS = 5.0
 
-# Global addresses at which no receiver may be.
+# Global addresses that receivers must not use.
 _NEVER = tuple(
     map(
         ipaddress.ip_network,
@@ -112,7 +112,8 @@ def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """``allowed``: networks that are permitted although they are not public. ``denied``: networks that never are."""
+    """``allowed``: networks that are permitted although they are not public. ``denied``: networks that are never
+    permitted."""
 
     allowed: tuple[IpNetwork, ...] = ()
     denied: tuple[IpNetwork, ...] = ()

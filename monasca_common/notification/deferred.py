@@ -76,7 +76,7 @@ class DeferredNotifications:
         self._database = database
 
     def defer(self, notification: Notification, method_id: str, deferral: Deferral, now_ms: int) -> str:
-        """Record that it is not sent now, unless the ledger has it. Return its state in the ledger after that."""
+        """Store a deferred notification, unless the ledger has it. Return the resulting state in the ledger."""
         reason = {"reason": storable(deferral.reason)}
         recorded = new_row(notification, method_id, now_ms, state=deferral.state, attempts=0) | reason
         row = _row(notification.id, notification, method_id, deferral.state, now_ms)
@@ -93,7 +93,7 @@ class DeferredNotifications:
         return self._database.write(work)
 
     def begin_repeats(self, notification: Notification, method_id: str, due_ms: int, now_ms: int) -> None:
-        """Make the first repeat due at ``due_ms``, unless there are repeats already."""
+        """Schedule the first repeat for ``due_ms``, unless a repeat exists."""
         own_id = repeat_of(notification, 0).id
         row = _row(own_id, notification, method_id, REPEAT, now_ms) | _due_at(due_ms) | {"number": 1}
 
@@ -129,7 +129,7 @@ class DeferredNotifications:
         self._database.write(work)
 
     def release_repeat(self, repeat: Deferred, due_ms: int, now_ms: int, expires_ms: int) -> None:
-        """Schedule a repeat now, and make the next one due at ``due_ms``, unless another process has."""
+        """Schedule a repeat now and the next repeat for ``due_ms``, unless another process has already done so."""
         message = repeat_of(repeat.notification, repeat.row.number)
         retry = Retry(message, repeat.row.method_id, FIRST, now_ms, expires_ms=expires_ms)
 
@@ -140,11 +140,11 @@ class DeferredNotifications:
         self._database.write(work)
 
     def advance(self, row: DeferredRow, due_ms: int) -> None:
-        """Leave a repeat out, and make the next one due at ``due_ms``."""
+        """Skip a repeat, and schedule the next repeat for ``due_ms``."""
         self._execute(_advanced(row, due_ms))
 
     def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[ClaimedRetry]:
-        """Return retries that are due, the longest due first. Other processes do not get them before ``until_ms``.
+        """Claim and return due retries, oldest due time first. Other processes cannot claim them before ``until_ms``.
 
         ``takes_over``: include those whose claim has ended.
         """
@@ -164,7 +164,7 @@ class DeferredNotifications:
         return self._database.write(work)
 
     def renew(self, retries: Sequence[ClaimedRetry], until_ms: int) -> None:
-        """Extend claims that still hold."""
+        """Extend claims that are still valid."""
         ids, claims = {each.retry.id for each in retries}, {each.claim for each in retries}
         held = (_DEFERRED.c.id.in_(ids), _DEFERRED.c.message_id.in_(claims))
         self._execute(_DEFERRED.update().where(*held).values(due=until_ms))
@@ -208,7 +208,7 @@ class DeferredNotifications:
         return self._database.write(work)
 
     def due(self, now_ms: int, limit: int) -> list[DeferredRow]:
-        """Return rows to release, of all tenants in turn; of each tenant the longest due first."""
+        """Return rows to release, alternating between tenants, and for each tenant the oldest due time first."""
         oldest = (_DEFERRED.c.due, _DEFERRED.c.id)
         turn = sa.func.row_number().over(partition_by=_DEFERRED.c.tenant, order_by=oldest)
         is_open = (_DEFERRED.c.kind != SCHEDULED, _DEFERRED.c.message_id == "")
@@ -268,7 +268,8 @@ class DeferredNotifications:
         return self._database.read(work)
 
     def remove_sent(self, group_key: str) -> None:
-        """Remove members that an operator sent in the meantime. One that is being sent may still fail."""
+        """Remove members that an operator sent in the meantime, but not members in progress, because they can still
+        fail."""
         sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_(ENDED))
         self._execute(_DEFERRED.delete().where(*_open_group(group_key), _DEFERRED.c.notification_id.in_(sent)))
 
@@ -282,7 +283,7 @@ class DeferredNotifications:
         return replace(group_of([_whole(row).notification for row in rows]), id=message_id) if rows else None
 
     def finish(self, message_id: str, now_ms: int) -> None:
-        """Once the message has ended, end its members alike. A repeated call changes nothing."""
+        """After the message has ended, end its members with the same outcome. A repeated call has no effect."""
         self._database.write(lambda connection: _finish(connection, message_id, now_ms))
 
     def _execute(self, statement: sa.Update | sa.Delete) -> None:
@@ -290,7 +291,7 @@ class DeferredNotifications:
 
 
 def defer_again(connection: sa.Connection, row: DeferredRow, deferral: Deferral, now_ms: int) -> None:
-    """Defer it for another reason, or for longer; or remove it, if an operator sent it in the meantime."""
+    """Defer a notification for another reason or a longer time, or remove it if an operator sent it in the meantime."""
     if _state(connection, row.notification_id) in (SENDING, FAILED, *ENDED):
         remove(connection, row)
         return
@@ -365,7 +366,7 @@ def _whole(row: Row) -> Deferred:
 
 
 def _finish(connection: sa.Connection, message_id: str, now_ms: int) -> None:
-    """Once the message has ended, end its members alike."""
+    """After the message has ended, end its members with the same outcome."""
     ended = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.reason)
     ended = ended.where(_NOTIFICATION.c.id == message_id, _NOTIFICATION.c.state.in_(ENDED))
     message = connection.execute(ended).one_or_none()
@@ -403,5 +404,5 @@ def _limited_until(connection: sa.Connection, method_id: str) -> int | None:
 
 
 def _fits(sizes: Sequence[Row], number: int) -> bool:
-    """The first one fits, however large it is."""
+    """The first member always fits, regardless of its size."""
     return number == 0 or sum(row.size for row in sizes[: number + 1]) <= MOST_BYTES

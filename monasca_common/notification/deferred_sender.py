@@ -86,7 +86,7 @@ class DeferredSender(Loop):
                 self.stopping.wait(_BUSY_REST_SECONDS if retries or rows else _REST_SECONDS)
 
     def send_retries(self) -> int:
-        """Begin attempts that are due, and return their number. Raises `StorageError`."""
+        """Start due attempts, and return their number. Raises `StorageError`."""
         now_ms = self.clock.time_ms()
         if self._attempts and now_ms >= self._renewed_ms + _LEASE_MS // 3:
             self._deferred.renew(list(self._attempts.values()), self._later(_LEASE_MS))
@@ -143,7 +143,7 @@ class DeferredSender(Loop):
         return len(rows)
 
     def _try(self, row: DeferredRow) -> None:
-        """Release a row; one that fails blocks no other."""
+        """Release a row. A failure does not block other rows."""
         try:
             self._release(row)
         except AddressUnreadable as error:

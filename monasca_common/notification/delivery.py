@@ -65,7 +65,7 @@ class NotificationDelivery:
         released: bool = False,
         before: Callable[[Notification], Notification | None] = lambda notification: notification,
     ) -> Retry | None:
-        """Make an attempt, and return the following one, if any.
+        """Make an attempt, and return the next attempt, if any.
 
         ``threads``: the caller's threads, which tenants share. ``released``: see `Ledger.begin`. ``before``: called
         after a slot is free; it returns the part of the notification that is still to send.
@@ -76,7 +76,8 @@ class NotificationDelivery:
             LOG.error("notification %s waits: %s", retry.notification.id, method.unreadable)
             return self._wait(retry, _KEY_SECONDS, str(method.unreadable))
         notification = retry.notification
-        # One notification of an alarm at a time, because a slow attempt could end after the attempt of a newer change.
+        # Send one notification of an alarm at a time, because a slow attempt could end after the attempt of a newer
+        # change.
         subject = notification.id if notification.others else f"{notification.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notification.change.tenant
         with self._slots.slot(method.id, destination, subject, tenant, threads) as slot:

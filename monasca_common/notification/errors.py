@@ -25,7 +25,7 @@ def storable(reason: str) -> str:
 
 
 class NotificationError(Exception):
-    """Base of what a notifier raises."""
+    """Base of all errors that a notifier raises."""
 
     def __init__(self, reason: str, *, detail: str = "") -> None:
         super().__init__(reason)
@@ -38,10 +38,8 @@ class NotificationError(Exception):
 
 
 class SendFailed(NotificationError):
-    """The receiver did not accept it.
-
-    ``after_seconds``: the least delay of the next attempt, if the receiver demands one. ``status``: the status of an
-    HTTP answer.
+    """The receiver did not accept the notification. ``after_seconds``: the minimum delay of the next attempt, if the
+    receiver demands one. ``status``: the status of an HTTP answer.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class ChangesHandler:
 
 
 class RetriesHandler:
-    """Makes an attempt that is due, and returns the next one, if any.
+    """Makes a due attempt, and returns the next attempt, if any.
 
     A change is not sent if a later change of its alarm is sent to the same method.
     """

@@ -28,7 +28,7 @@ _MOST_WAIT_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ReceiverAnswer:
-    """An answer. ``body``: its beginning."""
+    """The response of a receiver. ``body``: the beginning of the response body."""
 
     status: int
     body: bytes
@@ -81,7 +81,7 @@ class HttpClient:
         return answer
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
-        """Connect to the first address that accepts; nothing is sent to the others."""
+        """Connect to the first address that accepts a connection; nothing is sent to other addresses."""
         for number, address in enumerate(addresses, 1):
             seconds = deadline.left(_CONNECT_SECONDS)
             connection = self._connection(where, address, seconds, deadline)
@@ -128,11 +128,11 @@ class _Watching:
 
 
 class WatchedConnection(_Watching, HTTPConnection):
-    """A connection that ends with its deadline."""
+    """A connection that is shut down at its deadline."""
 
 
 class WatchedTlsConnection(_Watching, HTTPSConnection):
-    """The same with TLS."""
+    """A TLS connection that is shut down at its deadline."""
 
 
 def _beginning(response: urllib3.response.BaseHTTPResponse) -> bytes:
@@ -144,7 +144,7 @@ def _beginning(response: urllib3.response.BaseHTTPResponse) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return a reason without the URL and without text of the receiver, which may be anything."""
+    """Return a reason without the URL and without text of the receiver, which is untrusted."""
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return "the connection was refused"
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):

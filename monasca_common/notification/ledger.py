@@ -80,7 +80,7 @@ class Ledger:
         self._database.write(lambda to: _finish(to, notification.id, state, now_ms, reason, failed=failed))
 
     def end(self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str) -> bool:
-        """Record that no further attempt follows. Return ``False`` if the notification had ended before."""
+        """Record that no further attempt follows. Return ``False`` if the notification had already ended."""
         row = new_row(notification, method_id, now_ms, state=FAILED, attempts=0)
 
         def work(connection: sa.Connection) -> bool:
@@ -158,7 +158,7 @@ def _finish(
     *,
     failed: bool = False,
 ) -> None:
-    """Record an outcome. ``failed``: it is that of a failed attempt."""
+    """Record an outcome. ``failed``: whether the attempt failed."""
     shown = reason and storable(reason)
     values: dict[str, Any] = {"own_id": notification_id, "ended_as": state, "ended": now_ms, "answer": shown}
     statement = _END

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups in files of the old notification engine, and what to write instead."""
+"""The option groups of the old notification engine, with their replacements."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ EVENTS_V1_IGNORED = "it is of Events API v1, and events are sent to v2; remove i
 
 
 def names(group: str) -> frozenset[str]:
-    """Return the old options of a group that is still read."""
+    """Return the old options of a group that the service still reads."""
     return frozenset(old.name for each in OLD_GROUPS if each.name == group for old in each.options)

@@ -207,9 +207,8 @@ def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = Fal
 
 
 def _notified(connection: sa.Connection, change: AlarmChange, method_id: str) -> tuple[bool, str | None]:
-    """Return whether the change before was withheld, and the state of which the method was notified last.
-
-    This is the state before the earliest of the successive withheld changes, if the change before that was sent.
+    """Return whether the previous change was withheld, and the state of the last notification to the method. This is
+    the state before the earliest of the successive withheld changes, if the change before those was sent.
     """
     known: str | None = change.old_state
     at_ms, withheld = change.time_ms, 0

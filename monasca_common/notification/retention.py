@@ -16,7 +16,7 @@ from monasca_common.storage.errors import StorageError
 LOG = logging.getLogger(__name__)
 
 _REST_SECONDS = 300.0
-# Between two portions, so that others can write: SQLite has one writer at a time.
+# A pause between two portions lets other processes write, because SQLite permits one writer at a time.
 _PAUSE_SECONDS = 0.1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadline of an attempt, which also ends the connection of a receiver that sends a byte now and then."""
+"""The deadline of an attempt, which also ends the connection of a receiver that sends bytes very slowly."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _TIMEOUT_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How notifiers send over HTTP."""
+    """The options of notifiers that send over HTTP."""
 
     allowed_networks: tuple[str, ...] = option(
         (),

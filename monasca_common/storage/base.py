@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of storage drivers.
 
-A driver declares its capabilities. The tests of the contract check each of them, and that other calls raise an error.
+A driver declares its capabilities. The contract tests check each capability, and check that calls without the
+capability raise an error.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: this
-    program's revision. ``size_bytes``: the size of the whole database. ``partitions``: the number over all tables, if
-    the database has partitions. ``usable``: this program may run on it, even if a newer program created the schema.
-    ``refusal``: why `Storage.upgrade` refuses the database; empty if it does not.
+    """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: the revision
+    that this program requires. ``size_bytes``: the size of the whole database. ``partitions``: the number over all
+    tables, if the database has partitions. ``usable``: this program may run on it, even if a newer program created the
+    schema. ``refusal``: why `Storage.upgrade` refuses the database; empty if it does not.
     """
 
     found: str | None
@@ -174,10 +175,10 @@ class Writer(ABC):
         starts: Mapping[TopicPartition, int | None],
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
-        """Replace the stored offsets and topic ids by these, in one transaction and without a comparison.
+        """Replace the stored offsets and topic ids in one transaction and without a comparison.
 
         ``None`` removes a partition. Return the former offsets. Only an operator calls this: a concurrent claim from
-        the former offset is skipped, or its reader reads again from the new one. Raises `NotSupported` without
+        the former offset is skipped, or its reader resumes at the new offset. Raises `NotSupported` without
         `Capability.TRANSACTIONAL_OFFSETS`.
         """
         raise NotSupported(f"{type(self).__name__} stores no offsets; they are in Kafka")

@@ -44,12 +44,12 @@ class BatchHandler:
         return Claim(self._group, partition.topic, partition.partition, topic_id, start, end)
 
     def _stored(self) -> None:
-        """Note that the database is available."""
+        """Record that the database is available."""
         self._health.waits(MemberState.WAITING_FOR_DATABASE, "")
 
     @contextlib.contextmanager
     def _translated(self, partition: TopicPartition) -> Iterator[None]:
-        """Translate errors of storage to those of a processor, and set the health of the member."""
+        """Translate storage errors to processor errors, and set the health of the member."""
         try:
             yield
         except StorageUnavailable as error:

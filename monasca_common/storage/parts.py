@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from monasca_common.storage.base import Claim, Rows, Writer, Written
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
 
-_QUICK = 0.25  # after less than this share of the time that was too long, the size doubles
+_QUICK = 0.25  # a write that takes less than this share of the failed time doubles the size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PartSize:
         self._lock = threading.Lock()
 
     def too_much(self, rows: int, seconds: float) -> bool:
-        """Note that a write of ``rows`` failed after ``seconds``. Return whether a smaller part is possible."""
+        """Record that a write of ``rows`` failed after ``seconds``. Return whether a smaller part is possible."""
         with self._lock:
             half = max(1, rows // 2)
             if self.most_rows is None or half < self.most_rows:

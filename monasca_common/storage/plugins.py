@@ -27,13 +27,13 @@ def load_storage(conf: cfg.ConfigOpts) -> Storage:
 
 
 def open_storage(settings: StorageSettings, *, clock: Clock | None = None) -> Storage:
-    """Return the driver of the settings. Raises `ConfigurationError` for an unknown driver, a URL of another one, or a
-    URL that the driver refuses."""
+    """Return the driver of the settings. Raises `ConfigurationError` for an unknown driver, a URL of another driver, or
+    a URL that the driver refuses."""
     return driver_of(settings)(settings, clock=clock or SystemClock())  # type: ignore[call-arg]
 
 
 def driver_of(settings: StorageSettings) -> type[Storage]:
-    """Return the driver's class. Raises `ConfigurationError` for an unknown driver, or a URL of another one."""
+    """Return the driver's class. Raises `ConfigurationError` for an unknown driver, or a URL of another driver."""
     driver: type[Storage] = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
     check_dialect(settings)
     return driver

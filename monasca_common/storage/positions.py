@@ -26,13 +26,14 @@ class Result(Protocol):
     def fetchall(self) -> Sequence[Any]: ...
 
 
-#: ``execute`` of a connection of psycopg or of sqlite3, or ``exec_driver_sql`` of one of SQLAlchemy's.
+#: The method ``execute`` of a psycopg or sqlite3 connection, or ``exec_driver_sql`` of a SQLAlchemy connection.
 Execute = Callable[[str, Any], Result]
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPosition:
-    """One row of a statement's input. ``next_offset`` replaces the stored offset only if that is ``expected``."""
+    """One row of a statement's input. ``next_offset`` replaces the stored offset only if the stored offset is
+    ``expected``."""
 
     partition: TopicPartition
     topic_id: str | None = None
@@ -134,7 +135,7 @@ def first_reads(
     """Return the first offsets of one topic's ``partitions`` that have no stored offset.
 
     ``begun``: the stored offsets of the topic. If it has none, ``resolve`` applies the option ``start``. A partition
-    that is added later is read from its beginning, whatever the option is, so that no message is missed.
+    that is added later is always read from its beginning, so that no message is missed.
     """
     missing = sorted(set(partitions) - begun.keys())
     if begun or not missing:
@@ -145,8 +146,8 @@ def first_reads(
 class StoredPositions:
     """The stored offsets, within one transaction of ``execute``'s connection.
 
-    Raises the errors of ``execute``, and `TopicMismatch` if the stored id of a topic and the given one are both known
-    and differ.
+    Raises the errors of ``execute``, and `TopicMismatch` if the stored and the given id of a topic are both known and
+    differ.
     """
 
     def __init__(self, execute: Execute, dialect: Dialect) -> None:

@@ -25,7 +25,7 @@ FUNCTIONS = ("avg", "min", "max", "sum", "count")
 class SeriesFilter:
     """Selects series. ``dimensions``: the allowed values of each key; an empty tuple means any value.
 
-    ``start_ms`` (inclusive) and ``end_ms`` (inclusive) keep the series that have a measurement in between.
+    ``start_ms`` (inclusive) and ``end_ms`` (inclusive) keep the series that have a measurement in this range.
     """
 
     tenant: str
@@ -46,7 +46,7 @@ class PageOf:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of time; both ends are inclusive."""
+    """A time range, inclusive at both ends."""
 
     start_ms: int
     end_ms: int | None = None

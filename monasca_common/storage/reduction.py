@@ -18,7 +18,7 @@ MeasurementRow = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The remaining rows. ``repeated`` and ``conflicting`` count the removed ones."""
+    """The remaining rows. ``repeated`` and ``conflicting`` count the removed rows."""
 
     rows: list[MeasurementRow]
     repeated: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times that rows may have."""
+"""The range of times that storage accepts for rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_MS = 86_400_000
 
 
 def window(limits: RowLimits, kind: Kind, now_ms: int) -> Window:
-    """Return the times that a row may have."""
+    """Return the range of times that a row can have."""
     return Window(
         now_ms - limits.retention_of(kind) * DAY_MS,
         now_ms + limits.future_tolerance_seconds * 1000,

@@ -27,7 +27,7 @@ STORAGE_GROUP = "storage"
 DATABASE_GROUP = "database"
 DEFAULT_RETENTION_DAYS = 45
 _CENTURY_DAYS = 36_525
-#: The measurement of alarm history in InfluxDB, which no metric may have as its name.
+#: The measurement of alarm history in InfluxDB. A metric with this name is refused.
 ALARM_HISTORY_MEASUREMENT = "alarm_state_history"
 _RESERVED_NAMES: Mapping[str, frozenset[str]] = {"influxdb": frozenset({ALARM_HISTORY_MEASUREMENT})}
 _EXAMPLE = "sqlite:////var/lib/monasca/monasca.sqlite or postgresql://user:password@host/monasca"
@@ -142,14 +142,14 @@ class StorageSettings(RowLimits):
     )
 
 
-# The driver first, in sample files too.
+# The driver comes first, also in sample files.
 _OPTIONS = sorted(options_of(StorageSettings), key=lambda each: each.name != "driver")
 STORAGE = OptionGroup(
     STORAGE_GROUP,
     tuple(each for each in _OPTIONS if each.name != "connection"),
     removed={"max_results": "one read returns at most 100,000 rows"},
 )
-# Other libraries have options in this group too.
+# Other libraries also have options in this group.
 DATABASE = OptionGroup(DATABASE_GROUP, options_of(StorageSettings, "connection"), shared=True)
 
 
@@ -214,7 +214,7 @@ def dialect_of(connection: str) -> str:
 
 
 def check_dialect(settings: StorageSettings) -> None:
-    """Raise `ConfigurationError` unless the URL is one of the driver's."""
+    """Raise `ConfigurationError` unless the URL belongs to the driver."""
     dialect = dialect_of(settings.connection)
     if dialect != settings.driver:
         raise _refused(

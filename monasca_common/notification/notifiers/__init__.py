@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to notify, each an entry point of ``monasca_common.notifiers``."""
+"""The notifiers, each an entry point of ``monasca_common.notifiers``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of notifiers, and their tools."""
+"""The contract of notifiers, and the tools that they share."""
 
 from __future__ import annotations
 

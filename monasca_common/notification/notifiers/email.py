@@ -72,7 +72,7 @@ class EmailNotifier(Notifier):
 
 
 class WatchedSmtp(smtplib.SMTP):
-    """A connection that ends with its deadline."""
+    """An SMTP connection that is shut down at its deadline."""
 
     def __init__(self, deadline: SendDeadline, host: str, port: int, timeout: float) -> None:
         self._deadline = deadline  # first, because the base class connects

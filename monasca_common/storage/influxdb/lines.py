@@ -28,7 +28,7 @@ _QUOTED = str.maketrans({'"': '\\"', "\\": "\\\\"})
 
 
 class NotWritable(ValueError):
-    """The protocol cannot express this row, for the reason in the text."""
+    """The protocol cannot express this row; the text states the reason."""
 
 
 def series_head(series: Series) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections to PostgreSQL with time-outs, and the translation of PostgreSQL's errors.
 
-A connection pooler in front must pool sessions, not transactions, because the writer uses temporary tables and session
-settings.
+A connection pooler between this program and the server must use session pooling, because the writer uses temporary
+tables and session settings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
     try:
         with translated():
             connection.give(timeout_seconds)
-            # An acknowledged COMMIT must survive a power failure, whatever the server's default is.
+            # An acknowledged COMMIT must survive a power failure, regardless of the server's default.
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = %s",
                 ["off"],
@@ -71,7 +71,7 @@ def _check_version(connection: BoundedConnection) -> None:
         raise SchemaMismatch(f"PostgreSQL {version} is too old: this program needs {_OLDEST_VERSION} or newer")
 
 
-# A time-out of the server or of ours, or too few locks, of which each day of the rows needs some.
+# A time-out of the server or of this client, or too few locks, because each day of the rows needs several.
 _TOO_MUCH = (errors.QueryCanceled, errors.IdleInTransactionSessionTimeout, errors.OutOfMemory, NoAnswer)
 
 
@@ -89,7 +89,7 @@ def translated() -> Iterator[None]:
 
 
 def is_of_a_row(error: BaseException) -> bool:
-    """Return whether rows cause the error, not the state of the database."""
+    """Return whether the rows cause the error, and not the state of the database."""
     if isinstance(error, psycopg.Error):
         sqlstate = error.sqlstate or ""
         return isinstance(error, psycopg.DataError | psycopg.IntegrityError) or sqlstate.startswith(_LIMIT_EXCEEDED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The creation of the database in the server."""
+"""Creates the database on the server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from psycopg import errors, sql
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql.bounded import BoundedConnection, open_connection
 
-_MAINTENANCE = "postgres"  # a database of every server, to connect to before ours exists
+_MAINTENANCE = "postgres"  # exists on every server; connect to it before the configured database exists
 
 
 def is_missing(arguments: Mapping[str, Any]) -> bool:
-    """Return whether the server lacks the database; ``False`` if it cannot be asked.
-
-    ``arguments``: of libpq. The error of a refused connection has only a text in the server's language.
+    """Return whether the database is missing on the server; ``False`` if the server cannot be reached. ``arguments``:
+    arguments of libpq. The error of a refused connection has only a text in the server's language.
     """
     try:
         with _maintenance(arguments) as connection:

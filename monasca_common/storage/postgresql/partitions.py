@@ -43,7 +43,7 @@ _ATTACHED = """
     SELECT part.relname, inhdetachpending FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid
     WHERE inhparent = to_regclass(%s)
 """
-# Partitions that were detached and not dropped, because the process was killed in between.
+# Partitions that were detached but not dropped, because the process was killed in between.
 _DETACHED = r"""
     SELECT relname FROM pg_class
     WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(%s))
@@ -151,7 +151,7 @@ def _detach(connection: BoundedConnection, table: str, day: int, *, pending: boo
 
 
 def _attached(connection: BoundedConnection, table: str) -> dict[int, bool]:
-    """Return, by day, whether a detachment was started and not finished."""
+    """Return, by day, whether a detachment was started but not finished."""
     found = connection.execute(_ATTACHED.encode(), [table]).fetchall()
     days = ((_day_of_name(table, name), pending) for name, pending in found)
     return {day: pending for day, pending in days if day is not None}

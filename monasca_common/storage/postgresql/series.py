@@ -24,7 +24,7 @@ from monasca_common.storage.sql.bounded import BoundedConnection
 SERIES_A_STEP = 2000
 _FIRST_WAIT_SECONDS = 0.5
 
-# An advisory lock, other than those of partitions.
+# The class of an advisory lock; it differs from the classes of partitions.
 _LOCK = b"(%d, 0)" % 0x6D6F6E03
 HOLD = b"SELECT pg_advisory_xact_lock_shared" + _LOCK
 _HOLD_ALONE = b"SELECT pg_advisory_xact_lock" + _LOCK
@@ -44,7 +44,7 @@ def hold(connection: BoundedConnection) -> int:
     """Prevent the removal of series until this transaction ends. Return their generation."""
     fail_point("storage.before_series")
     connection.execute(HOLD)
-    # A separate statement, because the one that waits for the lock would see the state from before its wait.
+    # A separate statement, because the statement that waits for the lock would see the state before its wait.
     row = connection.execute(SELECT_GENERATION).fetchone()
     if row is None:
         raise StorageUnavailable("PostgreSQL: the table series_generation is empty: restore its row, (1, 0)")
@@ -71,8 +71,8 @@ def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) ->
 
 
 def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, dead: Sequence[bytes]) -> int:
-    """Remove those of ``dead`` that still have no measurement. New writers queue while this waits for the lock, so the
-    first wait is short and each further one longer, within ``timeout_seconds``."""
+    """Remove the series in ``dead`` that still have no measurement. New writers queue while this waits for the lock, so
+    the first wait is short and each further one longer, within ``timeout_seconds``."""
     deadline = time.monotonic() + timeout_seconds
     wait_seconds = min(_FIRST_WAIT_SECONDS, timeout_seconds / 4)
     with translated():

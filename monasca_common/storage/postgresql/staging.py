@@ -49,7 +49,7 @@ _NOTE_IDS = """
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The numbers of existing keys, of those with the same value, and of those with a row to replace."""
+    """The number of existing keys, of existing keys with the same value, and of existing keys with a row to replace."""
 
     count: int
     same: int
@@ -120,7 +120,7 @@ def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tup
 def new_by_id(
     connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]], by_id: Sequence[bool]
 ) -> list[tuple[Any, ...]]:
-    """The rows without those by id (`Rows.by_id`) of which a row with any time is already stored.
+    """Return the rows, except rows by id (`Rows.by_id`) whose id is already stored with any time.
 
     If two transactions have the same id, the index on ids makes the second wait for the first.
     """
@@ -137,7 +137,7 @@ def new_by_id(
 
 
 def note_ids(connection: BoundedConnection, table: KeyedTable, rows: Mapping[bytes, tuple[Any, ...]]) -> list[bytes]:
-    """Note the ids that are not noted yet, each with the time of its row. Returns these."""
+    """Record new ids, each with the time of its row. Return the ids that were recorded."""
     ids = sorted(rows)
     statement = _NOTE_IDS.format(table=table.name).encode()
     noted = connection.execute(statement, [ids, [rows[each][0] for each in ids]], binary=True)

@@ -43,7 +43,7 @@ from monasca_common.storage.sql.writer import (
 
 LOG = logging.getLogger(__name__)
 
-_ATTEMPTS = 4  # an existing key, a missing partition, and each again after the other
+_ATTEMPTS = 4  # an existing key and a missing partition, and each again after the other
 
 # Sorted, so that two writers that insert the same series wait for each other instead of deadlocking.
 _INSERT_SERIES = b"""
@@ -73,8 +73,8 @@ class PostgresqlWriter(SqlWriter):
         self._arguments = arguments
         self._days: dict[Kind, set[int]] = {}  # with a partition
         self._today: dict[Kind, int] = {}  # the last day of `_make_ahead`
-        # Kinds whose last batch had existing keys. Repeated batches come in sequence, and a failed copy costs half as
-        # much again. A batch of only new rows removes the kind.
+        # Kinds whose last batch had existing keys. Repeated batches come in sequence, and a failed copy adds half of
+        # the cost. A batch of only new rows removes the kind.
         self._merging: set[Kind] = set()
         self._repeating = False  # all measurements of the last merge existed
         self._can_merge = False  # this connection has its temporary tables

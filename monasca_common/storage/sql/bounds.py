@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The maximum times of a statement, of a wait for another session's lock, and of an idle transaction. SQLite only
-    has the second."""
+    """The maximum times of a statement, of a wait for another session's lock, and of an idle transaction. SQLite has
+    only the second."""
 
     statement_seconds: float
     lock_seconds: float
