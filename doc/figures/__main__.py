@@ -213,7 +213,12 @@ def floors() -> Canvas:
     layers = (
         (("simport, validation, repositories, kafka_lib", "imports of services written for monasca-common 3"),),
         (("cli", "commands"), ("quickstart", "all services on one machine")),
-        (("api", "HTTP to Kafka"), ("persister", "Kafka to rows"), ("notification", "alarms to receivers")),
+        (
+            ("api", "HTTP to Kafka"),
+            ("persister", "Kafka to rows"),
+            ("sink", "topics to tables"),
+            ("notification", "alarms"),
+        ),
         (("operations", "lag, mirror, dead letters, dashboard"), ("pipeline", "jobs on Spark")),
         (("audit", "counts of messages per service"), ("alarms", "expressions, definitions, states")),
         (("storage", "rows and positions"), ("devbroker", "a real Kafka for tests")),
