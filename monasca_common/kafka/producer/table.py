@@ -12,8 +12,8 @@ sequence, and `settle` subtracts them from the bulks; `give_up` settles without 
 object gets its outcome in `_settle`.
 
 Every method holds ``lock`` for a short time and never waits with it. Python runs a signal handler only on the main
-thread, at a call or at the end of a loop iteration: steps that must not be separated have neither between them. Only
-the serving thread collects outcomes, so no signal handler interrupts the collection.
+thread, at a call or at the end of a loop iteration: steps that a handler must not separate contain neither a call nor a
+loop between them. Only the serving thread collects outcomes, so no signal handler interrupts the collection.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Transaction:
                 self._producer.flush(self._seconds)
             except RetriableError as late:
                 raise TransactionError(f"the abort of the previous transaction has not ended: {late}") from late
-        self._transport.abort_is_due = True  # until the transaction has ended, whatever interrupts it
+        self._transport.abort_is_due = True  # until the transaction has ended, even after an interrupt
         self._transport.begin_transaction()
         if self._tap is not None:
             self._tap.begin()

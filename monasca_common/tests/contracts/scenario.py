@@ -55,7 +55,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
     def await_batches(self, consumer: KafkaConsumer, count: int) -> list[Batch]:
         """Poll until ``count`` messages were returned; errors fail the test, except temporary errors."""
         batches: list[Batch] = []
-        for _ in self.attempts(lambda: f"{sum(map(len, batches))} of {count} messages came"):
+        for _ in self.attempts(lambda: f"{sum(map(len, batches))} of {count} messages arrived"):
             if sum(map(len, batches)) >= count:
                 break
             batch = consumer.poll(timeout=_SLICE_SECONDS)

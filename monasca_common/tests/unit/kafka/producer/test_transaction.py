@@ -31,7 +31,7 @@ class Client:
     def __init__(self):
         self.clock = VirtualClock()
         self.asked = []
-        self.commits = []  # what each attempt to commit raises
+        self.commits = []  # the errors of the attempts to commit
         self.aborts = []  # and to abort
         self.seeks = []
         self.abort_is_due = False
