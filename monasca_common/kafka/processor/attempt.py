@@ -18,7 +18,7 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher
-from monasca_common.kafka.processor.handler_call import Caller, Undecodable
+from monasca_common.kafka.processor.handler_call import Call, Caller, Undecodable
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import Abandoned, OutputPublisher
@@ -35,7 +35,7 @@ Accounted = Callable[[TopicPartition, int, int], None]
 _CHECK_SECONDS = 0.1  # time within which a stop or a revoke ends a wait for the position's store
 
 
-class _Next(NamedTuple):
+class NextTasks(NamedTuple):
     """The remaining tasks, in order, and the delay of their lane before the next attempt."""
 
     tasks: tuple[Task, ...] = ()
@@ -67,41 +67,46 @@ class Attempts:
         exceptions that no attempt handles to ``failed``, including KeyboardInterrupt."""
         while (taken := self.lanes.next()) is not None:
             lane, task = taken
-            then = _Next((task,))
+            then = NextTasks((task,))
             try:
-                then = self._attempt(lane, task)
+                then = self.attempt(lane, task)
             except Abandoned:
                 pass
             except BaseException as error:
                 self.failed(error)
             self.lanes.finished(lane, task, then.tasks, then.rest_seconds)
 
-    def _attempt(self, lane: Lane, task: Task) -> _Next:
-        """Call the handler once, and complete, retry or reject its messages."""
+    def attempt(self, lane: Lane, task: Task) -> NextTasks:
+        """Call the handler once, and conclude."""
         if not len(task.part):
             return self._reach_end(lane, task)
         if task.rejected is not None:
             return self._reject(lane, task, dict.fromkeys(range(len(task.part)), task.rejected))
+        self.begin(lane, task)
+        return self.conclude(lane, task, self.caller.call(task.part, lambda: lane.closing or self.shutdown.requested))
+
+    def begin(self, lane: Lane, task: Task) -> None:
         if lane.unclaimed is not None:
             task.part.start_offset, lane.unclaimed = lane.unclaimed, None
-        attempt = task.attempts + 1
-        self.hooks.call("before_handle", task.part, attempt)
-        call = self.caller.call(task.part, lambda: lane.closing or self.shutdown.requested)
-        self.hooks.call("after_handle", task.part, attempt, call.error)
+        self.hooks.call("before_handle", task.part, task.attempts + 1)
+
+    def conclude(self, lane: Lane, task: Task, call: Call) -> NextTasks:
+        """Complete, retry or reject the messages of a call that has returned."""
+        self.hooks.call("after_handle", task.part, task.attempts + 1, call.error)
         fail_point("processor.after_handle")
         done, failed, untried = task.split(call.handled, call.failed)
-        first = self._complete(lane, done, call.outputs) if done else _Next()
+        first = self._complete(lane, done, call.outputs) if done else NextTasks()
         if first.tasks:
             # Outputs were refused: later messages, including rejected messages, wait until these outputs are done.
             after = task.slice(call.handled, len(task.part))
-            return first if after is None else _Next((*first.tasks, after), first.rest_seconds)
-        then = self._decide(lane, failed, call.error) if failed and call.error else _Next()
-        return _Next((*then.tasks, untried) if untried else then.tasks, then.rest_seconds)
+            return first if after is None else NextTasks((*first.tasks, after), first.rest_seconds)
+        then = self._decide(lane, failed, call.error) if failed and call.error else NextTasks()
+        return NextTasks((*then.tasks, untried) if untried else then.tasks, then.rest_seconds)
 
-    def _decide(self, lane: Lane, task: Task, error: Exception) -> _Next:
+    def _decide(self, lane: Lane, task: Task, error: Exception) -> NextTasks:
         """Decide how to continue with messages whose handler raised: retry later, retry in halves, or reject."""
         if isinstance(error, RetryLater):
-            return _Next((task,), self._later(task, error))
+            return NextTasks((task,), self._later(task, error))
         if isinstance(error, Undecodable):
             return self._reject(lane, task, error.errors)
         if isinstance(error, Poison):
@@ -117,9 +122,9 @@ class Attempts:
             more = self.log_limit.admit("handler", type(error).__name__)
             if more is not None:
                 LOG.warning("handler failed on %s, attempt %d: %s%s", task, task.tries, type(error).__name__, more)
-            return _Next((task,), self.retry.delay(task.tries, random.random()))
+            return NextTasks((task,), self.retry.delay(task.tries, random.random()))
         if len(task.part) > 1:
-            return _Next(task.halves())
+            return NextTasks(task.halves())
         return self._reject(lane, task, {0: error})
 
     def _later(self, task: Task, instruction: RetryLater) -> float:
@@ -130,13 +135,13 @@ class Attempts:
             return instruction.after
         return self.retry.delay(task.waits, random.random())
 
-    def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> _Next:
+    def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> NextTasks:
         """Publish dead letters for the messages with errors; once these are acknowledged, the messages are done.
         Messages without errors remain."""
         if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
-            return _Next(task.reject(errors))  # one transaction per part, because it must not skip offsets
+            return NextTasks(task.reject(errors))  # one transaction per part, because it must not skip offsets
         admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
@@ -148,10 +153,10 @@ class Attempts:
             raise limit
         if len(errors) == len(task.part):
             lane.unclaimed = task.part.start_offset
-            return _Next()
+            return NextTasks()
         remaining = task.without(errors)
         remaining.counted = True
-        return _Next((remaining,))
+        return NextTasks((remaining,))
 
     def _account(self, lane: Lane, start: int, end: int) -> None:
         """Move the position that is stored elsewhere past messages that no longer need a handler, before they count as
@@ -201,7 +206,7 @@ class Attempts:
             pause.wait(self.clock, min(left, _CHECK_SECONDS))
         return False
 
-    def _reach_end(self, lane: Lane, task: Task) -> _Next:
+    def _reach_end(self, lane: Lane, task: Task) -> NextTasks:
         """Finish a range without messages up to the end of the log, after all other tasks of the lane."""
         part = task.part
         if self.transactional and self.publisher is not None:
@@ -209,9 +214,9 @@ class Attempts:
         else:
             self._account(lane, part.start_offset, part.next_offset)
             self._done(task)
-        return _Next()
+        return NextTasks()
 
-    def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> _Next:
+    def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> NextTasks:
         """Publish the outputs; the input is done only when the outputs are acknowledged."""
         try:
             if outputs or self.transactional:
@@ -225,16 +230,16 @@ class Attempts:
         if self.dead_letters is not None and not task.counted:
             self.dead_letters.count.passed(task.part.topic_partition, len(task.part))
         self._done(task)
-        return _Next()
+        return NextTasks()
 
-    def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> _Next:
+    def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> NextTasks:
         """Find the input of an undeliverable output by splitting the task in halves, without retries."""
         error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
         if self.transactional:
             raise self._handler_error(task) from error
         task.failed(self.clock.time_ms())
         if len(task.part) > 1:
-            return _Next(task.halves())
+            return NextTasks(task.halves())
         return self._reject(lane, task, {0: error})
 
     def _done(self, task: Task) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from monasca_common.kafka.errors import MisuseError, RetryLater, SerializationError, WrongType
+from monasca_common.kafka.errors import MisuseError, RetryLater, SerializationError
 from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, Record
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 
@@ -57,16 +57,10 @@ class Caller:
     group: str
     per_message: bool
 
-    def __post_init__(self) -> None:
-        """Raise `WrongType` for an asyncio handler, because calling it does not run its body."""
-        handler = self.handler
-        called = type(handler).__call__ if not inspect.isroutine(handler) and callable(handler) else handler
-        for function in (handler, called):
-            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-                raise WrongType(
-                    "Processor: the handler is an async def, and handlers run on threads, so its body would never "
-                    "run: pass a plain def, which may call asyncio.run"
-                )
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is an ``async def``, or an object that is called as one."""
+        return any(map(inspect.iscoroutinefunction, (self.handler, type(self.handler).__call__)))
 
     def call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
         """Call the handler. ``interrupted``: called between single messages; if it returns true, the remaining messages

@@ -29,6 +29,7 @@ from monasca_common.kafka.errors import (
     StaleCommit,
     TopicRecreated,
     TransportError,
+    WrongType,
 )
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
@@ -133,7 +134,7 @@ class Processor(RebalanceListener):
             self._dead_letters = DeadLetterPublisher(
                 dead_letters, self._settings, self._clock, self._hooks, publisher, self._log_limit
             )
-        attempts = Attempts(
+        self._attempts = Attempts(
             Caller(handler=handler, serializer=serializer, group=self._settings.group_id, per_message=per_message),
             retry or RetryPolicy(),
             self._clock,
@@ -152,7 +153,7 @@ class Processor(RebalanceListener):
         )
         # Daemons: a handler that never returns must not prevent the process from ending after its deadline.
         self._handlers = [
-            threading.Thread(target=attempts.run, name=f"kafka-handler-{number}", daemon=True)
+            threading.Thread(target=self._attempts.run, name=f"kafka-handler-{number}", daemon=True)
             for number in range(threads)
         ]
         most = max(_MAX_BUFFERED_MESSAGES, self._settings.batch_size * _BUFFERED_BATCHES)
@@ -167,6 +168,8 @@ class Processor(RebalanceListener):
     def run(self) -> StopReport:
         """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Can be called only
         once."""
+        if self._attempts.caller.is_async:
+            raise WrongType("Processor: the handler is an async def: await kafka.aio.AsyncProcessor(processor).run()")
         self._shutdown.begin()
         try:
             self._begin()

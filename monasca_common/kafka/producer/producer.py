@@ -176,28 +176,15 @@ class KafkaProducer(RefusesOldArguments):
         report.
         """
         self._check("retry")
-        if not isinstance(report, DeliveryReport):
-            raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
         deadline = self._deadline(timeout)
         bulks: list[Bulk] = []
-        by_topic: dict[str, list[DeliveryAttempt]] = {}
         try:
-            with _RETRYING:
-                for old in dict.fromkeys(report.latest().values()):  # an id may occur twice in a bulk
-                    if old.is_worth_sending:
-                        by_topic.setdefault(old.bulk.topic, []).append(old)
-                for topic, attempts in by_topic.items():
-                    for some in split(attempts, attrgetter("size"), self.settings):
-                        bulks.append(Bulk(self._table, topic, None))
-                        for old in some:
-                            again = next_attempt(old, bulks[-1])
-                            bulks[-1].add(again)
-                            old.successor = again
+            old = self._next_attempts(report, bulks)
             for bulk in bulks:
                 self._deliver(bulk, deadline)
-            latest = report.latest()
+            latest = old.latest()
             self._serving.wait(all_over(latest.values()), deadline)
-            return report.with_attempts(latest)
+            return old.with_attempts(latest)
         except BaseException:
             self._table.interrupt(bulks)
             raise
@@ -377,6 +364,24 @@ class KafkaProducer(RefusesOldArguments):
             full, own_id, size = checked(record, key, headers, verbatim=self.settings.verbatim)
             bulk.add(DeliveryAttempt(bulk, full, own_id, size))
         return bulk
+
+    def _next_attempts(self, report: UndeliveredReport, bulks: list[Bulk]) -> DeliveryReport:
+        """Add to ``bulks`` the next attempts of the messages that are worth sending; return the report."""
+        if not isinstance(report, DeliveryReport):
+            raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
+        by_topic: dict[str, list[DeliveryAttempt]] = {}
+        with _RETRYING:
+            for old in dict.fromkeys(report.latest().values()):  # an id may occur twice in a bulk
+                if old.is_worth_sending:
+                    by_topic.setdefault(old.bulk.topic, []).append(old)
+            for topic, attempts in by_topic.items():
+                for some in split(attempts, attrgetter("size"), self.settings):
+                    bulks.append(Bulk(self._table, topic, None))
+                    for old in some:
+                        again = next_attempt(old, bulks[-1])
+                        bulks[-1].add(again)
+                        old.successor = again
+        return report
 
     def _id_prefix_of(self, topic: str) -> bytes | None:
         without_ids = self.settings.verbatim or topic in self.settings.topics_without_message_id

@@ -16,7 +16,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common import kafka, pipeline
-from monasca_common.kafka import testing
+from monasca_common.kafka import aio, testing
 from monasca_common.pipeline import dataframes
 from monasca_common.pipeline.specification import reader
 from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden, partials_of
@@ -176,6 +176,7 @@ class ReferenceTest(base.BaseTestCase):
     def test_each_public_name_has_its_entry(self):
         public = {f"monasca_common.kafka.{name}" for name in set(kafka.__all__) - {"Headers", "dead_letters"}}
         public |= {f"monasca_common.kafka.testing.{name}" for name in testing.__all__}
+        public |= {f"monasca_common.kafka.aio.{name}" for name in aio.__all__}
         self.assertEqual(set(), public - entries_of_the_reference())
 
     def test_each_name_that_pages_and_examples_import_has_its_entry(self):

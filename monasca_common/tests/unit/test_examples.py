@@ -84,9 +84,18 @@ class ConsumeTest(base.BaseTestCase):
         self.assertEqual([3], list(memory.broker.committed("readers").values()))
 
 
+class AsyncioTest(ExampleCase):
+    def test_the_asyncio_service_publishes_reads_and_handles_every_reading(self):
+        config = self.configure("readings", "example", "bootstrap_servers = memory:9092", "driver = memory")
+
+        printed = self.succeeds("asyncio_service.py", config)
+
+        self.assertEqual(["published 10", "read 10", "published 10", "handled 10, clean True"], printed.splitlines())
+
+
 class SnippetsTest(base.BaseTestCase):
     def test_the_how_to_pages_show_only_programs_that_are_run(self):
-        for page in ("producing", "consuming", "processing", "transactions", "serializers", "testing"):
+        for page in ("producing", "consuming", "processing", "asyncio", "transactions", "serializers", "testing"):
             self.assertNotIn("code-block:: python", (USER / f"{page}.rst").read_text(), page)
 
 
@@ -185,5 +194,5 @@ for function, value in ((serializer.loads, b'{"celsius": "sesame"}'), (serialize
         self.assertIn("install a package that offers it", done.stderr)
 
     def test_without_a_configuration_each_says_what_is_missing(self):
-        for name in ("produce.py", "consume.py", "restart.py", "retry_dead_letters.py"):
+        for name in ("produce.py", "consume.py", "restart.py", "retry_dead_letters.py", "asyncio_service.py"):
             self.assertIn("is not set", self.fails(name).stderr)

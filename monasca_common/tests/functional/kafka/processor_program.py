@@ -43,7 +43,7 @@ def commits_what_it_polled():
 
 def commits_before_outputs_are_acknowledged():
     """Messages are committed when the handler returns, and the outputs are sent afterwards."""
-    make, attempt = Processor.__init__, Attempts._attempt
+    make, attempt = Processor.__init__, Attempts.attempt
     processors = []
 
     def making(processor, *arguments, **options):
@@ -56,7 +56,7 @@ def commits_before_outputs_are_acknowledged():
         return attempt(attempts, lane, task)
 
     patch(Processor, "__init__", making)
-    patch(Attempts, "_attempt", attempted)
+    patch(Attempts, "attempt", attempted)
 
 
 def gives_outputs_new_ids():

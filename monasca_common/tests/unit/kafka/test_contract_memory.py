@@ -14,6 +14,7 @@ from monasca_common.kafka.transport.memory import LoseAnswer
 from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES
 from monasca_common.tests import contracts
 from monasca_common.tests.contracts import PARTITIONS, Capability
+from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
 
 
 class MemoryMember:
@@ -119,4 +120,42 @@ class EagerMemoryGroupTest(contracts.GroupContract, MemoryCase):
 
 
 class MemoryTransactionTest(contracts.TransactionContract, MemoryCase):
+    pass
+
+
+class AsyncMemoryCluster(MemoryCluster):
+    """The asyncio classes over the memory transport."""
+
+    def __init__(self, kafka, defer, **consumer_changes):
+        super().__init__(kafka, defer, **consumer_changes)
+        self._loop = LoopThread(defer)
+
+    def open_producer(self, settings):
+        return ProducerAdapter(self._loop, super().open_producer(settings))
+
+    def open_consumer(self, settings, listener, partitions):
+        return ConsumerAdapter(self._loop, super().open_consumer(settings, listener, partitions))
+
+
+class AsyncMemoryCase(base.BaseTestCase):
+    cluster: contracts.Cluster
+
+    def setUp(self):
+        self.cluster = AsyncMemoryCluster(self.useFixture(MemoryKafka()), self.addCleanup)
+        super().setUp()
+
+
+class AsyncMemoryProducerTest(contracts.ProducerContract, AsyncMemoryCase):
+    pass
+
+
+class AsyncMemoryConsumerTest(contracts.ConsumerContract, AsyncMemoryCase):
+    pass
+
+
+class AsyncMemoryPositionTest(contracts.PositionContract, AsyncMemoryCase):
+    pass
+
+
+class AsyncMemoryGroupTest(contracts.GroupContract, AsyncMemoryCase):
     pass

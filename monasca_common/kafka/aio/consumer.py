@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AsyncConsumer`: reads batches and commits explicit offsets in an event loop.
+
+A rebalance may wait for brokers and for the caller's listener, so the consumer is polled on a separate thread: one
+thread polls, seeks, pauses and closes, another one commits. They end when the object is no longer referenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from monasca_common.kafka.clock import check_seconds
+from monasca_common.kafka.consumer.commit import CommitResult
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.message import Batch, OffsetAndEpoch, TopicPartition
+
+_SLICE_SECONDS = 0.2  # one call on the polling thread; a close or a seek after a cancelled poll waits for it
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Offsets = dict[TopicPartition, int]
+
+
+class AsyncConsumer:
+    """A consumer for one event loop, over ``consumer``, which no other thread may poll. One task polls and seeks; any
+    task may commit.
+
+    ``async for batch in consumer`` polls until a batch has messages or errors. As with threads, poll at least every
+    ``max_poll_interval_seconds``: a body that may take longer belongs in an `AsyncProcessor`. The rebalance listener
+    runs on the polling thread. An asynchronous context manager that closes ``consumer``.
+    """
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self.consumer = consumer
+        self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
+        self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
+        self._using = asyncio.Lock()  # a poll or a seek
+        self._polled: asyncio.Future[Batch] | None = None  # a poll whose batch no call has returned yet
+
+    async def poll(self, max_messages: int | None = None, timeout: float = 1.0) -> Batch:
+        """Return up to ``max_messages`` (``None``: the option ``batch_size``) once there is one, as
+        `KafkaConsumer.poll`; an empty batch after ``timeout`` seconds.
+
+        A cancelled poll loses no messages: the next call returns its batch.
+        """
+        loop, most = asyncio.get_running_loop(), max_messages or self.consumer.settings.batch_size
+        deadline = loop.time() + check_seconds(timeout)
+        async with self._using:
+            while True:
+                left = max(0.0, deadline - loop.time())
+                if self._polled is None:
+                    seconds = min(left, _SLICE_SECONDS)
+                    self._polled = loop.run_in_executor(self._polling, self.consumer.poll, most, seconds)
+                try:
+                    batch = await asyncio.shield(self._polled)
+                except asyncio.CancelledError:
+                    raise  # the poll remains for the next call
+                except BaseException:
+                    self._polled = None
+                    raise
+                self._polled = None
+                if batch.partitions or batch.errors or not left:
+                    return batch
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        while True:
+            batch = await self.poll()
+            if batch.partitions or batch.errors:
+                yield batch
+
+    async def commit(
+        self,
+        what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch],
+        timeout: float | None = None,  # a commit without an answer is a result, not an exception
+    ) -> Mapping[TopicPartition, CommitResult]:
+        """Commit a whole batch, or next offsets, as `KafkaConsumer.commit`. A cancelled commit may still happen."""
+        return await _on(self._committing, self.consumer.commit, what, timeout)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        await self._move(partial(self.consumer.seek, partition, offset), [partition])
+
+    async def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> Offsets:
+        return await self._move(partial(self.consumer.seek_to_time, times_ms), times_ms)
+
+    async def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> Offsets:
+        return await self._move(partial(self.consumer.seek_to_beginning, partitions), partitions)
+
+    async def seek_to_end(self, partitions: Collection[TopicPartition] | None = None) -> Offsets:
+        return await self._move(partial(self.consumer.seek_to_end, partitions), partitions)
+
+    async def seek_to_committed(self, partitions: Collection[TopicPartition] | None = None) -> Offsets:
+        return await self._move(partial(self.consumer.seek_to_committed, partitions), partitions)
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no messages of these until `resume`, except those of a cancelled poll."""
+        await _on(self._polling, self.consumer.pause, partitions)
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        await _on(self._polling, self.consumer.resume, partitions)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Release all partitions and leave the group, as `KafkaConsumer.close`. A cancellation does not stop it."""
+        await _on(self._polling, self.consumer.close, timeout)
+
+    async def __aenter__(self) -> AsyncConsumer:
+        await _on(self._polling, self.consumer.__enter__)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _move(self, seek: Callable[[], Result], partitions: Collection[TopicPartition] | None) -> Result:
+        """Seek, and drop the messages of these partitions (`None`: of all) in the batch of a cancelled poll."""
+        async with self._using:
+            moved = await _on(self._polling, seek)
+            if self._polled is not None:
+                await asyncio.wait({self._polled})
+                if self._polled.exception() is None:
+                    batch = self._polled.result()
+                    parts = () if partitions is None else batch.partitions
+                    kept = tuple(part for part in parts if part.topic_partition not in (partitions or ()))
+                    self._polled = asyncio.get_running_loop().create_future()
+                    self._polled.set_result(Batch(kept, batch.errors))
+            return moved
+
+
+async def _on(
+    thread: ThreadPoolExecutor, call: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    """Run a call on the thread. A cancellation ends the wait, but not the call: a later one would overtake it."""
+    loop = asyncio.get_running_loop()
+    return await asyncio.shield(loop.run_in_executor(thread, partial(call, *args, **options)))

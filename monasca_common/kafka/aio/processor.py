@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AsyncProcessor`: runs a `Processor` whose handler is an ``async def``.
+
+The polling thread, the lanes with their order, retries, dead letters and commits are those of `Processor`. Here a
+dispatcher thread takes tasks from the lanes, at most ``concurrency`` at a time, and each runs as a task of the event
+loop. Everything that may wait on a thread (decoding, outputs, dead letters) runs on the ``threads`` of the processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from monasca_common.kafka.errors import ConfigurationError, HandlerError, MisuseError, RetryLater, WrongType
+from monasca_common.kafka.message import PartitionBatch
+from monasca_common.kafka.processor.attempt import NextTasks
+from monasca_common.kafka.processor.handler_call import Call, Undecodable, decode
+from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.processor.publishing import Abandoned
+from monasca_common.kafka.processor.queues import Lane, Task
+from monasca_common.kafka.processor.shutdown import StopReport
+
+Result = TypeVar("Result")
+
+
+class AsyncProcessor:
+    """Runs ``processor``, whose handler is an ``async def``, in the event loop.
+
+    ``concurrency``: the maximum number of calls at the same time, at most one per partition (``order="key"``: per key).
+    The processor's ``threads`` decode values and send outputs and dead letters. A handler that blocks the event loop
+    delays the other calls, but does not cost the membership in the group.
+    """
+
+    def __init__(self, processor: Processor, *, concurrency: int = 100) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"AsyncProcessor: concurrency={concurrency}: at least 1 must be possible")
+        if not processor._attempts.caller.is_async:
+            raise WrongType("AsyncProcessor: the handler is not an async def: call the processor's own run")
+        self._processor = processor
+        self._lanes, self._shutdown, caller = processor._lanes, processor._shutdown, processor._attempts.caller
+        self._handler = caller.handler
+        # `Processor.run` refuses an async def, and `_call` replaces the handler.
+        self._attempts = processor._attempts = replace(processor._attempts, caller=replace(caller, handler=id))
+        self._helpers = ThreadPoolExecutor(len(processor._handlers), "kafka-handler-helper")
+        self._running = ThreadPoolExecutor(1, "kafka-processor")
+        self._free = threading.Semaphore(concurrency)
+        self._calls: set[asyncio.Task[NextTasks]] = set()
+        self._ended: asyncio.Future[StopReport] | None = None
+
+    async def run(self) -> StopReport:
+        """Run until `stop` (return the uncommitted work) or until an error ends it (raise that). Only once.
+
+        A cancellation stops it: calls have ``stop_timeout_seconds`` to end, and what is done is committed before
+        `CancelledError` is raised. A second cancellation does not wait. The remaining calls are then cancelled.
+        """
+        if self._ended is not None:
+            raise MisuseError("an AsyncProcessor runs once: create another one over another Processor")
+        loop = asyncio.get_running_loop()
+        dispatcher = threading.Thread(target=self._dispatch, args=(loop,), name="kafka-handler-dispatch", daemon=True)
+        self._processor._handlers = [dispatcher]
+        self._ended = loop.run_in_executor(self._running, self._processor.run)
+        try:
+            return await asyncio.shield(self._ended)
+        except asyncio.CancelledError as cancelled:
+            await self.stop()
+            raise cancelled from self._ended.exception()
+        finally:
+            for call in self._calls:
+                call.cancel()
+            self._running.shutdown(wait=False)
+            self._helpers.shutdown(wait=False)
+
+    async def stop(self, deadline: float | None = None) -> StopReport:
+        """Start no more calls, wait up to ``deadline`` seconds for those in flight, commit, and return the uncommitted
+        work, as `Processor.stop`. Within a handler it does not wait."""
+        self._shutdown.request(deadline)
+        if not self._shutdown.over:
+            self._processor.consumer.limit_calls(self._shutdown.until)
+        self._lanes.halt()
+        if self._ended is not None and asyncio.current_task() not in self._calls:
+            await asyncio.wait({self._ended})
+        return self._shutdown.report or self._processor._report()
+
+    def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take tasks from the lanes until these are shut, on the dispatcher thread."""
+        while self._free.acquire() and (taken := self._lanes.next()) is not None:
+            try:
+                loop.call_soon_threadsafe(self._start, *taken)
+            except RuntimeError as closed:
+                self._attempts.failed(closed)
+                self._lanes.finished(*taken, (taken[1],), 0)
+
+    def _start(self, lane: Lane, task: Task) -> None:
+        call = asyncio.ensure_future(self._attempt(lane, task))
+        self._calls.add(call)
+        call.add_done_callback(partial(self._end, lane, task))
+
+    def _end(self, lane: Lane, task: Task, call: asyncio.Task[NextTasks]) -> None:
+        """End an attempt, as `Attempts.run` does on a handler thread."""
+        self._calls.discard(call)
+        self._free.release()
+        then = NextTasks((task,))
+        if call.cancelled():
+            self._attempts.failed(HandlerError(f"the call of the handler for {task} was cancelled"))
+        elif (error := call.exception()) is None:
+            then = call.result()
+        elif not isinstance(error, Abandoned):
+            self._attempts.failed(error)
+        self._lanes.finished(lane, task, then.tasks, then.rest_seconds)
+
+    async def _attempt(self, lane: Lane, task: Task) -> NextTasks:
+        attempts = self._attempts
+        if not len(task.part) or task.rejected is not None:
+            return await self._help(attempts.attempt, lane, task)
+        attempts.begin(lane, task)
+        call = await self._call(task.part, lambda: lane.closing or self._shutdown.requested)
+        if call.error is None and not call.outputs and not attempts.transactional:
+            return attempts.conclude(lane, task, call)  # does not wait
+        return await self._help(attempts.conclude, lane, task, call)
+
+    async def _call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
+        """Await the handler with a batch, or with its messages one by one, and return the result as `Caller.call`."""
+        caller, decoded = self._attempts.caller, part
+        if caller.serializer is not None:
+            try:
+                decoded = await self._help(decode, part, caller.serializer)
+            except (Undecodable, RetryLater) as error:
+                return Call(0, failed=len(part), error=error)
+        results: deque[Future[Any]] = deque()
+        for argument in decoded if caller.per_message else (decoded,):
+            if caller.per_message and interrupted():
+                break
+            results.append(Future())
+            try:
+                results[-1].set_result(await self._handler(argument))
+            except Exception as error:
+                results[-1].set_exception(error)
+                break
+        # `Caller` then gives outputs their ids, and errors their action.
+        awaited = replace(caller, handler=lambda _: results.popleft().result(), serializer=None)
+        return awaited.call(part, lambda: not results)
+
+    async def _help(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, call, *arguments)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AsyncProducer`: sends messages from an event loop and reports the outcome of each.
+
+It shares the in-flight table, the clients and the serving thread of a `KafkaProducer`. Only its waits differ: the table
+wakes a `LoopWaiter` through the loop's own descriptor. A cancellation is an interrupt: messages of the cancelled call
+are *unknown*, the next `flush` or `close` reports them, and a `retry` of that report is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+from monasca_common.kafka.errors import DeliveryError, UndeliveredReport
+from monasca_common.kafka.message import Headers, Record
+from monasca_common.kafka.producer.outgoing import as_list
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.table import Bulk, Waiter, all_over
+from monasca_common.kafka.transport.reservation import Reservation
+
+
+class LoopWaiter(Waiter):
+    """Ends ``future`` of an event loop with true once ``is_over()``."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, is_over: Callable[[], bool], future: asyncio.Future[bool]) -> None:
+        super().__init__(is_over)
+        self._future = future
+
+    def set(self) -> None:
+        self.is_over = bool  # returns false: the table sets it only once
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the wait
+            self._future.get_loop().call_soon_threadsafe(self.end, True)
+
+    def end(self, is_over: bool, /) -> None:
+        """End the future, on the event loop."""
+        if not self._future.done():
+            self._future.set_result(is_over)
+
+
+class SentBulk:
+    """The messages of consecutive calls of `AsyncProducer.send`: awaiting it returns their `DeliveryReport`.
+
+    All sends to a topic within some milliseconds share one, with one future. The report counts the delivered messages
+    and lists the others; after ``publish_timeout_seconds`` those in flight are *unknown*, and `AsyncProducer.retry`
+    waits for them. `AsyncProducer.flush` reports the messages too. Cancelling one task that awaits it does not affect
+    the others.
+    """
+
+    def __init__(self, producer: AsyncProducer, bulk: Bulk) -> None:
+        self._producer = producer
+        self._bulk = bulk
+        self._report: asyncio.Future[DeliveryReport] | None = None
+
+    def __await__(self) -> Generator[Any, Any, DeliveryReport]:
+        if self._report is None:
+            deadline = self._producer.producer._deadline(None)
+            self._report = asyncio.ensure_future(self._producer._report(self._bulk, deadline))
+        return asyncio.shield(self._report).__await__()
+
+
+class AsyncProducer:
+    """A producer for the tasks of one event loop, over ``producer``, which other threads may use at the same time.
+
+    Outcomes are never raised: only misuse is (`MisuseError`), and `QueueFull` by `send` if there is no room. An
+    asynchronous context manager that closes ``producer``.
+    """
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self.producer = producer
+        self._table = producer._table
+        self._serving = producer._serving
+        self._limits = producer._limits
+        self._last_sent: dict[str, tuple[Reservation, SentBulk]] = {}
+
+    async def publish(
+        self,
+        topic: str,
+        records: Iterable[bytes | Record],
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timeout: float | None = None,  # a report is due then, not an exception
+    ) -> DeliveryReport:
+        """Send a bulk and wait for its outcome, as `KafkaProducer.publish`."""
+        self.producer._check("publish")
+        deadline = self.producer._deadline(timeout)
+        bulk = self.producer._bulk(topic, as_list(records), key, headers)
+        try:
+            await self._deliver(bulk, deadline)
+            return await self._report(bulk, deadline)
+        except BaseException:
+            self._table.interrupt((bulk,))
+            raise
+
+    async def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
+        """Deliver the same messages under the same ids, as `KafkaProducer.retry`. ``report`` may be of any producer."""
+        self.producer._check("retry")
+        deadline = self.producer._deadline(timeout)
+        bulks: list[Bulk] = []
+        try:
+            old = self.producer._next_attempts(report, bulks)
+            for bulk in bulks:
+                await self._deliver(bulk, deadline)
+            latest = old.latest()
+            await self._wait(all_over(latest.values()), deadline)
+            return old.with_attempts(latest)
+        except BaseException:
+            self._table.interrupt(bulks)
+            raise
+
+    async def send(self, topic: str, record: bytes | Record, *, key: bytes | None = None) -> SentBulk:
+        """Send one message. Wait only for room in the budget, up to ``publish_timeout_seconds``, and raise `QueueFull`
+        if there is none. `flush` reports the message; await the result to know its outcome earlier."""
+        limit = self._limits.ready.get(topic)
+        if limit is not None and type(record) is bytes and (key is None or type(key) is bytes):
+            with self._table.lock:  # the serving thread does not end the reservation before its bulk is known
+                for _ in range(2):
+                    if limit.transport.send(topic, record, key, limit.sends) is not None:
+                        return self._sent(topic, limit.sends)
+                    if not self.producer._open_sends(topic, limit, len(record) + len(key or b"")):
+                        break
+        self.producer._check("send")
+        bulk = self.producer._bulk(topic, [record], key, plain=False)
+        bulk.attempts[0].for_flush = True
+        try:
+            refused = await self._deliver(bulk, self.producer._deadline(None))
+        except BaseException:
+            self._table.interrupt((bulk,))
+            raise
+        if refused is not None:
+            self.producer._check("send")
+            raise refused
+        self._wake()
+        return SentBulk(self, bulk)
+
+    async def flush(self, timeout: float | None = None) -> DeliveryReport:
+        """Wait up to ``timeout`` seconds for the sends that no flush has reported yet, as `KafkaProducer.flush`. A
+        message that was retried has the outcome of its retry. A cancelled flush reports nothing; the next one does."""
+        self.producer._check("flush")
+        sends = self._table.unfinished(of_sends=True)
+        await self._wait(all_over(sends), self.producer._deadline(timeout))
+        report = self.producer._flushed(sends)
+        return report.with_attempts(report.latest())
+
+    async def close(self, timeout: float | None = None) -> DeliveryReport:
+        """Close the producer, as `KafkaProducer.close`, on a thread: a cancellation does not stop it, and another close
+        returns the same report."""
+        return await asyncio.to_thread(self.producer.close, timeout)
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.producer._close_and_log, None)
+
+    def _sent(self, topic: str, reservation: Reservation) -> SentBulk:
+        """Return the bulk that uses this open reservation. The lock is held."""
+        self._wake()
+        last = self._last_sent.get(topic)
+        if last is None or last[0] is not reservation:
+            bulk = next(bulk for bulk in self._table._open if bulk.reservation is reservation)
+            last = self._last_sent[topic] = reservation, SentBulk(self, bulk)
+        return last[1]
+
+    async def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
+        """Hand over a bulk once there is room for it; or settle it at the deadline, and return the error."""
+        table = self._table
+        while not table.reserve(bulk) and table.can_have_room(bulk):
+            if not await self._wait(lambda: table.has_room(bulk) or not table.can_have_room(bulk), deadline):
+                break
+        return self.producer._deliver(bulk, 0.0)  # does not wait
+
+    async def _report(self, bulk: Bulk, deadline: float) -> DeliveryReport:
+        """Return the report of a bulk once it is settled, or at the deadline."""
+        self._table.close_sends()
+        await self._wait(bulk.all_over(), deadline)
+        return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
+
+    async def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
+        """Wait until ``is_over()``, as `Serving.wait` does for a thread. Return whether it was over by the deadline."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        waiter = LoopWaiter(is_over, future)
+        try:
+            self._table.waiters[waiter] = None
+            with self._table.lock:
+                waiter.over = is_over()
+            remaining = deadline - self._table.clock.monotonic()
+            if waiter.over or remaining <= 0:
+                return waiter.over
+            self._serving.wake()
+            timer = loop.call_later(remaining, waiter.end, False)
+            try:
+                return bool(await future)
+            finally:
+                timer.cancel()
+        finally:
+            self._table.waiters.pop(waiter, None)
+
+    def _wake(self) -> None:
+        if self._serving.idle:
+            self._serving.wake()

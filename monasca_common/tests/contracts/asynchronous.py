@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The asyncio classes with the methods of the synchronous ones, so that they pass the same contracts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from monasca_common.kafka.aio import AsyncConsumer, AsyncProducer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.message import Batch, Record
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.transport.base import message_id
+
+
+class LoopThread:
+    """An event loop on a thread; the test waits for its coroutines."""
+
+    def __init__(self, defer: Callable[..., object]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        defer(self._stop)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class _Adapter:
+    """Runs coroutine methods on the loop; all other attributes are those of the synchronous class."""
+
+    def __init__(self, loop: LoopThread, made: Callable[[Any], Any], inner: KafkaProducer | KafkaConsumer) -> None:
+        self.loop, self.inner, self.made = loop, inner, made(inner)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(type(self.made), name, None)
+        if asyncio.iscoroutinefunction(method):
+            return lambda *arguments, **options: self.loop.run(method(self.made, *arguments, **options))
+        return getattr(self.inner, name)
+
+    def __enter__(self) -> _Adapter:
+        self.loop.run(self.made.__aenter__())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.loop.run(self.made.__aexit__(*exception))
+
+
+class ProducerAdapter(_Adapter):
+    def __init__(self, loop: LoopThread, producer: KafkaProducer) -> None:
+        super().__init__(loop, AsyncProducer, producer)
+
+    def send(self, topic: str, record: bytes | Record, *, key: bytes | None = None) -> bytes | None:
+        """Return the message id, which the contract compares."""
+        bulk = self.loop.run(self.made.send(topic, record, key=key))._bulk
+        if bulk.attempts:
+            return next(iter(bulk.attempts.values())).message_id  # type: ignore[no-any-return]
+        end = bulk.next if bulk.reservation is None else bulk.reservation.next
+        return None if bulk.id_prefix is None else message_id(bulk.id_prefix, end - 1)
+
+
+class ConsumerAdapter(_Adapter):
+    def __init__(self, loop: LoopThread, consumer: KafkaConsumer) -> None:
+        super().__init__(loop, AsyncConsumer, consumer)
+
+    def poll(self, max_messages: int = 500, timeout: float = 1.0) -> Batch:
+        return self.loop.run(self.made.poll(max_messages, timeout))  # type: ignore[no-any-return]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coroutines over the memory broker, with a limit of real time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from oslotest import base
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.aio import AsyncConsumer, AsyncProducer
+from monasca_common.kafka.testing import MemoryKafka
+
+GROUP = "test-group"
+PARTITIONS = 4
+_PATIENCE_SECONDS = 50
+
+
+class AioCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.broker = self.kafka.broker
+        for topic in ("in", "in.dlq", "out"):
+            self.broker.create_topic(topic, PARTITIONS)
+
+    def run_loop(self, coroutine):
+        async def run():
+            return await asyncio.wait_for(coroutine, _PATIENCE_SECONDS)
+
+        return asyncio.run(run())
+
+    def sync_producer(self, **changes):
+        producer = plugins.memory_producer(self.kafka.producer_settings(**changes))
+        self.addCleanup(producer.close, 0)
+        return producer
+
+    def producer(self, **changes):
+        return AsyncProducer(self.sync_producer(**changes))
+
+    def sync_consumer(self, **changes):
+        consumer = plugins.memory_consumer(self.kafka.consumer_settings("in", GROUP, **changes))
+        self.addCleanup(consumer.close)
+        return consumer
+
+    def consumer(self, **changes):
+        return AsyncConsumer(self.sync_consumer(**changes))
+
+    def values(self, topic):
+        return [message.value for message in self.broker.records(topic)]
+
+    def committed(self):
+        return sum(self.broker.committed(GROUP).values())

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+import asyncio
+import contextlib
+import threading
+from collections import Counter, defaultdict
+
+from monasca_common.kafka.aio import AsyncProcessor
+from monasca_common.kafka.errors import (
+    ConfigurationError,
+    HandlerError,
+    MisuseError,
+    Poison,
+    RetryLater,
+    WrongType,
+)
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.processor.retry import RetryPolicy
+from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.tests.unit.kafka.aio.aio_case import PARTITIONS, AioCase
+
+ONCE = RetryPolicy(attempts=1)
+
+
+class Polls(Hook):
+    """Sets an event of the loop after a number of polls."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.reached = asyncio.Event()
+        self.left = -1
+
+    def await_polls(self, count):
+        self.left = count
+        return self.reached.wait()
+
+    def after_poll(self, batch):
+        self.left -= 1
+        if self.left == 0:
+            self.loop.call_soon_threadsafe(self.reached.set)
+
+
+class AsyncProcessorCase(AioCase):
+    def setUp(self):
+        super().setUp()
+        self.writer = self.sync_producer()
+
+    def fill(self, count, key=None):
+        records = [
+            Record(b"%d" % number, key and b"%d" % (number % key), partition=number % PARTITIONS)
+            for number in range(count)
+        ]
+        self.writer.publish("in", records).raise_for_undelivered()
+
+    def processor(self, handler, *, concurrency=100, settings=None, **choices):
+        choices = {"producer": self.writer, "dead_letters": DeadLetters(), "retry": ONCE, "threads": 2, **choices}
+        return AsyncProcessor(
+            Processor(self.sync_consumer(**settings or {}), handler, **choices), concurrency=concurrency
+        )
+
+    async def run_until(self, processor, ended):
+        """Run until the event; return the report of the end."""
+        running = asyncio.ensure_future(processor.run())
+        waiting = asyncio.ensure_future(ended.wait())
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        await processor.stop()
+        return await running
+
+
+class Handler:
+    """Counts messages, and sets ``ended`` after ``count`` of them."""
+
+    def __init__(self, count):
+        self.values = []
+        self.count = count
+        self.running = Counter()
+        self.most = 0
+        self.ended = asyncio.Event()
+
+    async def __call__(self, part):
+        place = part.topic_partition if hasattr(part, "topic_partition") else part.key
+        self.running[place] += 1
+        assert self.running[place] == 1, "two calls of one lane"
+        self.most = max(self.most, sum(self.running.values()))
+        await self.work(part)
+        self.running[place] -= 1
+        values = part.values if hasattr(part, "values") else [part.value]
+        self.values += values
+        if len(self.values) >= self.count:
+            self.ended.set()
+
+    async def work(self, part):
+        await asyncio.sleep(0)
+
+
+class CallsTest(AsyncProcessorCase):
+    def test_partitions_are_handled_concurrently_and_each_in_order(self):
+        self.fill(40)
+
+        async def test():
+            together = asyncio.Event()
+
+            class Together(Handler):
+                async def work(self, part):
+                    if len(+self.running) == PARTITIONS:
+                        together.set()
+                    await together.wait()
+
+            handler = Together(40)
+            report = await self.run_until(self.processor(handler), handler.ended)
+            self.assertEqual((True, PARTITIONS), (report.clean, handler.most))
+            for partition in range(PARTITIONS):
+                numbers = [int(value) for value in handler.values if int(value) % PARTITIONS == partition]
+                self.assertEqual(list(range(partition, 40, PARTITIONS)), numbers)
+
+        self.run_loop(test())
+        self.assertEqual(40, self.committed())
+
+    def test_concurrency_is_bounded(self):
+        self.fill(200, key=50)
+
+        async def test():
+            handler = Handler(200)
+            processor = self.processor(handler, concurrency=3, order="key", per_message=True)
+            await self.run_until(processor, handler.ended)
+            self.assertEqual(3, handler.most)
+
+        self.run_loop(test())
+        self.assertEqual(200, self.committed())
+
+    def test_messages_of_a_key_are_in_order(self):
+        self.fill(400, key=20)
+
+        async def test():
+            handler = Handler(400)
+            await self.run_until(self.processor(handler, order="key", per_message=True), handler.ended)
+            found = defaultdict(list)
+            for value in handler.values:
+                found[int(value) % 20].append(int(value))
+            self.assertEqual({key: list(range(key, 400, 20)) for key in range(20)}, dict(found))
+
+        self.run_loop(test())
+
+    def test_many_calls_need_no_thread_for_each(self):
+        self.fill(80, key=80)
+
+        async def test():
+            together, before = asyncio.Event(), threading.active_count()
+
+            class Together(Handler):
+                async def work(self, part):
+                    if sum(self.running.values()) == 80:
+                        self.threads = threading.active_count()
+                        together.set()
+                    await together.wait()
+
+            handler = Together(80)
+            await self.run_until(self.processor(handler, order="key", per_message=True), handler.ended)
+            self.assertLessEqual(handler.threads - before, 8)
+
+        self.run_loop(test())
+
+    def test_polling_continues_while_a_handler_runs(self):
+        self.fill(1)
+
+        async def test():
+            polls = Polls()
+
+            class Slow(Handler):
+                async def work(self, part):
+                    await polls.await_polls(5)
+
+            handler = Slow(1)
+            await self.run_until(self.processor(handler, hooks=[polls]), handler.ended)
+
+        self.run_loop(test())
+        self.assertEqual(1, self.committed())
+
+
+class OutcomesTest(AsyncProcessorCase):
+    def test_outputs_are_acknowledged_and_keep_the_ids_of_a_threaded_processor(self):
+        self.fill(20)
+
+        async def test():
+            ended = asyncio.Event()
+            seen = []
+
+            async def handler(message):
+                seen.append(message.value)
+                if len(seen) == 20:
+                    ended.set()
+                return [("out", Record(message.value))]
+
+            self.assertTrue((await self.run_until(self.processor(handler, per_message=True), ended)).clean)
+
+        self.run_loop(test())
+        ids = {message.message_id for message in self.broker.records("out")}
+        self.assertEqual((20, 20), (len(ids), len(self.values("out"))))
+        self.assertIn(b"test-group/in/0/0/0", ids)
+        self.assertEqual(20, self.committed())
+
+    def test_each_exception_has_its_action(self):
+        self.fill(12)
+
+        async def test():
+            ended = asyncio.Event()
+            waited, good = Counter(), set()
+
+            async def handler(part):
+                for index, value in enumerate(part.values):
+                    if value == b"5":
+                        raise Poison("five", [index])
+                    if value == b"7":
+                        raise ValueError("seven")
+                    if value == b"9" and not waited[value]:
+                        waited[value] += 1
+                        raise RetryLater(after=0.001)
+                good.update(part.values)
+                if len(good) == 10:
+                    ended.set()
+
+            await self.run_until(self.processor(handler), ended)
+            self.assertEqual(1, waited[b"9"])
+
+        self.run_loop(test())
+        self.assertEqual([b"5", b"7"], sorted(self.values("in.dlq")))
+        self.assertEqual(12, self.committed())
+
+    def test_a_value_that_cannot_be_decoded_becomes_a_dead_letter(self):
+        self.writer.publish("in", [b"not json", b"[1]"]).raise_for_undelivered()
+
+        async def test():
+            ended = asyncio.Event()
+            seen = []
+
+            async def handler(message):
+                seen.append(message.value)
+                ended.set()
+
+            await self.run_until(self.processor(handler, serializer=JsonSerializer(), per_message=True), ended)
+            self.assertEqual([[1]], seen)
+
+        self.run_loop(test())
+
+    def test_without_dead_letters_the_error_of_the_handler_ends_the_run(self):
+        self.fill(1)
+
+        async def handler(part):
+            raise ValueError("broken")
+
+        async def test():
+            with self.assertRaises(HandlerError) as raised:
+                await self.processor(handler, dead_letters=None).run()
+            self.assertIsInstance(raised.exception.__cause__, ValueError)
+
+        self.run_loop(test())
+        self.assertEqual(0, self.committed())
+
+    def test_a_cancelled_call_ends_the_run_and_commits_nothing(self):
+        self.fill(1)
+
+        async def handler(part):
+            raise asyncio.CancelledError
+
+        async def test():
+            with self.assertRaises(HandlerError):
+                await self.processor(handler).run()
+
+        self.run_loop(test())
+        self.assertEqual(0, self.committed())
+
+    def test_an_output_that_is_no_output_ends_the_run(self):
+        self.fill(1)
+
+        async def handler(part):
+            return 42
+
+        async def test():
+            with self.assertRaises(MisuseError):
+                await self.processor(handler).run()
+
+        self.run_loop(test())
+
+
+class EndTest(AsyncProcessorCase):
+    def test_a_cancelled_run_waits_for_calls_and_commits(self):
+        self.fill(1)
+
+        async def test():
+            called, finish = asyncio.Event(), asyncio.Event()
+
+            async def handler(part):
+                called.set()
+                await finish.wait()
+
+            processor = self.processor(handler)
+            running = asyncio.ensure_future(processor.run())
+            await called.wait()
+            running.cancel()
+            await asyncio.sleep(0)
+            finish.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            self.assertTrue(running.cancelled())
+
+        self.run_loop(test())
+        self.assertEqual(1, self.committed())
+
+    def test_a_call_that_outlives_the_deadline_is_cancelled_and_not_committed(self):
+        self.fill(1)
+
+        async def test():
+            called, ended = asyncio.Event(), asyncio.Event()
+
+            async def handler(part):
+                called.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+
+            processor = self.processor(handler)
+            running = asyncio.ensure_future(processor.run())
+            await called.wait()
+            report = await processor.stop(0.05)
+            self.assertEqual((False, 1), (report.clean, sum(report.in_flight.values())))
+            self.assertIs(report, await running)
+            await ended.wait()
+
+        self.run_loop(test())
+        self.assertEqual(0, self.committed())
+
+    def test_stop_within_a_handler_does_not_wait(self):
+        self.fill(1)
+
+        async def test():
+            reports = []
+
+            async def handler(part):
+                reports.append(await processor.stop())
+
+            processor = self.processor(handler)
+            self.assertTrue((await processor.run()).clean)
+            self.assertFalse(reports[0].clean)
+
+        self.run_loop(test())
+        self.assertEqual(1, self.committed())
+
+    def test_misuse_is_refused(self):
+        async def handler(part):
+            pass
+
+        async def test():
+            with self.assertRaises(ConfigurationError):
+                self.processor(handler, concurrency=0)
+            with self.assertRaises(WrongType):
+                self.processor(print)
+            processor = self.processor(handler)
+            await processor.stop()
+            running = asyncio.ensure_future(processor.run())
+            await asyncio.sleep(0)
+            with self.assertRaises(MisuseError):
+                await processor.run()
+            await processor.stop()
+            await running
+
+        self.run_loop(test())
