@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encryption of the addresses of notification methods in the database, because they may contain tokens.
-
-The first key encrypts, and all keys decrypt. A row names the key of its address; a row without the name of a key
-contains plain text, because it was written without keys.
+"""Encrypts the addresses of notification methods in the database, because they can contain tokens. The first key
+encrypts, and all keys decrypt. A row has the name of its key; a row without a key name was written without keys and
+contains plain text.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ _ID_BYTES = 4
 
 
 class AddressUnreadable(StorageUnavailable):
-    """An address was encrypted with a key that this process does not have. It can be read once the key is added."""
+    """An address was encrypted with a key that this process does not have. The address can be read once the key is
+    added."""
 
     def __init__(self, key_id: str) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ PLAIN = AddressKeys()
 
 
 def key_id(key: str) -> str:
-    """Return the name of a key, which reveals nothing about it."""
+    """Return the name of a key, which does not reveal the key."""
     return hashlib.blake2b(key.strip().encode(), digest_size=_ID_BYTES).hexdigest()
 
 
@@ -94,8 +94,8 @@ def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
     keys = read_keys(conf)
     if keys.first is None:
         LOG.warning(
-            "address_keys in group [alarms] is not set: addresses of notification methods, which may hold tokens, are "
-            "stored as plain text"
+            "address_keys in group [alarms] is not set: addresses of notification methods, which can contain tokens, "
+            "are stored as plain text"
         )
     return keys
 
@@ -114,15 +114,16 @@ def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """``changed``: the number of rows whose address was encrypted with the first key. ``unreadable``: the number of
-    rows of each missing key, by its name."""
+    """The result of `rotate`. ``changed``: the number of rows whose address was encrypted with the first key.
+    ``unreadable``: the number of rows of each missing key, by its name."""
 
     changed: int
     unreadable: Mapping[str, int]
 
 
 def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
-    """Encrypt each address with the first key, in one transaction. Services may run, and it may be repeated."""
+    """Encrypt each address with the first key, in one transaction. This can be repeated, and services can run at the
+    same time."""
     other = sa.or_(_METHOD.c.address_key.is_(None), _METHOD.c.address_key != keys.first)
     statement = sa.select(_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key).where(other).with_for_update()
 
@@ -142,9 +143,8 @@ def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
 
 
 def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
-    """Call `rotate` with the keys and the database of ``conf``; ``None``: there are no keys.
-
-    Raises `ConfigurationError`, `StorageError`.
+    """Call `rotate` with the keys and the database of ``conf``; return ``None`` without keys. Raises
+    `ConfigurationError`, `StorageError`.
     """
     settings, keys = database_settings(conf), read_keys(conf)
     if keys.first is None:

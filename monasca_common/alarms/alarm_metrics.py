@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The series of alarms, with their dimensions in separate rows for filters."""
+"""Stores the series of alarms, with their dimensions in separate rows for filters."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
 
 
 def forget_metrics(connection: sa.Connection, series: Sequence[Mapping[str, Any]]) -> None:
-    """Delete the rows of deleted ``series`` (sub_expression_id, match_key, series_id) in alarms of which no other
-    sub-expression has this series."""
+    """Delete the rows of deleted ``series`` (sub_expression_id, match_key, series_id), unless another sub-expression of
+    the alarm has the same series."""
     if not series:
         return
     own, other = _PART.alias(), _PART.alias()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements behind lists and counts of alarms, for SQLite and PostgreSQL. No I/O."""
+"""Builds the statements that list and count alarms, for SQLite and PostgreSQL. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 
 
 def _rank(column: sa.Column[str], values: Sequence[str]) -> sa.ColumnElement[int]:
-    """Return the position of a value in its order of meaning."""
+    """Return the rank of a value, such as a severity."""
     return sa.case({value: place for place, value in enumerate(values)}, value=column, else_=len(values))
 
 
@@ -62,8 +62,8 @@ _JOINED = _ALARM.join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
 
 @dataclass(frozen=True, slots=True)
 class WhichAlarms:
-    """``metric_name``, ``dimensions`` (allowed values of each key, none for any): of one metric of the alarm.
-    ``states``, ``severities``: any if empty."""
+    """Filters of alarms. ``metric_name`` and ``dimensions`` (allowed values of each key; empty: any value) apply to one
+    metric of the alarm. Empty ``states`` or ``severities``: any."""
 
     tenant: str
     definition_id: str | None = None
@@ -98,9 +98,8 @@ def count(which: WhichAlarms) -> Select:
 
 
 def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
-    """Return the count and the columns of ``group_by``, in the order of these columns.
-
-    For columns of definitions, alarms are counted by definition first, because definitions are few.
+    """Return the statement for the count and the columns of ``group_by``, ordered by these columns. For columns of
+    definitions, alarms are counted by definition first, because definitions are few.
     """
     counted = _counted(which, group_by).subquery("counted")
     columns = {**{column.name: column for column in counted.c}, **_OF_DEFINITIONS}
@@ -123,7 +122,7 @@ def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
     if of_metrics is None:
         statement: Select = sa.select(sa.func.count().label("count"), *groups).where(*_conditions(which))
     else:
-        # An alarm may have a name or a dimension in several metrics.
+        # Several metrics of an alarm can have the same name or dimension.
         alarm_id, conditions = of_metrics.c.alarm_id, [of_metrics.c.tenant == which.tenant]
         statement = sa.select(sa.func.count(alarm_id.distinct()).label("count"), *groups).select_from(of_metrics)
         if _own_conditions(which) or set(names) & set(_OF_ALARMS):
@@ -136,7 +135,7 @@ def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
 
 
 def _source_of_metrics(group_by: Sequence[str]) -> tuple[sa.Table | None, Mapping[str, sa.ColumnElement[Any]]]:
-    """The table that has the columns of metrics that are asked for, if any are; and all columns."""
+    """Return the table with the requested columns of metrics, if any, and all columns."""
     asked = set(group_by) & set(_OF_DIMENSIONS)
     if asked == {"metric_name"}:
         return _METRIC, {**_OF_ALARMS, "metric_name": _METRIC.c.name}
@@ -175,7 +174,7 @@ def _metric_conditions(which: WhichAlarms, alarm_id: sa.ColumnElement[str]) -> l
 
 
 def _having(which: WhichAlarms) -> Select | None:
-    """Select the ids of alarms of which one metric has the name and all dimensions; ``None``: no condition."""
+    """Select the ids of alarms with a metric that has the name and all dimensions; ``None``: no condition."""
     if not which.dimensions:
         if which.metric_name is None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of alarms, as the API uses them: lists, counts, changes by hand, and deletion."""
+"""Lists, counts, changes and deletes alarms in the database, for the API."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Alarms:
         self._database = database
 
     def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
-        """Yield alarms; close the generator. It loads the metrics of few alarms at a time, because an alarm may have
-        any number of them."""
+        """Yield alarms. Close the generator. The metrics of only a few alarms are loaded at a time, because an alarm
+        can have any number of metrics."""
         statement = alarm_queries.alarms(which, sorts, part)
 
         def work(connection: sa.Connection) -> Iterator[StoredAlarm]:
@@ -79,9 +79,8 @@ class Alarms:
     def change(
         self, tenant: str, alarm_id: str, changed: Callable[[StoredAlarm], StoredAlarm], now_ms: int
     ) -> tuple[StoredAlarm, bool]:
-        """Change an alarm by ``changed``. Return it, and whether its state has changed, which the outbox then has.
-
-        Raises `UnknownId`, `BrokenRules`.
+        """Change an alarm by ``changed``. Return the alarm, and whether its state has changed and a transition is in
+        the outbox. Raises `UnknownId`, `BrokenRules`.
         """
 
         def work(connection: sa.Connection) -> tuple[StoredAlarm, bool]:
@@ -90,7 +89,7 @@ class Alarms:
             before = self._one(connection, tenant, alarm_id)
             after = changed(before)
             _check(after)
-            # The time of a state is later than that of the one before, so that each change has its own id.
+            # The time of a state is later than the time of the previous state, so that each change has its own id.
             time_ms = max(now_ms, before.state_updated + 1)
             is_transition = after.state != before.state
             if is_transition:
@@ -103,10 +102,10 @@ class Alarms:
         return self._database.write(work)
 
     def delete(self, tenant: str, alarm_id: str) -> None:
-        """Delete the alarm; its history stays. Raises `UnknownId`."""
+        """Delete the alarm, but keep its history. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            # A merge of measurements relies on alarms, and holds the version.
+            # A merge of measurements locks the version, so that no alarm is deleted in the meantime.
             next_version(connection)
             if not connection.execute(_ALARM.delete().where(*of_tenant(_ALARM, tenant, alarm_id))).rowcount:
                 raise UnknownId(_WHAT, alarm_id)
@@ -131,8 +130,8 @@ class Alarms:
 
 
 def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
-    """Delete the series that are in no other alarm, with their windows. If they still arrive, they are new and recreate
-    the alarm, without earlier measurements: ``last`` would report all of them again."""
+    """Delete the series that are in no other alarm, with their windows. If such a series still arrives, it is new and
+    recreates the alarm without earlier measurements, because ``last`` would report all of them again."""
     own, other = _PART.alias(), _PART.alias()
     names = ("sub_expression_id", "match_key")
     same = (own.c[name] == other.c[name] for name in names)

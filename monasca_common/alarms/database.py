@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database of alarms: pooled reads, and writes in one transaction each."""
+"""Accesses the alarms database with pooled reads, and one transaction for each write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Slice:
 
 
 class AlarmsDatabase:
-    """Connects at the first call, and must not be used after a fork.
+    """The alarms database. It connects at the first call, and must not be used after a fork.
 
     ``grouped``: concurrent writes of several threads share a transaction (`GroupedTransactions`).
     """
@@ -49,19 +49,19 @@ class AlarmsDatabase:
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select, values: Mapping[str, Any] | None = None) -> Sequence[Row]:
-        """Return the rows of a statement. ``values``: the values of its parameters; a statement that is built once is
+        """Return the rows of a statement. ``values``: the values of its parameters. A statement that is built once is
         much faster."""
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
     def one(self, statement: Select, kind: str, row_id: str) -> Row:
-        """Return the row of a statement. Raises `UnknownId` for a row of this ``kind`` if there is none."""
+        """Return the row of a statement. Raises `UnknownId` for this ``kind`` of row if no row exists."""
         row = next(iter(self.rows(statement)), None)
         if row is None:
             raise UnknownId(kind, row_id)
         return row
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Return the result of ``work``, which reads one snapshot."""
+        """Return the result of ``work``, which reads from one snapshot."""
 
         def in_snapshot(connection: sa.Connection, _deadline: Deadline) -> T:
             with snapshot(connection):
@@ -75,7 +75,7 @@ class AlarmsDatabase:
 
     def write(self, work: Callable[[sa.Connection], T], *, named: str | None = None) -> T:
         """Return the result of ``work``, which runs in a transaction. Raises `NameTaken` if ``work`` gives a row of the
-        kind ``named`` the name of another row."""
+        kind ``named`` a name that another row already has."""
         try:
             return self._transactions.run(work)
         except DuplicateKey:
@@ -93,7 +93,7 @@ def new_id() -> str:
 
 
 def of_tenant(table: sa.Table, tenant: str, row_id: str) -> tuple[Condition, Condition]:
-    """Return the conditions for the row with this id, if it belongs to the tenant."""
+    """Return the conditions for the tenant's row with this id."""
     return table.c.id == row_id, table.c.tenant == tenant
 
 
@@ -104,9 +104,8 @@ def ordered(
     last: sa.ColumnElement[Any],
     part: Slice,
 ) -> Select:
-    """Return a statement for the slice of rows in this order. ``last``: the id, by which equal rows are ordered.
-
-    NULL precedes every value in all databases.
+    """Return a statement for the slice of rows in this order. ``last``: the id, which orders equal rows. NULL precedes
+    every value in all databases.
     """
     orders: list[sa.ColumnElement[Any]] = []
     for sort in sorts:

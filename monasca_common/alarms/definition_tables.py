@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of alarm definitions. The transaction of each change begins with the version of all definitions."""
+"""Stores alarm definitions. The transaction of each change first increments the version of all definitions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class AlarmDefinitions:
         self._queries = Queries(database.dialect)
 
     def iter_found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> Generator[AlarmDefinition]:
-        """Yield definitions; close the generator. It loads few at a time, because an expression may have 16 KiB."""
+        """Yield definitions. Close the generator. Only a few are loaded at a time, because an expression can have 16
+        KiB."""
         wanted: Select = sa.select(_DEFINITION.c.id).where(*self._conditions(which))
         statement = ordered(wanted, sorts, _SORTED_BY, _DEFINITION.c.id, part)
 
@@ -106,7 +107,8 @@ class AlarmDefinitions:
     def change(
         self, tenant: str, definition_id: str, changed: Callable[[AlarmDefinition], AlarmDefinition], now_ms: int
     ) -> AlarmDefinition:
-        """Change a definition by ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+        """Change a definition by ``changed``, and return the definition. Raises `UnknownId`, `BrokenRules`,
+        `NameTaken`."""
 
         def work(connection: sa.Connection) -> AlarmDefinition:
             next_version(connection)
@@ -132,7 +134,7 @@ class AlarmDefinitions:
         return self._database.write(work, named=_WHAT)
 
     def delete(self, tenant: str, definition_id: str) -> None:
-        """Delete a definition and its alarms; their history stays. Raises `UnknownId`."""
+        """Delete a definition and its alarms, but keep their history. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             next_version(connection)
@@ -158,7 +160,8 @@ class AlarmDefinitions:
         if which.severities:
             conditions.append(_DEFINITION.c.severity.in_(which.severities))
         if which.dimensions:
-            # Correlated with the definitions of the tenant: dimensions have no index, and other tenants have many more.
+            # The query is limited to the tenant's definitions, because dimensions have no index, and other tenants have
+            # many more.
             matching = self._queries.match(_SUB.c.dimensions, which.dimensions)
             own: Select = sa.select(_SUB.c.id).where(_SUB.c.definition_id == _DEFINITION.c.id, *matching)
             conditions.append(own.exists())
@@ -206,7 +209,7 @@ def sub_expression(row: Row) -> StoredSubExpression:
 def _undecide(
     connection: sa.Connection, stored: Sequence[StoredSubExpression], changed: Sequence[StoredSubExpression]
 ) -> None:
-    """Reset decisions of windows by a former threshold or operator."""
+    """Reset decisions of windows that were based on an earlier threshold or operator."""
     before = {each.id: (each.expression.operator, each.expression.threshold) for each in stored}
     others = [each.id for each in changed if before[each.id] != (each.expression.operator, each.expression.threshold)]
     if others:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm definitions: their rules, and the rules for changes. Pure."""
+"""Alarm definitions, and the rules for their content and changes. No I/O."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DESCRIPTION = TextRule(least=0, most=LONGEST_TEXT)
 ACTION = TextRule(most=50)
 MOST_ACTIONS = 100  # of one state
 LONGEST_SPAN_SECONDS = 14 * 86_400
-"""The maximum time that windows of a sub-expression are kept: its period times its number of periods."""
+"""The maximum time to keep windows of a sub-expression (its period times its number of periods)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmDefinition:
-    """``match_by``: keys of dimensions; each combination of their values has its own alarm. Actions are ids of
-    notification methods. ``id`` and ``deterministic`` are set when it is stored."""
+    """An alarm definition. ``match_by``: keys of dimensions; each combination of their values has its own alarm.
+    Actions are ids of notification methods. ``id`` and ``deterministic`` are set when the definition is stored."""
 
     name: str
     expression: str
@@ -44,14 +44,14 @@ class AlarmDefinition:
 
     @property
     def actions(self) -> Mapping[str, tuple[str, ...]]:
-        """The actions by the new state."""
+        """Return the actions by new state."""
         return {"ALARM": self.alarm_actions, "OK": self.ok_actions, "UNDETERMINED": self.undetermined_actions}
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionFilter:
-    """``dimensions``: allowed values of each key, none for any, all in one sub-expression. ``severities``: any if
-    empty."""
+    """Filters of definitions. ``dimensions``: allowed values of each key (empty: any value), which must all match one
+    sub-expression. Empty ``severities``: any."""
 
     tenant: str
     name: str | None = None
@@ -61,7 +61,7 @@ class DefinitionFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubExpression:
-    """``windows``: a number that increases when its windows restart."""
+    """A stored sub-expression. ``windows``: the generation of its windows, which increases when the windows restart."""
 
     id: str
     windows: int
@@ -69,7 +69,7 @@ class StoredSubExpression:
 
 
 def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
-    """Check the rules, except that actions exist, and return the sub-expressions.
+    """Check all rules except the existence of actions, and return the sub-expressions.
 
     Raises `BrokenRules`.
     """
@@ -120,7 +120,7 @@ def refused_changes(
     stored_parts: Sequence[SubExpression],
     changed_parts: Sequence[SubExpression],
 ) -> list[Violation]:
-    """Return the forbidden changes: those that would give existing alarms other series."""
+    """Return the forbidden changes, which would assign other series to existing alarms."""
     refused: list[Violation] = []
     if sorted(stored.match_by) != sorted(changed.match_by):
         refused.append(Violation("match_by", "cannot change: delete the definition and create another"))
@@ -136,9 +136,9 @@ def _metrics(parts: Sequence[SubExpression]) -> list[tuple[str, tuple[tuple[str,
 
 
 def paired(stored: Sequence[StoredSubExpression], changed: Sequence[SubExpression]) -> list[StoredSubExpression]:
-    """Return the changed sub-expressions in order, each with the id of the stored one with its metric; equal metrics
-    are paired by position. Windows restart if the function, the period or the number of periods changes; ``last`` has
-    no windows."""
+    """Return the changed sub-expressions in order, each with the id of the stored sub-expression with the same metric.
+    Equal metrics are paired by position. Windows restart if the function, the period or the number of periods changes;
+    ``last`` has no windows."""
     waiting: dict[object, list[StoredSubExpression]] = defaultdict(list)
     for each in stored:
         waiting[each.expression.metric_name, each.expression.dimensions].append(each)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of an alarm, decided from partials. Pure: every time is an argument.
+"""Decides the states of an alarm from partials. The functions are pure: every time is an argument. A call processes all
+events since the last call in the order of event time: *crossings* (a window reaches a state that later data cannot
+undo) and *due evaluations* (``delay_ms`` after the end of a window). So one batch of two hours has the same result as
+batches of one second.
 
-A call processes all events since the last call in the order of event time: *crossings* (a window reaches a state that
-later data cannot undo) and *due evaluations* (``delay_ms`` after the end of a window). So one batch of two hours has
-the same result as batches of one second.
+Two rules are easy to violate:
 
-Two rules that are easily broken:
-
-- A window that a crossing decided stays decided until its own due evaluation. Otherwise the due evaluation of the quiet
-  minute before would change the alarm back.
+- A window that a crossing decided stays decided until its own due evaluation. Otherwise the due evaluation of an
+earlier quiet minute would revert the alarm.
 - A window in which the pipeline was idle is unknown, not empty, until agents have had time to resend.
 """
 
@@ -38,7 +37,7 @@ from monasca_common.alarms.partials import (
 from monasca_common.models.readings import Reading
 
 MOST_VALUES = 16
-"""The maximum number of windows whose values a sub-alarm shows: the newest."""
+"""The maximum number of windows whose values a sub-alarm shows. The newest windows are shown."""
 RESTRUCTURED = -1
 """``SubAlarm.decided_ms`` until the next evaluation, which computes the state of the alarm without a measurement."""
 
@@ -47,10 +46,10 @@ RESTRUCTURED = -1
 class SubAlarm:
     """The state of a sub-expression in an alarm.
 
-    ``current_values``: the values of the last `MOST_VALUES` windows that decided, oldest first. ``empty_evaluations``:
-    the number of successive evaluations without measurements. ``decided_ms``: the end of the latest window that a
-    crossing has decided; 0 after a change of the threshold or the operator, `RESTRUCTURED` after a change of the
-    structure of the expression. ``newest``: the reading that decided last, for the function ``last``.
+    ``current_values``: the values of the last `MOST_VALUES` deciding windows, oldest first. ``empty_evaluations``: the
+    number of successive evaluations without measurements. ``decided_ms``: the end of the latest window that a crossing
+    has decided; 0 after a change of the threshold or the operator, `RESTRUCTURED` after a change of the structure of
+    the expression. ``newest``: the last deciding reading, for the function ``last``.
     """
 
     sub_expression: SubExpression
@@ -67,7 +66,7 @@ class SubAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of the state. ``sub_alarms``: their states at that time."""
+    """A change of an alarm's state. ``sub_alarms``: their states at that time."""
 
     old_state: str
     new_state: str
@@ -78,7 +77,8 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """``sub_alarms``: their states, in the order of the expression. ``state`` may have been set by hand."""
+    """The state of an alarm. ``sub_alarms``: their states, in the order of the expression. ``state`` can be set by
+    hand."""
 
     state: str
     sub_alarms: tuple[SubAlarm, ...]
@@ -101,9 +101,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class IdlePeriod:
-    """The source was idle, and the watermark did not move, from ``start_ms`` to ``end_ms``. For evaluations that are
-    due before ``known_from_ms`` (the recovery plus `outage_grace_seconds`), windows without measurements are not
-    empty."""
+    """A period from ``start_ms`` to ``end_ms`` in which the source was idle and the watermark did not move. For
+    evaluations that are due before ``known_from_ms`` (the recovery plus `outage_grace_seconds`), windows without
+    measurements are not empty."""
 
     start_ms: int
     end_ms: int
@@ -112,9 +112,9 @@ class IdlePeriod:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSpan:
-    """The times of evaluations to do: those due after ``evaluated_to_ms`` and until ``watermark_ms``, the lowest of all
-    partitions. An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark; windows that
-    begin later come from clocks that are ahead, and wait."""
+    """The span of due evaluations: after ``evaluated_to_ms`` and until ``watermark_ms``, the lowest of all partitions.
+    An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark. Windows that begin later
+    come from clocks that are ahead, and are evaluated later."""
 
     evaluated_to_ms: int
     watermark_ms: int
@@ -130,8 +130,8 @@ class Evaluated:
 
 
 class _SubAlarmEvent(NamedTuple):
-    """An event of one sub-alarm. ``at_ms``: its position in time; ``is_due``: a due evaluation, which follows crossings
-    of the same time; ``timestamp_ms``: of the transition that it may cause."""
+    """An event of one sub-alarm. ``at_ms``: its position in time. ``is_due``: whether it is a due evaluation, which
+    follows crossings of the same time. ``timestamp_ms``: the time of the transition that it can cause."""
 
     at_ms: float
     is_due: bool
@@ -151,7 +151,7 @@ def evaluate(
     """Return the alarm after all events of the span, and its transitions.
 
     ``measured``: the measurements of each sub-alarm, in order. ``begins_ms``: the creation of the alarm. Evaluations
-    due until then are skipped; of earlier readings of ``last``, only the newest counts.
+    due until the creation are skipped; of earlier readings of ``last``, only the newest counts.
     """
     if begins_ms > span.evaluated_to_ms:
         span = replace(span, evaluated_to_ms=begins_ms)
@@ -165,8 +165,8 @@ def evaluate(
             sub_alarms[event.position] = event.apply(sub_alarms[event.position])
         new_state = state_of(expression, sub_alarms)
         if new_state != state:
-            # A late crossing is dated after the change before it: history is read in order, and a change back to the
-            # same state has its own time and id.
+            # A late crossing gets a time after the previous change, because history is read in order, and a change back
+            # to the same state must have its own time and id.
             last_ms = max(int(timestamp_ms), last_ms + 1)
             reason = _reason(new_state, sub_alarms)
             transitions.append(Transition(state, new_state, last_ms, reason, tuple(sub_alarms)))
@@ -182,7 +182,7 @@ def state_of(expression: Expression, sub_alarms: Sequence[SubAlarm]) -> str:
 
 
 def needed_from_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
-    """Return the start of the oldest window that an evaluation may need."""
+    """Return the start of the oldest window that an evaluation can need."""
     return _next_end_ms(sub, evaluated_to_ms, delay_ms) - sub.periods * sub.period * 1000
 
 
@@ -195,7 +195,7 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
 def _events(
     sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], span: EvaluationSpan, begins_ms: int
 ) -> Iterable[_SubAlarmEvent]:
-    """Return the events in order; those of the same time in the order of the expression."""
+    """Return the events in order of time. Events with the same time have the order of the expression."""
     each: list[Iterable[_SubAlarmEvent]] = [_redecisions(sub_alarms, span)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
@@ -204,7 +204,7 @@ def _events(
             view = _View(sub_alarm.sub_expression, found.windows)
             each.append(sorted(_crossings(index, sub_alarm, view, span), key=_order))
             each.append(_due(index, view, span))
-    # Usually all lists are empty and one sub-alarm is due: merging would take longer than evaluating.
+    # Usually all lists are empty and one sub-alarm is due, so merging would take longer than evaluating.
     each = [events for events in each if events != []]
     return each[0] if len(each) == 1 else heapq.merge(*each, key=_order)
 
@@ -214,8 +214,8 @@ def _order(event: _SubAlarmEvent) -> tuple[float, bool, float, int]:
 
 
 def _redecisions(sub_alarms: Sequence[SubAlarm], span: EvaluationSpan) -> list[_SubAlarmEvent]:
-    """Return the decisions that follow from another threshold, operator or structure without a new measurement. They
-    share one time before all others, because single steps would report states that the alarm never had."""
+    """Return the decisions that result from a changed threshold, operator or structure without a new measurement. They
+    share one time before all other events, because separate steps would report states that the alarm never had."""
     # An increased delay moves ``evaluated_to_ms`` forward, perhaps beyond the highest watermark.
     time_ms = min(span.evaluated_to_ms, span.seen_ms)
     return [
@@ -263,8 +263,8 @@ def _taking(reading: Reading) -> Callable[[SubAlarm], SubAlarm]:
 
 
 class _View:
-    """The windows of one sub-alarm that have measurements. Loops iterate over these and not over ``periods``, which may
-    be millions."""
+    """The windows of one sub-alarm that have measurements. Loops iterate over these windows instead of ``periods``,
+    which can be millions."""
 
     def __init__(self, sub: SubExpression, windows: Mapping[int, WindowPartial]) -> None:
         self.sub = sub
@@ -280,7 +280,7 @@ class _View:
 
     @cached_property
     def _failed(self) -> list[int]:
-        """The number of windows before each one that do not meet the comparison."""
+        """For each window, the number of earlier windows that do not meet the comparison."""
         return [0, *accumulate(not meets(self.sub, value) for value in self._values)]
 
     def shown(self, end_ms: int) -> tuple[float, ...]:
@@ -289,8 +289,8 @@ class _View:
         return tuple(self._values[first : bisect_left(self.starts, end_ms)])
 
     def counts(self, end_ms: int) -> tuple[int, int]:
-        """Return how many of the ``periods`` windows that end at ``end_ms`` have measurements, and how many of these do
-        not meet the comparison."""
+        """Return how many of the ``periods`` windows that end at ``end_ms`` have measurements, and how many of the
+        measured windows do not meet the comparison."""
         first, last = bisect_left(self.starts, end_ms - self.span_ms), bisect_left(self.starts, end_ms)
         return last - first, self._failed[last] - self._failed[first]
 
@@ -358,8 +358,8 @@ def _whole_windows(
 
 
 def _seen(sub_alarm: SubAlarm, state: str, values: tuple[float, ...]) -> SubAlarm:
-    """Return the sub-alarm after an evaluation with measurements. Called for every alarm each minute, and ``replace``
-    takes three times as long."""
+    """Return the sub-alarm after an evaluation with measurements. This is called for every alarm each minute, so it
+    avoids ``replace``, which takes three times as long."""
     return SubAlarm(sub_alarm.sub_expression, state, values, 0, sub_alarm.decided_ms, sub_alarm.newest)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm expressions, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: grammar, parser, values. Pure.
-
-No function recurses over the nesting of an expression, and the time to parse a text within the limits is bounded.
+"""Alarm expressions, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: grammar, parser, values. No I/O. No
+function recurses over the nesting of an expression, and the time to parse a text within the limits is bounded.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _INNER = rf"(?:(?!\|\|)[^{_FORBIDDEN}])"
 _VISIBLE = rf"(?:(?!\|\|)[^{_FORBIDDEN}{_BLANKS}])"
 _TEXT = f"{_VISIBLE}(?:{_INNER}*{_VISIBLE})?"
 
-# Words are reserved only where the parser expects them (contextual lexer), so a metric may have the name ``or``. AND
-# and OR are not followed by a character of a name; otherwise ``order > 1`` would be parsed as ``or der > 1``.
+# Words are reserved only where the parser expects them (contextual lexer), so a metric may have the name ``or``. No
+# character of a name can follow AND and OR; otherwise ``order > 1`` would be parsed as ``or der > 1``.
 GRAMMAR = rf"""
 ?start: any_of
 ?any_of: all_of (_OR all_of)*
@@ -90,9 +89,9 @@ _OPERATORS = {**{sign: name for name, sign in _SIGNS.items()}, **{name.lower(): 
 
 
 class ExpressionError(ValueError):
-    """The text is not an expression; the message has the position and what was expected there.
+    """The text is not an expression. The message has the position and the expected tokens.
 
-    ``offset``: the position in characters, from 0; also 0 if the whole text is at fault.
+    ``offset``: the position in characters, from 0; 0 if the whole text is invalid.
     """
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -102,7 +101,8 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SubExpression:
-    """``function``: of `FUNCTIONS`. ``dimensions``: sorted. ``operator``: LT, LTE, GT or GTE. ``period``: seconds."""
+    """A sub-expression. ``function``: one of `FUNCTIONS`. ``dimensions``: sorted. ``operator``: LT, LTE, GT or GTE.
+    ``period``: in seconds."""
 
     function: str
     metric_name: str
@@ -115,7 +115,7 @@ class SubExpression:
 
     @property
     def text(self) -> str:
-        """The text in reasons."""
+        """Return the text that reasons show."""
         dimensions = ", ".join(f"{key}={value}" for key, value in self.dimensions)
         return (
             f"{self.function}({self.metric_name}"
@@ -144,7 +144,7 @@ _Metric: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """``sub_expressions``: all sub-expressions in the order of the text, with duplicates."""
+    """An expression. ``sub_expressions``: all sub-expressions in the order of the text, with duplicates."""
 
     root: Node
     sub_expressions: tuple[SubExpression, ...] = field(init=False, repr=False, compare=False)
@@ -155,7 +155,7 @@ class Expression:
 
     @property
     def structure(self) -> tuple[tuple[str, int], ...]:
-        """The way in which ``and`` and ``or`` join `sub_expressions`, independent of their content."""
+        """Return how ``and`` and ``or`` join `sub_expressions`, independent of their content."""
         return tuple(
             (type(node).__name__, 0 if isinstance(node, SubExpression) else len(node.operands))
             for node in _operands_first(self.root)
@@ -177,7 +177,7 @@ class Expression:
 
 def parse(text: str) -> Expression:
     """Parse any text. Raises only `ExpressionError`."""
-    # Characters are counted first, because there are at most as many as bytes, and a huge text is not copied.
+    # Count characters first, so that a huge text is not encoded: a text has at least as many bytes as characters.
     if len(text) > MOST_BYTES or (size_bytes := len(text.encode(errors="replace"))) > MOST_BYTES:
         size = f"{len(text)} characters" if len(text) > MOST_BYTES else f"{size_bytes} bytes"
         raise ExpressionError(0, f"has {size}: at most {MOST_BYTES} bytes are allowed")
@@ -199,7 +199,7 @@ def _parser() -> Lark:
 
 @v_args(inline=True)
 class _Values(Transformer[Token, Node]):
-    """Has a method for each rule of the grammar. Threads share it, so it has no state."""
+    """Converts the rules of the grammar, one method for each. It has no state, because threads share it."""
 
     def any_of(self, *operands: Node) -> Or:
         return Or(_flat(Or, operands))
@@ -303,7 +303,7 @@ def _offset(token: Token | None) -> int:
 
 
 def decimal_text(number: float) -> str:
-    """Return the number with a decimal point, and never with an exponent."""
+    """Return the number with a decimal point and without an exponent."""
     text = format(Decimal(repr(number)), "f")
     return text if "." in text else f"{text}.0"
 

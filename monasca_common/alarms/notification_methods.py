@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notification methods, the receivers of notifications: their rules, and their table."""
+"""Notification methods (the receivers of notifications): their rules and their table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOTIFIED = (
     .where(_METHOD.c.tenant == sa.bindparam("of_tenant"))
     .order_by(_ACTION.c.position)
 )
-_BLANK = r"\s\x00-\x1f\x7f"  # with control characters, which urlsplit removes and headers must not contain
+_BLANK = r"\s\x00-\x1f\x7f"  # matches control characters, which urlsplit removes and headers must not contain
 _EMAIL = re.compile(rf"[^@{_BLANK}]+@[^@{_BLANK}]+")
 _HOST = re.compile(r"https?://[^/?#@\s]+(?:/|(?=[?#])|$)")
 _WITH_HOST = ("JIRA", "SLACK", "WEBHOOK")
@@ -61,7 +61,7 @@ class NotificationMethod:
 
     @property
     def masked_address(self) -> str:
-        """The part of the address that may be shown to others than the method's tenant."""
+        """Return the part of the address that can be shown to readers other than the method's tenant."""
         host = _HOST.match(self.address)
         if self.type == "EMAIL":
             return f"{self.address[:1]}…@{self.address.rpartition('@')[2]}"
@@ -76,7 +76,7 @@ AddressFault = Callable[[str], str | None]
 def plugins() -> Mapping[str, AddressFault]:
     """Return the types of additional notifiers, with the functions that check the form of their addresses.
 
-    Notifiers that cannot be loaded are left out.
+    Notifiers that cannot be loaded are omitted.
     """
     found: dict[str, AddressFault] = {}
     for each in importlib.metadata.entry_points(group=NOTIFIERS):
@@ -88,7 +88,7 @@ def plugins() -> Mapping[str, AddressFault]:
         except Exception as error:
             # A missing package, such as that of an optional notifier, is normal.
             level = logging.DEBUG if isinstance(error, ModuleNotFoundError) else logging.WARNING
-            LOG.log(level, "no methods of type %s: its notifier cannot be loaded here: %s", name, error)
+            LOG.log(level, "methods of type %s are unavailable: the notifier cannot be loaded: %s", name, error)
     return MappingProxyType(found)
 
 
@@ -98,7 +98,7 @@ def types() -> tuple[str, ...]:
 
 
 def violations(method: NotificationMethod) -> list[Violation]:
-    """Return the faults of its form; addresses are resolved only when a notification is sent."""
+    """Return the violated rules. Addresses are resolved only when a notification is sent."""
     return [Violation(where, rule) for where, rule in _faults(method)]
 
 
@@ -114,7 +114,7 @@ def _faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
     if method.type == "EMAIL" and not wrong and not _EMAIL.fullmatch(method.address):
         yield "address", "is not an e-mail address, such as someone@example.org"
     if method.type == "WEBHOOK" and not wrong and not _is_http(method.address):
-        yield "address", "is not a URL of http or https, such as https://example.org/hook"
+        yield "address", "is not an HTTP or HTTPS URL, such as https://example.org/hook"
     periods = PERIODS.get(method.type, (0,))
     if method.period not in periods:
         yield "period", f"must be {' or '.join(map(str, periods))} for a method of this type"
@@ -138,8 +138,8 @@ class NotificationMethods:
         self._keys = keys
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """Raises `AddressUnreadable`, as all methods except `notified` and `get_or_unreadable` do."""
-        # Sorted in Python, because the database cannot order encrypted addresses.
+        """Return methods. Raises `AddressUnreadable`, as do all methods except `notified` and `get_or_unreadable`."""
+        # Sort in Python, because the database cannot order encrypted addresses.
         times = (_METHOD.c.created, _METHOD.c.updated)
         rows = self._database.rows(_SELECT.add_columns(*times).where(_METHOD.c.tenant == tenant).order_by(_METHOD.c.id))
         pairs = list(zip(rows, self._opened(rows), strict=True))
@@ -162,13 +162,13 @@ class NotificationMethods:
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
         """Return the methods of the definition's actions for ``state``, in order.
 
-        They include methods whose address cannot be decrypted, so that the others are notified.
+        Methods whose address cannot be decrypted are included, so that the other methods are notified.
         """
         values = {"of_tenant": tenant, "of_definition": definition_id, "entered": state}
         return list(map(self._as_found, self._database.rows(_NOTIFIED, values)))
 
     def get_or_unreadable(self, tenant: str, method_id: str) -> NotificationMethod:
-        """Like `get`, but also return a method whose address cannot be decrypted. Raises `UnknownId`."""
+        """Return a method like `get`, even if its address cannot be decrypted. Raises `UnknownId`."""
         return self._database.read(lambda connection: self._as_found(_row_of(connection, tenant, method_id)))
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
@@ -185,7 +185,7 @@ class NotificationMethods:
     def change(
         self, tenant: str, method_id: str, changed: Callable[[NotificationMethod], NotificationMethod], now_ms: int
     ) -> NotificationMethod:
-        """Change a method by ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+        """Change a method by ``changed``, and return the method. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> NotificationMethod:
             after = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outbox: transitions are written in the transaction that causes them.
-
-The process that wrote a message publishes it after the commit and removes it. After a crash, the job ``evaluate``
-publishes it under the same message id, by which readers recognize a repeat.
+"""The outbox, to which transitions are written in the transaction that causes them. The process that wrote a message
+publishes it after the commit and removes it. After a crash, the job ``evaluate`` publishes the message with the same
+message id, by which consumers recognize a repeat.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurements of a sub-alarm: a partial for each window, or the readings that ``last`` needs.
+"""Holds the measurements of a sub-alarm: a partial for each window, or the readings that ``last`` needs.
 
 Merging is exact, so the same measurements have equal partials however they are split into batches. A window is
 ``period`` seconds of event time, aligned to the period, and identified by its start in ms.
@@ -19,11 +19,12 @@ from monasca_common.models.readings import Reading, exact_sum
 OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
 MOST_DECISIVE = 100
-"""The maximum number of readings kept of a window. With more, a change has the time of the newest measurement."""
+"""The maximum number of readings to keep of a window. With more readings, a change has the time of the newest
+measurement."""
 MOST_READINGS = 10_000
-"""The maximum number of readings of ``last`` that are kept until they are evaluated."""
+"""The maximum number of readings of ``last`` to keep until their evaluation."""
 
-# Sums are of values scaled by a power of two, which is exact, so that the sum of the greatest floats is a float.
+# Sums add values scaled by a power of two, which is exact, so that the sum of the greatest floats is a float.
 _SCALE = 2.0**-64
 _GREATEST = 1.7976931348623157e308
 
@@ -35,7 +36,7 @@ _COMPARISONS: MappingProxyType[str, Callable[[float, float], bool]] = MappingPro
 @dataclass(frozen=True, slots=True)
 class WindowPartial:
     """The partial of at least one measurement. ``sums``: see `exact_sum`, of scaled values. ``decisive``: the earliest
-    readings that cause `immediate_state`, in order of time."""
+    readings that lead to `immediate_state`, in order of time."""
 
     count: int
     sums: tuple[float, ...]
@@ -86,7 +87,7 @@ class WindowPartial:
                 return self._scaled_up(self.count)
 
     def _scaled_up(self, divisor: int) -> float:
-        # Values beyond the range of floats are shown, and compared, as the greatest.
+        # Values beyond the range of floats are shown and compared as the greatest float.
         value = (self.sums[0] if self.sums else 0.0) / divisor / _SCALE
         return max(-_GREATEST, min(value, _GREATEST))
 
@@ -109,7 +110,8 @@ def meets(sub: SubExpression, value: float) -> bool:
 
 
 def immediate_state(sub: SubExpression) -> str | None:
-    """Return the state that later data cannot undo: a maximum and a count only grow, a minimum only falls."""
+    """Return the state that later data cannot undo, because a maximum and a count only increase and a minimum only
+    decreases."""
     if sub.function not in ("max", "count", "min"):
         return None
     grows = sub.function != "min"
@@ -129,13 +131,13 @@ def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
         for reading in partial.decisive:
             if _reaches_state(sub, reading.quantity):
                 return Crossing(reading.timestamp_ms, reading.quantity)
-    # There were more readings than are kept, or the threshold has changed since.
+    # There were more readings than the limit, or the threshold has changed since then.
     return Crossing(partial.newest_ms, value)
 
 
 def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
-    """Return the readings that ``last`` needs, in order of time: all, or, if there are too many, the first and the last
-    reading of each run of equal outcomes, and of these the newest."""
+    """Return the readings that ``last`` needs, in order of time. If there are too many, only the first and last
+    readings of each run of equal outcomes are kept, and the newest of these."""
     ordered = sorted(set(readings))
     if len(ordered) <= MOST_READINGS:
         return tuple(ordered)
@@ -167,7 +169,7 @@ def _earliest(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading,
 def _deciding_count(sub: SubExpression) -> float:
     """Return the number of measurements that reach `immediate_state`."""
     threshold = sub.threshold
-    above = sub.operator in ("GT", "LTE")  # with the other operators, the threshold itself decides
+    above = sub.operator in ("GT", "LTE")  # with the other operators, a value equal to the threshold decides
     return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))
 
 
@@ -187,7 +189,7 @@ def readings_text(readings: Iterable[Reading]) -> str:
 
 
 def readings_of(text: str | None) -> tuple[Reading, ...]:
-    """Return the readings in the order of the text."""
+    """Parse the readings in the order of the text."""
     return tuple(_reading(*each.split(",")) for each in text.split()) if text else ()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of notifications, as tenants and operators read it."""
+"""Reads the ledger of notifications for tenants and operators."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SELECT = sa.select(
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
-    """``timestamp``: its end, in ms."""
+    """A failed attempt. ``timestamp``: the time of its end, in ms."""
 
     timestamp: int
     answer: str | None
@@ -56,7 +56,8 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WhichNotifications:
-    """``tenant``: ``None`` for all, for operators. Times are those of creation, in ms, both inclusive."""
+    """Filters of notifications. ``tenant``: ``None`` selects all tenants, for operators. The times limit the creation
+    time, in ms, inclusive."""
 
     tenant: str | None
     alarm_id: str | None = None
@@ -69,8 +70,8 @@ class WhichNotifications:
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """``answer``: the receiver's answer, or the reason why it was not sent. ``method_name`` to ``masked_address``:
-    ``None`` if the method was deleted. Times are in ms."""
+    """A notification in the ledger. ``answer``: the receiver's answer, or the reason why the notification was not sent.
+    ``method_name`` to ``masked_address`` are ``None`` if the method was deleted. Times are in ms."""
 
     id: str
     tenant: str
@@ -92,14 +93,14 @@ class SentNotification:
 
 
 class SentNotifications:
-    """The notifications in the ledger."""
+    """Reads the notifications in the ledger."""
 
     def __init__(self, database: AlarmsDatabase, keys: AddressKeys = PLAIN) -> None:
         self._database = database
         self._keys = keys
 
     def found(self, which: WhichNotifications, sorts: Sequence[Sort], part: Slice) -> list[SentNotification]:
-        """Return notifications in the order ``sorts``; by default, the newest first."""
+        """Return notifications in the order ``sorts`` (default: the newest first)."""
         statement = _SELECT.where(*_conditions(which))
         rows = self._database.rows(ordered(statement, sorts or _NEWEST_FIRST, _SORTED_BY, _NOTIFICATION.c.id, part))
         return [self._notification(row) for row in rows]
@@ -110,7 +111,7 @@ class SentNotifications:
         return self._notification(self._database.one(statement, _WHAT, notification_id))
 
     def changes(self, notification_id: str) -> list[AlarmChange]:
-        """Return the changes of a notification; a group has several. Raises `UnknownId`."""
+        """Return the changes of a notification. A grouped notification has several. Raises `UnknownId`."""
         statement = sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id)
         return changes_of(self._database.one(statement, _WHAT, notification_id).change)
 

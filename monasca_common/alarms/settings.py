@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database of alarms: the options of ``[alarms]``."""
+"""Settings of the alarms database: the options of ``[alarms]``."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ SQL_DRIVERS = ("postgresql", "sqlite")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsSettings:
-    """``connection``, a SQLAlchemy URL with its password, and ``address_keys`` are never shown."""
+    """The settings of alarms. ``connection`` (a SQLAlchemy URL with its password) and ``address_keys`` are never
+    shown."""
 
     connection: str | None = option(
         None,
         secret=True,
-        unset="[database] connection, where [storage] driver is sqlite or postgresql",
+        unset="[database] connection, if [storage] driver is sqlite or postgresql",
         help="The SQL database of alarm definitions, alarms and notification methods, as a SQLAlchemy URL: "
-        "postgresql://user:password@host/monasca or sqlite:////var/lib/monasca/monasca.sqlite. Give the API and the "
-        "pipeline the same URL. Write $$ for each $.",
+        "postgresql://user:password@host/monasca or sqlite:////var/lib/monasca/monasca.sqlite. Use the same URL for "
+        "the API and the pipeline. Write $$ for each $.",
     )
     address_keys: tuple[str, ...] = option(
         (),
         secret=True,
-        help="The Fernet keys of the addresses of notification methods in the database: the first encrypts, all "
-        "decrypt. Give the API and the notification service the same keys. After a change, run monasca-common "
+        help="The Fernet keys that encrypt the addresses of notification methods in the database: the first key "
+        "encrypts, and all keys decrypt. Use the same keys for the API and the notification service. After a change, "
+        "run monasca-common "
         "notification rotate-keys. Unset: addresses are stored as plain text.",
     )
 
@@ -47,7 +49,7 @@ ALARMS = OptionGroup(ALARMS_GROUP, options_of(AlarmsSettings))
 
 
 class NoAlarmsDatabase(ConfigurationError):
-    """The configuration names no database that can hold alarm definitions."""
+    """The configuration has no database that can store alarm definitions."""
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -56,7 +58,7 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 
 def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
-    """Return the settings of the database of alarms, with the limits of ``[storage]``.
+    """Return the settings of the alarms database, with the limits of ``[storage]``.
 
     Raises `NoAlarmsDatabase`, and `ConfigurationError` for an option that cannot be read.
     """

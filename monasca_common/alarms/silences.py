@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silences: their rules, and their table."""
+"""Silences: their rules and their table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTHOR = TextRule()
 COMMENT = TextRule(least=0, most=1000)
 LONGEST_MS = 366 * 86_400_000
 SORTS = ("id", "from", "until", "author", "created_at")
-MOST_OF_A_TENANT = 1000  # that have not ended, because each change of an alarm is compared with all of them
+MOST_OF_A_TENANT = 1000  # of active and future silences, because each change of an alarm is compared with all of them
 
 _WHAT = "silence"
 _SILENCE, _HELD = tables.silence, tables.notification_deferred
@@ -31,7 +31,7 @@ _SORTED_BY = {
     "author": _SILENCE.c.author,
     "created_at": _SILENCE.c.created_ms,
 }
-# Built once, because it is executed for each change of an alarm.
+# Built once, because the statement is executed for each change of an alarm.
 _LASTING = (
     _SELECT.where(_SILENCE.c.tenant == sa.bindparam("of_tenant"))
     .where(_SILENCE.c.from_ms <= sa.bindparam("now_ms"), _SILENCE.c.until_ms > sa.bindparam("now_ms"))
@@ -42,8 +42,8 @@ _LASTING = (
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """``dimensions``: the dimensions of the alarms that it covers; empty: all alarms. ``until_ms``: exclusive. ``id``:
-    empty until it is stored."""
+    """A silence. ``dimensions``: the dimensions of the silenced alarms; empty: all alarms. ``until_ms``: exclusive.
+    ``id``: empty until the silence is stored."""
 
     tenant: str
     dimensions: Mapping[str, str]
@@ -56,7 +56,7 @@ class Silence:
 
     @property
     def shown(self) -> str:
-        """The text in the record of a silenced notification."""
+        """Return the text in the record of a silenced notification."""
         return f"silence {self.id} by {self.author}: {self.comment}"
 
     def lasts(self, now_ms: int) -> bool:
@@ -101,7 +101,7 @@ class Silences:
     def found(
         self, tenant: str, sorts: Sequence[Sort], part: Slice, *, lasting_at_ms: int | None = None
     ) -> list[Silence]:
-        """Return silences. ``lasting_at_ms``: only those that are active at this time."""
+        """Return silences. ``lasting_at_ms``: return only silences that are active at this time."""
         statement = _SELECT.where(_SILENCE.c.tenant == tenant)
         if lasting_at_ms is not None:
             statement = statement.where(_SILENCE.c.from_ms <= lasting_at_ms, _SILENCE.c.until_ms > lasting_at_ms)
@@ -129,7 +129,7 @@ class Silences:
         return self._database.write(work)
 
     def delete(self, tenant: str, silence_id: str) -> None:
-        """End a silence, so that the notifications that it withheld are decided again. Raises `UnknownId`."""
+        """End a silence, so that its withheld notifications are reconsidered. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             if not connection.execute(_SILENCE.delete().where(*of_tenant(_SILENCE, tenant, silence_id))).rowcount:
@@ -140,12 +140,12 @@ class Silences:
         self._database.write(work)
 
     def prune(self, before_ms: int) -> int:
-        """Remove silences that ended before, and return their number."""
+        """Remove silences that ended before the given time, and return their number."""
         statement = _SILENCE.delete().where(_SILENCE.c.until_ms < before_ms)
         return self._database.write(lambda connection: connection.execute(statement).rowcount)
 
 
 def lasting(connection: sa.Connection, tenant: str, now_ms: int) -> list[Silence]:
-    """Return the active silences of the tenant, the last to end first."""
+    """Return the active silences of the tenant, in descending order of their ends."""
     rows = connection.execute(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
     return [Silence(**row._asdict()) for row in rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transitions of alarms as they are published: their ids and their messages. Pure."""
+"""Published transitions of alarms: their ids and their messages. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_METRICS = 100
 MOST_METRICS_BYTES = 262_144
 MOST_REASON_CHARACTERS = 16_384
 MOST_MESSAGE_BYTES = 819_200
-"""A message that is `bounded` is smaller. Kafka's default limit is 1 MiB."""
+"""The size limit of a message that is `bounded`. Kafka's default limit is 1 MiB."""
 _ID_BYTES = 16
 
 
@@ -34,14 +34,14 @@ class AlarmedMetric:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The metric in the format of messages."""
+        """Return the metric in the format of messages."""
         return {"name": self.name, "dimensions": dict(self.dimensions)}
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmChange:
     """A change of an alarm's state. ``sub_alarms``: the sub-alarms in the message format. ``metrics_total``: the number
-    of the alarm's metrics, of which ``metrics`` may contain only the first."""
+    of the alarm's metrics, of which ``metrics`` can contain only the first."""
 
     tenant: str
     alarm_id: str
@@ -106,7 +106,7 @@ class AlarmChange:
 
     @property
     def message_id(self) -> bytes:
-        """The id, which is the same in each process and each time."""
+        """Return the message id, which is the same in every process and at every attempt."""
         text = f"{self.alarm_id}/{self.time_ms}/{self.new_state}"
         return hashlib.blake2b(text.encode(), digest_size=_ID_BYTES).digest()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pinned jars of Kafka and of Spark's Kafka connector: fetched once from a Maven repository and cached."""
+"""Fetches the pinned jars of Kafka and of Spark's Kafka connector once from a Maven repository, and caches them."""
 
 from monasca_common.jars.cache import CACHE_VARIABLE, cache_folder, fetched
 from monasca_common.jars.digests import (

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of each list of jars: fetched once, by one process, and compared with the pinned digests at each use."""
+"""Caches a folder for each list of jars, which one process fetches once. The jars are compared with the pinned digests
+at each use."""
 
 import contextlib
 import fcntl
@@ -27,7 +28,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def fetched(jar_list: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with exactly the jars of this list, named like the list; fetch it if it does not exist.
+    """Return the folder with exactly the jars of this list, named like the list. Fetch the jars if the folder does not
+    exist.
 
     The digests are compared each time, which takes 0.1 s for 44 MB. Raises `JarError`.
     """
@@ -53,14 +55,14 @@ def _check(folder: Path, jars: tuple[Jar, ...]) -> None:
     faults += [f"{name} is missing" for name in sorted(pinned.keys() - {jar.name for jar in found})]
     if faults:
         raise JarError(
-            f"{folder} does not have the pinned jars: {'; '.join(faults)}. Find out why; remove {folder}, and they are "
-            "fetched again"
+            f"{folder} does not have the pinned jars: {'; '.join(faults)}. Find the cause, then remove {folder}: the "
+            f"jars are fetched again"
         )
 
 
 def _fetch_once(folder: Path, jars: tuple[Jar, ...], environ: Mapping[str, str]) -> None:
-    """Fetch into another folder and rename it: a process that sees ``folder`` sees all of it. A later fetch continues
-    one that failed."""
+    """Fetch into another folder and rename it, so that ``folder`` is complete as soon as it exists. A later fetch
+    resumes a failed fetch."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if folder.is_dir():  # another process fetched it while this process waited
@@ -68,7 +70,7 @@ def _fetch_once(folder: Path, jars: tuple[Jar, ...], environ: Mapping[str, str])
         repository = configured_repository(environ)
         partial = folder.with_name(f"{folder.name}.partial")
         partial.mkdir(exist_ok=True)
-        _say(f"Fetching {folder.name} from {repository.url}: {len(jars)} jars, which are kept for the next time")
+        _say(f"Fetching {folder.name} from {repository.url}: {len(jars)} jars, which are kept for later use")
         for number, jar in enumerate(jars, start=1):
             if not _is_whole(partial / jar.name, jar):
                 download(jar, repository, partial)
@@ -90,17 +92,18 @@ def _is_whole(file: Path, jar: Jar) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Admit one process at a time. A process that ends releases the lock."""
+    """Lock the path for one process at a time. The lock is released when the process ends."""
     deadline = time.monotonic() + _LOCK_SECONDS
     with path.open("w") as lock:
         waits = False
         while not _try_lock(lock.fileno()):
             if not waits:
-                _say(f"another process fetches {path.stem}; waiting for it")
+                _say(f"another process is fetching {path.stem}; waiting")
             waits = True
             if time.monotonic() > deadline:
                 raise JarError(
-                    f"another process has held {path} for {_LOCK_SECONDS:.0f} s: end it (fuser {path} shows its id)"
+                    f"another process has held {path} for {_LOCK_SECONDS:.0f} s: end that process (fuser {path} shows "
+                    f"its id)"
                 )
             time.sleep(_LOCK_EVERY_SECONDS)
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pinned jars and their SHA-256 digests, because a repository may deliver other files.
+"""Reads the pinned jars and their SHA-256 digests, because a repository can deliver other files.
 
 Each file ``<list>.txt`` in this folder has one line for each jar: its digest and its Maven coordinates. An archive has
 ``:classifier@extension`` after its version.
@@ -86,4 +86,4 @@ def foreign_jars(jars: Iterable[Path], pinned: Digests) -> Iterator[str]:
         if jar.name not in pinned:
             yield f"{jar.name} is not one of the pinned jars"
         elif digest != pinned[jar.name]:
-            yield f"{jar.name} has the SHA-256 digest {digest}, and {pinned[jar.name]} is pinned"
+            yield f"{jar.name} has the SHA-256 digest {digest}, but {pinned[jar.name]} is pinned"

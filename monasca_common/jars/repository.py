@@ -25,7 +25,7 @@ REPOSITORY_VARIABLE = "MONASCA_COMMON_MAVEN_REPOSITORY"
 _CENTRAL = "https://repo1.maven.org/maven2"
 _GLOBAL_SETTINGS = Path("/etc/maven/settings.xml")
 _MATCHES_CENTRAL = {"central", "*", "external:*"}
-_WAITS_SECONDS = (1.0, 2.0, 4.0)  # between the four attempts
+_WAITS_SECONDS = (1.0, 2.0, 4.0)  # waits between the four attempts
 _SILENCE_SECONDS = 30.0
 _ATTEMPT_SECONDS = 300.0
 _CHUNK_BYTES = 65_536
@@ -34,7 +34,8 @@ _TEMPORARY_ANSWERS = {408, 425, 429, 500, 502, 503, 504}
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """``source``: where it is configured, for error messages. ``login``: ``user:password``."""
+    """A Maven repository. ``source``: the place of its configuration, for error messages. ``login``:
+    ``user:password``."""
 
     url: str
     source: str
@@ -55,8 +56,8 @@ def configured_repository(environ: Mapping[str, str]) -> Repository:
 
 
 def _of_url(given: str, source: str, login: str | None = None) -> Repository:
-    """Return a repository; without ``login``, use that of the URL. Raises `JarError` without the URL, which may have a
-    password."""
+    """Return a repository; without ``login``, use the login in the URL. The message of `JarError` omits the URL, which
+    can contain a password."""
     try:
         parts = urllib.parse.urlsplit(given)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -65,7 +66,7 @@ def _of_url(given: str, source: str, login: str | None = None) -> Repository:
     if not usable or "@" in parts.path + parts.query + parts.fragment:
         raise JarError(
             f"{source} does not have the http or https URL of a Maven repository: write one such as {_CENTRAL}; in a "
-            "user or a password, write %40 for @, %2F for /, %3F for ? and %23 for #"
+            f"user name or password, write %40 for @, %2F for /, %3F for ? and %23 for #"
         )
     user, at, host = parts.netloc.rpartition("@")
     url = urllib.parse.urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
@@ -99,7 +100,7 @@ def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
 
 
 def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Write the jar to ``folder`` after a comparison with its digest, in up to four attempts.
+    """Download the jar, compare it with its digest and write it to ``folder``, in up to four attempts.
 
     Raises `JarError`; `OSError` if it cannot be written to the folder.
     """
@@ -148,7 +149,7 @@ def _attempt(jar: Jar, repository: Repository) -> bytes:
         raise _Unusable(f"the answer ended after {len(content)} of {announced} bytes")
     digest = hashlib.sha256(content).hexdigest()
     if digest != jar.sha256:
-        raise _Unusable(f"{len(content)} bytes with the SHA-256 digest {digest} arrived, and {jar.sha256} is pinned")
+        raise _Unusable(f"{len(content)} bytes with the SHA-256 digest {digest} arrived, but {jar.sha256} is pinned")
     return content
 
 

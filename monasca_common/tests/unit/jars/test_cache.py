@@ -106,7 +106,7 @@ class TestCache(FetchCase):
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, **options) as first:
             self.assertTrue(self.registry.asked.wait(60))
             with subprocess.Popen(command, stderr=subprocess.PIPE, **options) as second:
-                self.assertIn("another process fetches a-list", second.stderr.readline())
+                self.assertIn("another process is fetching a-list", second.stderr.readline())
                 self.registry.held.set()
                 found = [process.communicate(timeout=60)[0].strip() for process in (first, second)]
 

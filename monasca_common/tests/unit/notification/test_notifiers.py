@@ -68,7 +68,10 @@ class TypesTest(ConfigurationTestCase):
         self.assertIn("use one of email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
 
     def test_one_whose_package_is_not_installed_is_left_out_in_silence_and_a_broken_one_with_a_warning(self):
-        found = {"monasca_fax_machine:Fax": "", "json:missing": "no methods of type FAX: its notifier cannot be loaded"}
+        found = {
+            "monasca_fax_machine:Fax": "",
+            "json:missing": "methods of type FAX are unavailable: the notifier cannot be loaded",
+        }
         for place, said in found.items():
             entry_point = importlib.metadata.EntryPoint("fax", place, notification_methods.NOTIFIERS)
             log = self.useFixture(fixtures.FakeLogger(notification_methods.__name__, level=logging.INFO))
