@@ -28,8 +28,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS report (number INTEGER PRIMARY KEY, id TEXT
 
 
 class Journal:
-    """Thread-safe. Create it in the process that uses it, because the lock on the database shows that this process is
-    alive."""
+    """Thread-safe. Create it in the process that uses it: the lock on the database shows that this process is alive."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -49,8 +48,7 @@ class Journal:
     def add(self, report: AuditReport, *, held: bool = False) -> None:
         """Write a report. If the disk is full, log this and keep reports only in memory until a restart.
 
-        ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next process sends
-        the report.
+        ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next one sends it.
         """
         row = (report.id, reports.encode(report))
         with self._lock:
@@ -128,8 +126,7 @@ class Journal:
 
 
 def _locked(path: Path | str) -> sqlite3.Connection:
-    """Open a database and lock it until it is closed. Raises `sqlite3.OperationalError` if another process holds the
-    lock."""
+    """Open a database and lock it until it is closed. Raises `sqlite3.OperationalError` if it is already locked."""
     database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         for statement in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):

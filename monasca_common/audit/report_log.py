@@ -60,8 +60,7 @@ class ReportLog:
 
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
-    """Open the reports from this time on. Raises `ConfigurationError` if the topic does not exist, and
-    `TransportError`."""
+    """Open the reports from this time on. Raises `ConfigurationError` if the topic is missing, and `TransportError`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(

@@ -76,8 +76,7 @@ class AuditReporter:
         self.close()
 
     def close(self) -> None:
-        """Send the remaining reports. Reports that are not acknowledged within a few seconds are sent at the next
-        start."""
+        """Send the remaining reports. Reports that stay unacknowledged are sent at the next start."""
         self._journal.release()
         self._ended.set()
         self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
@@ -132,8 +131,7 @@ class AuditReporter:
         return bool(self._sending)
 
     def _send(self) -> bool:
-        """Send a bulk of reports, or the unacknowledged reports of the last bulk; return whether all are
-        acknowledged."""
+        """Send new reports, or the unacknowledged reports of the last bulk; return whether all are acknowledged."""
         if self._sent is None:
             records = [Record(reports.encode(each), message_id=each.id.encode()) for each in self._sending]
             self._sent = self._producer.publish(self.settings.topic, records)

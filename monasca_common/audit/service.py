@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit service: it reconciles the reports every minute, logs missing messages and exports Prometheus metrics.
 
-The service has no state except the topic of the reports, so it can be killed at any time, and several instances can
-run.
+The service has no state except the topic of the reports, so it can be killed, and several instances can run.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
 
 MOST_ELEMENTS = 20_000
-_MOST_VIOLATIONS = 10_000  # a body of 5 MB can have a million
+_MOST_VIOLATIONS = 10_000  # a body of 5 MB can have a million violations
 _MOST_OF_ONE = 100
 
 _split_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

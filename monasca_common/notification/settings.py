@@ -367,7 +367,7 @@ def status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:
-    """Raises `ConfigurationError`, which names the option; so do the others."""
+    """Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _HTTP)
     settings = read.settings(HttpSettings)
     for name in ("allowed_networks", "denied_networks"):

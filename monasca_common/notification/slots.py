@@ -95,8 +95,8 @@ class Slots:
     def slot(self, method_id: str, destination: str, subject: str, tenant: str, threads: TenantSlots) -> Iterator[Slot]:
         """Return a slot, which ends with the block.
 
-        ``subject``: one notification of it is sent at a time. ``destination``: empty if there is no connection.
-        ``threads``: the caller's threads, which tenants share.
+        Notifications with the same ``subject`` are sent one at a time. ``destination``: empty if there is no
+        connection. ``threads``: the caller's threads, which tenants share.
         """
         slot = self._enter(method_id, destination, subject, tenant, threads)
         try:

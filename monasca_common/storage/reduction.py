@@ -3,7 +3,7 @@
 
 The result does not depend on the order of rows. If several rows have the same key, the row with the greatest
 ``(version, value, value_meta)`` is kept. A row with the same value and value_meta counts as repeated, any other as
-conflicting. The kept row and a stored one are compared in the same way.
+conflicting. The kept row and a stored row are compared in the same way.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class WriterPool:
                 writer.close()
 
     def close(self) -> None:
-        """Close idle writers now, and each other one when its transaction ends."""
+        """Close idle writers now, and each busy writer when its transaction ends."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

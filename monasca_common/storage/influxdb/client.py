@@ -170,7 +170,7 @@ class InfluxClient:
 
 
 def _reason(answer: bytes) -> str:
-    # Without a JSON parser, because an answer quotes every line that could not be parsed, and may be truncated above.
+    # No JSON parser is used, because an answer quotes every line that could not be parsed, and can be truncated.
     text = _ERROR.sub("", answer.decode(errors="replace"))
     text = " ".join(text.split())
     return text if len(text) <= _MAX_REASON_CHARACTERS else text[:_MAX_REASON_CHARACTERS] + "…"

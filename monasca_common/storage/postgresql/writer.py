@@ -56,7 +56,7 @@ _INSERT_SERIES = b"""
 
 
 class _KeyExists(Exception):
-    """One of the rows, copied as if all were new, exists; repeat the call with a check."""
+    """The key of a copied row already exists; repeat the call with a check for existing keys."""
 
 
 class _PartitionMissing(Exception):

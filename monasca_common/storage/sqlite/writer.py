@@ -35,7 +35,7 @@ from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, transl
 
 
 class _RowExists(Exception):
-    """One of the rows, inserted as if all were new, exists; repeat the call with a check."""
+    """The key of an inserted row already exists; repeat the call with a check for existing keys."""
 
 
 class SqliteWriter(SqlWriter):

@@ -50,7 +50,7 @@ class OperationContract(Scenario):
         self._prune_at(NOW_MS)
         for kind in kinds:
             self.assertEqual(3, len(self.stored(kind)), kind)
-        # A driver that removes whole days removes their rows when the last one is too old.
+        # A driver that removes whole days removes a day when its last row is too old.
         self._prune_at(NOW_MS + (self.database.settings.default_retention_days - 5) * _DAY_MS)
         for kind in kinds:
             self.assertEqual(2, len(self.stored(kind)), kind)
