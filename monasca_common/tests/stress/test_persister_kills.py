@@ -26,6 +26,8 @@ MUTANTS_KILLS = 30
 
 
 class KillsCase(PersisterCase):
+    table = "measurements"
+
     def setUp(self):
         super().setUp()
         self.over = threading.Event()
@@ -52,7 +54,7 @@ class KillsCase(PersisterCase):
 
     def feed(self, persister):
         """Publish while few messages wait; return the number of dead workers."""
-        stored = self.scalar("SELECT count(*) FROM measurements")
+        stored = self.scalar(f"SELECT count(*) FROM {self.table}")
         if self.published - self.bad - stored < AHEAD:
             numbers = range(self.published, self.published + CHUNK)
             bad = frozenset(numbers[:: CHUNK // BAD_OF_A_CHUNK][:BAD_OF_A_CHUNK])
