@@ -123,6 +123,8 @@ SECTIONS = (
         (
             Case("persist-bare", "a hand-written loop, COPY into the keyed table", "storage.persisting", *_BACKLOG),
             Case("persist", "the persister, one process", "storage.persisting", *_BACKLOG),
+            Case("sink", "the sink, insert by message id, one process", "storage.persisting", *_BACKLOG),
+            Case("sink-upsert", "the sink, upsert by series and time, one process", "storage.persisting", *_BACKLOG),
             Case(
                 "persist-go",
                 "Go, COPY into the keyed table, at least once",
@@ -171,6 +173,8 @@ REQUIRED = (
     Required("consume-confluent", 0.7, "consume-bare"),
     Required("processor", 0.9, "consume-bare"),
     Required("persist", 0.8, "persist-bare"),
+    Required("sink", 0.7, "persist", goal=True),
+    Required("sink-upsert", 0.7, "persist", goal=True),
     Required("persist", 0.8, "persist-go", goal=True),
     Required("persist", 1, "persist-go-conflict", goal=True),
     Required("aggregate-5", 1, "aggregate-bare"),

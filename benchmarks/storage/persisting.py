@@ -48,6 +48,31 @@ num_processors = {job.threads}
 [kafka_alarm_history]
 enabled = false
 """
+_SINK = """\
+[kafka]
+bootstrap_servers = {job.servers}
+[storage]
+driver = postgresql
+[database]
+connection = {job.database}
+[sink]
+mapping_file = {mapping}
+group_id = {job.group}
+"""
+_MAPPING = """\
+[sink_rows]
+topic = "{job.topic}"
+mode = "{mode}"
+{key}
+[sink_rows.columns]
+name = {{type = "text", from = "value.metric.name"}}
+device = {{type = "text", from = "value.metric.dimensions.device"}}
+hostname = {{type = "text", from = "value.metric.dimensions.hostname"}}
+time = {{type = "integer", from = "value.metric.timestamp"}}
+value = {{type = "double", from = "value.metric.value"}}
+tenant = {{type = "text", from = "value.meta.tenantId"}}
+"""
+_KEY = 'key = ["hostname", "device", "name", "time"]'
 
 
 def run(job: Job) -> Figures:
@@ -62,7 +87,8 @@ def run(job: Job) -> Figures:
         seconds = time.perf_counter() - began
         used = _cpu_seconds(server, job.database) - before
     found = {**(_go_versions() if job.program else versions()), **server_version(job.database)}
-    return Figures(end - warm, seconds, used, rows=job.messages, versions=found)
+    rows = None if job.case.startswith("sink") else job.messages
+    return Figures(end - warm, seconds, used, rows=rows, versions=found)
 
 
 def _command(job: Job, folder: Path) -> list[str]:
@@ -75,9 +101,20 @@ def _command(job: Job, folder: Path) -> list[str]:
         _create_partitions_and_offsets(job)
         given = {"options": consumer_options(job), "topic": job.topic, "url": job.database}
         return [sys.executable, "-m", "benchmarks.storage.bare_persister", json.dumps(given)]
+    program = [sys.executable, "-m", "monasca_common.cli.main"]
     configuration = folder / "persister.conf"
+    if job.case.startswith("sink"):
+        mapping = folder / "mapping.toml"
+        upserts = job.case == "sink-upsert"
+        mapping.write_text(
+            _MAPPING.format(job=job, mode="upsert" if upserts else "insert", key=_KEY if upserts else "")
+        )
+        configuration.write_text(_SINK.format(job=job, mapping=mapping))
+        options = ["--config-file", str(configuration)]
+        subprocess.run([*program, "sink", "plan", "--execute", *options], cwd=_ROOT, check=True, capture_output=True)
+        return [*program, "sink", "run", *options]
     configuration.write_text(_CONFIGURATION.format(job=job))
-    return [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
+    return [*program, "persister", "--config-file", str(configuration)]
 
 
 def _create_partitions_and_offsets(job: Job) -> None:

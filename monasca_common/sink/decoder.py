@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
-from monasca_common.sink.mapping import MessagePart, Mode, SinkColumn, Steps, TableMapping
-from monasca_common.sink.values import pick
+from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
+from monasca_common.sink.values import Row, Steps, extractor
 from monasca_common.storage import row_keys
-
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,72 +97,102 @@ class Faults:
         return offset in self._messages
 
 
+Columns = Mapping[Steps, Sequence[Any]]
+
+
+class FieldReader:
+    """Reads the fields at ``paths`` of all values, or keys, of a batch."""
+
+    def __init__(self, serializer: Serializer, which: Literal["key", "value"], paths: Iterable[Steps]) -> None:
+        self._serializer = serializer
+        self._which = which
+        self._paths = tuple(dict.fromkeys(paths))
+        self._extract = extractor(self._paths)
+
+    def read(self, part: PartitionBatch, faults: Faults) -> Columns:
+        """Return a column for each path; ``None`` where a value or a field is missing. Raises `RetryLater`."""
+        encoded = part.values if self._which == "value" else part.keys
+        rows = self._all_at_once(encoded) or list(self._one_by_one(part, encoded, faults))
+        return dict(zip(self._paths, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(self._paths, ())
+
+    def _all_at_once(self, encoded: Sequence[bytes | None]) -> list[Row] | None:
+        if isinstance(self._serializer, JsonSerializer) and None not in encoded:
+            with contextlib.suppress(SerializationError):
+                return self._serializer.loads_all(cast("Sequence[bytes]", encoded), self._extract)
+        return None
+
+    def _one_by_one(self, part: PartitionBatch, encoded: Sequence[bytes | None], faults: Faults) -> Iterator[Row]:
+        loads: Callable[..., Any] = self._serializer.loads
+        topic, nothing = part.topic_partition.topic, (None,) * len(self._paths)
+        with_context = takes_context(type(self._serializer).loads)
+        for index, value in enumerate(encoded):
+            if value is None:
+                yield nothing
+                continue
+            context = (SerializationContext(topic, self._which, part.headers[index]),) if with_context else ()
+            try:
+                row = self._extract(loads(value, *context))
+            except SerializationError as error:
+                faults.message(part.offsets[index], f"{self._which}: {error}")
+                row = nothing
+            yield row
+
+
 class TopicDecoder:
-    """``load``: opens the serializer of a table's values or keys. Thread-safe, as serializers are."""
+    """Decodes batches of one topic. ``load``: opens the serializer of a table's values or keys, which threads share."""
 
     def __init__(
         self, tables: Sequence[TableMapping], load: Callable[[TableMapping, Literal["key", "value"]], Serializer]
     ) -> None:
         self.tables = tuple(tables)
-        self._values = {(table.serializer, table.message_type): load(table, "value") for table in tables}
-        with_keys = [table for table in tables if any(_reads_key(column) for column in table.columns)]
         self.nothing = tuple(TableChanges(table, *[TableRows([], [], [])] * 2) for table in tables)
-        self._keys = {table.key_serializer: load(table, "key") for table in with_keys}
-
-    def values(self, table: TableMapping, part: PartitionBatch, faults: Faults) -> list[Any]:
-        """Return the decoded values for a table; ``None`` for missing ones, and for faults."""
-        return _decoded(part, "value", self._values[table.serializer, table.message_type], faults)
+        self.load = load
+        values, keys = defaultdict[Any, list[Steps]](list), defaultdict[Any, list[Steps]](list)
+        for table in tables:
+            values[_format(table)] += [*_steps(table, MessagePart.VALUE), *([] if table.each is None else [table.each])]
+            keys[table.key_serializer] += filter(None, _steps(table, MessagePart.KEY))
+        by_format, by_key = {_format(each): each for each in tables}, {each.key_serializer: each for each in tables}
+        self._values = {
+            each: FieldReader(load(by_format[each], "value"), "value", paths) for each, paths in values.items()
+        }
+        self._keys = {
+            each: FieldReader(load(by_key[each], "key"), "key", paths) for each, paths in keys.items() if paths
+        }
+        self._elements = [extractor(_steps(table, MessagePart.ELEMENT)) for table in tables]
 
     def decode(self, part: PartitionBatch, faults: Faults) -> tuple[TableChanges, ...]:
         """Return the changes of each table, without those in ``faults``, which it adds to. Raises `RetryLater`."""
-        values = {name: _decoded(part, "value", each, faults) for name, each in self._values.items()}
-        keys = {name: _decoded(part, "key", each, faults) for name, each in self._keys.items()}
-        changes = [
-            _TableDecoder(
-                table, part, values[table.serializer, table.message_type], keys.get(table.key_serializer), faults
-            ).changes()
-            for table in self.tables
-        ]
+        values = {name: reader.read(part, faults) for name, reader in self._values.items()}
+        keys = {name: reader.read(part, faults) for name, reader in self._keys.items()}
+        changes = []
+        for table, extract in zip(self.tables, self._elements, strict=True):
+            fields = values[_format(table)], keys.get(table.key_serializer, {})
+            changes.append(_TableDecoder(table, part, *fields, extract, faults).changes())
         return tuple(each.without(faults.refused) if faults.reasons else each for each in changes)
 
 
-def _reads_key(column: SinkColumn) -> bool:
-    return column.source.part is MessagePart.KEY and bool(column.source.steps)
+def _format(table: TableMapping) -> tuple[str, str | None]:
+    return table.serializer, table.message_type
 
 
-def _decoded(part: PartitionBatch, which: Literal["key", "value"], serializer: Serializer, faults: Faults) -> list[Any]:
-    """Return the decoded values or keys; ``None`` for missing ones, and for faults."""
-    loads: Callable[..., Any] = serializer.loads
-    topic = part.topic_partition.topic
-    with_context = takes_context(type(serializer).loads)
-    decoded: list[Any] = []
-    for index, value in enumerate(part.values if which == "value" else part.keys):
-        try:
-            if value is None:
-                decoded.append(None)
-            elif with_context:
-                decoded.append(loads(value, SerializationContext(topic, which, part.headers[index])))
-            else:
-                decoded.append(loads(value))
-        except SerializationError as error:
-            faults.message(part.offsets[index], f"{which}: {error}")
-            decoded.append(None)
-    return decoded
+def _steps(table: TableMapping, part: MessagePart) -> list[Steps]:
+    return [column.source.steps for column in table.columns if column.source.part is part]
 
 
 @dataclass(slots=True)
 class _TableDecoder:
-    """Decodes one batch to the changes of one table. ``owners``, ``indexes``, ``elements``: the position of the message
-    of each row, and the position and value of its element."""
+    """Decodes one batch to the changes of one table. ``owners``, ``indexes``: the positions of the message and of the
+    element of each row. ``elements``: the fields of elements."""
 
     table: TableMapping
     part: PartitionBatch
-    values: list[Any]
-    keys: list[Any] | None
+    values: Columns
+    keys: Columns
+    extract: Callable[[Any], Row]
     faults: Faults
     owners: Sequence[int] = ()
     indexes: list[int] = field(default_factory=list)
-    elements: list[Any] = field(default_factory=list)
+    elements: Columns = field(default_factory=dict)
 
     def changes(self) -> TableChanges:
         offsets, columns, by_key = self.part.offsets, self.table.columns, TableRows([], [], [])
@@ -178,24 +209,27 @@ class _TableDecoder:
         self.indexes = [0] * len(self.owners)
         if self.table.each is not None:
             found = list(self._elements(self.table.each))
-            self.owners, self.indexes, self.elements = ([each[n] for each in found] for n in range(3))
+            self.owners, self.indexes = [each[0] for each in found], [each[1] for each in found]
+            paths = _steps(self.table, MessagePart.ELEMENT)
+            self.elements = dict(zip(paths, zip(*(each[2] for each in found), strict=True), strict=False))
         return TableChanges(self.table, self._rows(columns), by_key)
 
-    def _elements(self, each: Steps) -> Iterator[tuple[int, int, Any]]:
-        for owner, array in zip(self.owners, pick(self._of_owners(self.values), each), strict=True):
+    def _elements(self, each: Steps) -> Iterator[tuple[int, int, Row]]:
+        for owner in self.owners:
+            array = self.values[each][owner]
             if array is None:
                 continue
             if isinstance(array, str | bytes | Mapping) or not isinstance(array, Sequence):
                 self.faults.message(self.part.offsets[owner], "has no array at the path of each")
                 continue
             for index, element in enumerate(array):
-                yield owner, index, element
+                yield owner, index, self.extract(element)
 
     def _rows(self, columns: Sequence[SinkColumn]) -> TableRows:
-        offsets = self._of_owners(self.part.offsets)
+        offsets = list(self._of_owners(self.part.offsets))
         stored = []
         for column in columns:
-            read = self._read(column)
+            read = self._read(column.source)
             values, reasons = column.type.converted(read, required=column.required, default=column.default)
             for position, reason in reasons.items():
                 text = f"column {column.name!r} {reason}"
@@ -203,34 +237,32 @@ class _TableDecoder:
             stored.append(values)
         return TableRows(list(zip(*stored, strict=True)), offsets, self.indexes)
 
-    def _read(self, column: SinkColumn) -> list[Any]:
-        part, (source, steps, header) = self.part, column.source
-        match source:
+    def _read(self, source: ColumnSource) -> Sequence[Any]:
+        part = self.part
+        match source.part:
             case MessagePart.VALUE:
-                return pick(self._of_owners(self.values), steps)
+                return self._of_owners(self.values[source.steps])
             case MessagePart.ELEMENT:
-                return pick(self.elements, steps)
+                return self.elements.get(source.steps, ())
             case MessagePart.KEY:
-                return pick(self._of_owners(self.keys), steps) if self.keys and steps else self._of_owners(part.keys)
+                return self._of_owners(self.keys[source.steps] if source.steps else part.keys)
             case MessagePart.HEADER:
-                return [_header(part.headers[owner], header) for owner in self.owners]
+                return [_header(part.headers[owner], source.header) for owner in self.owners]
             case MessagePart.TIMESTAMP:
                 return self._of_owners(part.timestamps)
             case MessagePart.OFFSET:
                 return self._of_owners(part.offsets)
             case MessagePart.INDEX:
-                return list(self.indexes)
+                return self.indexes
             case MessagePart.MESSAGE_ID:
                 place, headers, offsets = part.topic_partition, part.headers, part.offsets
                 return [row_keys.message_key(headers[owner], *place, offsets[owner]) for owner in self.owners]
             case _:
-                constant = part.topic_partition.topic if source is MessagePart.TOPIC else part.topic_partition.partition
-                return [constant] * len(self.owners)
+                topic, partition = part.topic_partition
+                return [topic if source.part is MessagePart.TOPIC else partition] * len(self.owners)
 
-    def _of_owners(self, values: list[Any]) -> list[Any]:
-        if isinstance(self.owners, range):
-            return values
-        return [values[owner] for owner in self.owners]
+    def _of_owners(self, values: Sequence[Any]) -> Sequence[Any]:
+        return values if isinstance(self.owners, range) else [values[owner] for owner in self.owners]
 
 
 def _header(headers: Sequence[tuple[str, bytes | None]], name: str) -> bytes | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
-from monasca_common.sink.values import TYPES, ColumnType
+from monasca_common.sink.values import TYPES, ColumnType, Steps
 
 MESSAGE_ID, ELEMENT_INDEX = "message_id", "element_index"
 _MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
@@ -45,8 +45,6 @@ _WITH_PATH = (MessagePart.VALUE, MessagePart.ELEMENT, MessagePart.KEY)
 _OF_ELEMENTS = (MessagePart.ELEMENT, MessagePart.INDEX)
 # A deletion has no value, so its row is found by these.
 _OF_DELETIONS = (MessagePart.KEY, MessagePart.HEADER, MessagePart.TOPIC, MessagePart.PARTITION)
-
-Steps = tuple[str | int, ...]
 
 
 class ColumnSource(NamedTuple):

@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateColumn, CreateTable
 
 from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, TopicPartition
-from monasca_common.sink.decoder import Faults, TopicDecoder
+from monasca_common.sink.decoder import Faults, FieldReader, TopicDecoder
 from monasca_common.sink.mapping import MessagePart, TableMapping
 from monasca_common.sink.table_writer import SQL_TYPES, sql_table
-from monasca_common.sink.values import kind_of, pick
+from monasca_common.sink.values import kind_of
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
@@ -94,7 +94,8 @@ def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[
         place = "{}/{}".format(*partition)
         findings |= {(f"{place}/{offset}", "; ".join(reasons)): None for offset, reasons in faults.reasons.items()}
         for table in decoder.tables:
-            values = decoder.values(table, part, Faults())
+            path = table.each or ()
+            values = FieldReader(decoder.load(table, "value"), "value", [path]).read(part, Faults())[path]
             findings |= {(table.name, finding): None for finding in _unmapped(table, values)}
     return sorted(findings)
 
@@ -103,8 +104,7 @@ def _unmapped(table: TableMapping, values: Sequence[Any]) -> Iterator[str]:
     part = MessagePart.VALUE if table.each is None else MessagePart.ELEMENT
     read = {column.source.steps[:1] for column in table.columns if column.source.part is part}
     if table.each is not None:
-        arrays = pick(values, table.each)
-        values = [element for array in arrays if isinstance(array, list) for element in array]
+        values = [element for array in values if isinstance(array, list) for element in array]
     kinds: dict[str, str] = {}
     for value in values if () not in read else ():  # () reads the whole value
         kinds |= {name: kind_of(each) for name, each in value.items()} if isinstance(value, Mapping) else {}

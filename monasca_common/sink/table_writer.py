@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monasca_common.sink.decoder import Faults, Row, TableChanges, TableRows
+from monasca_common.sink.decoder import Faults, TableChanges, TableRows
 from monasca_common.sink.mapping import Mode, TableMapping
+from monasca_common.sink.values import Row
 from monasca_common.storage.base import Claim
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.refusal import find_refused

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import decimal
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import NoneType
 from typing import Any
 
@@ -16,7 +18,9 @@ import orjson
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MISSING = object()
+
+Steps = tuple[str | int, ...]
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class ColumnType:
     is_key: bool = True
 
     def converted(
-        self, values: list[Any], *, required: bool = False, default: Any = None
-    ) -> tuple[list[Any], dict[int, str]]:
+        self, values: Sequence[Any], *, required: bool = False, default: Any = None
+    ) -> tuple[Sequence[Any], dict[int, str]]:
         """Return the values to store, and the reason for each one that cannot be, by position."""
         kinds = set(map(type, values))
         if NoneType in kinds and default is not None:
@@ -215,31 +219,46 @@ TYPES: Mapping[str, ColumnType] = {
 }
 
 
-def pick(values: Sequence[Any], steps: Iterable[str | int]) -> list[Any]:
-    """Return what is at a path in each value; ``None`` where it is missing."""
-    found = list(values)
-    for step in steps:
+def extractor(paths: Sequence[Steps]) -> Callable[[Any], Row]:
+    """Return a function that returns what is at these paths of a value; ``None`` where something is missing.
+
+    It is compiled to one expression, such as ``(value["a"]["b"], value["c"])``, which is used for all usual values.
+    """
+
+    def each_by_itself(value: Any) -> Row:
+        return tuple(reduce(_member, steps, value) for steps in paths)
+
+    if any(isinstance(step, int) for steps in paths for step in steps):  # a text has positions too
+        return each_by_itself
+    name: ast.expr = ast.Name("value", ast.Load())
+    items = [reduce(_subscript, steps, name) for steps in paths]
+    arguments = ast.arguments(posonlyargs=[], args=[ast.arg("value")], kwonlyargs=[], kw_defaults=[], defaults=[])
+    tree = ast.Expression(ast.Lambda(arguments, ast.Tuple(items, ast.Load())))
+    all_at_once = eval(compile(ast.fix_missing_locations(tree), "<mapping>", "eval"))
+
+    def extract(value: Any) -> Row:
         try:
-            if isinstance(step, int):
-                raise TypeError  # a text has positions too
-            found = [value[step] for value in found]
+            return all_at_once(value)  # type: ignore[no-any-return]
         except (LookupError, TypeError):
-            found = [_member(value, step) for value in found]
-    return found
+            return each_by_itself(value)
+
+    return extract
+
+
+def _subscript(node: ast.expr, step: str | int) -> ast.expr:
+    return ast.Subscript(node, ast.Constant(step), ast.Load())
 
 
 def _member(value: Any, step: str | int) -> Any:
-    if isinstance(step, int):
-        if not isinstance(value, Sequence) or isinstance(value, str | bytes) or step >= len(value):
-            return None
-        return value[step]
     if isinstance(value, Mapping):
         return value.get(step)
-    found = getattr(value, step, _MISSING)
-    if found is _MISSING or step.startswith("_"):
+    if isinstance(step, int):
+        is_array = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return value[step] if is_array and step < len(value) else None
+    if type(value).__module__ == "builtins" or step.startswith("_"):
         return None
     has_field = getattr(value, "HasField", None)  # of Protobuf, which gives a default for a field that is not set
     try:
-        return None if has_field is not None and not has_field(step) else found
+        return getattr(value, step, None) if has_field is None or has_field(step) else None
     except ValueError:  # a field that is always there
-        return found
+        return getattr(value, step, None)

@@ -41,10 +41,11 @@ class KillsCase(PersisterCase):
         persister = self.start(crashes=[SEED, kills], mutants=mutants, metrics="group_instance_id = stress")
         guest = threading.Thread(target=self.come_and_go)
         guest.start()
-        self.wait_until(lambda: self.feed(persister) >= kills, kills * SECONDS_A_KILL, f"{kills} deaths, seed {SEED}")
+        seconds, what = kills * SECONDS_A_KILL, f"{kills} deaths, seed {SEED}"
+        self.wait_until(lambda: self.feed(persister) >= kills, what, seconds=seconds)
         self.over.set()
         guest.join()
-        self.wait_until(lambda: self.is_through(persister), 120, "the end of the log")
+        self.wait_until(lambda: self.is_through(persister), "the end of the log", seconds=120)
         self.assertEqual(kills, persister.worker()["restarts"])
         self.assert_ends_in_order(persister)
         self.assertEqual({Told.ACKED}, set(self.told.values()))
