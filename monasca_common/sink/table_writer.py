@@ -10,8 +10,7 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from itertools import starmap
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from monasca_common.storage.sql.writer import SqlWriter
 
 _quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_MERGES = 16  # a failed copy costs less than one batch, and rows of new keys are copied in half the time
 _PLAN = "run `monasca-common sink plan`"
 
 
@@ -119,40 +119,39 @@ class TablesWriter:
         self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(mappings)]
         self._store: Any = _store_postgresql if dialect == "postgresql" else _store_sqlite
         self._describe = describe
-        self._merging: set[int] = set()  # tables whose last batch had existing keys
+        self._merges_left = 0  # batches until the next one is copied as if all its keys were new
 
     def write(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Applied:
-        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `RowsRefused` with positions
-        in the rows of all tables."""
-        merging = self._merging
-        for _ in range(2):
-            try:
-                return self._attempt(writer, claim, changes, merging)
-            except _KeyTaken:
-                merging = set(range(len(self._statements)))
-            except _RowRefused as error:
-                raise self._refusal(writer, claim, changes, str(error)) from error
-        raise StorageUnavailable("a key exists although it was checked")  # pragma: no cover
+        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `RowsRefused` with the
+        positions of `note_refused`."""
+        try:
+            applied = self._attempt(writer, claim, changes, merge=self._merges_left > 0)
+            self._merges_left = max(0, self._merges_left - 1)
+            return applied
+        except _KeyTaken:
+            self._merges_left = _MERGES
+            return self.write(writer, claim, changes)
+        except _RowRefused as error:
+            raise self._refusal(writer, claim, changes, str(error)) from error
 
-    def trial(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> dict[int, str]:
+    def trial(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Mapping[int, str]:
         """Store nothing, and return the reason for each row that the database refuses, by position."""
         reason = self._tried(writer, claim, changes)
-        if reason is None:
-            return {}
-        return self._refusal(writer, claim, changes, reason).reasons
+        return {} if reason is None else self._refusal(writer, claim, changes, reason).reasons
 
     def _refusal(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], cause: str) -> RowsRefused:
-        """Return the reasons by position: of all rows, then of all deletions."""
         if misfit := self._describe():
             raise StorageUnavailable(f"{misfit}: {_PLAN}")
-        rows = sum(len(each.stored.rows) for each in changes)
-        deletions = sum(len(each.deleted.rows) for each in changes)
+        stored, deleted = [each.stored for each in changes], [each.deleted for each in changes]
+        rows, deletions = (sum(len(each.rows) for each in columns) for columns in (stored, deleted))
 
         def deleting(start: int, stop: int) -> str | None:
-            return self._tried(writer, claim, _deleted_between(changes, start, stop))
+            chosen = zip(self._tables(changes), _between(stored, 0, 0), _between(deleted, start, stop), strict=True)
+            return self._tried(writer, claim, list(starmap(TableChanges, chosen)))
 
         def storing(start: int, stop: int) -> str | None:
-            return self._tried(writer, claim, _stored_between(changes, start, stop))
+            chosen = zip(self._tables(changes), _between(stored, start, stop), deleted, strict=True)
+            return self._tried(writer, claim, list(starmap(TableChanges, chosen)))
 
         reasons = {rows + position: reason for position, reason in find_refused(deletions, deleting).items()}
         reasons = reasons or find_refused(rows, storing)
@@ -164,9 +163,13 @@ class TablesWriter:
             reasons = {first: cause}
         return RowsRefused(reasons)
 
+    @staticmethod
+    def _tables(changes: Sequence[TableChanges]) -> list[TableMapping]:
+        return [each.table for each in changes]
+
     def _tried(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> str | None:
         try:
-            self._attempt(writer, claim, changes, set(range(len(self._statements))), trial=True)
+            self._attempt(writer, claim, changes, merge=True, trial=True)
         except _RowRefused as error:
             return str(error)
         except _Undone:
@@ -174,58 +177,34 @@ class TablesWriter:
         return None
 
     def _attempt(
-        self,
-        writer: SqlWriter,
-        claim: Claim,
-        changes: Sequence[TableChanges],
-        merging: set[int],
-        *,
-        trial: bool = False,
+        self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], *, merge: bool, trial: bool = False
     ) -> Applied:
-        outcomes, repeated = [Applied()], set[int]()
+        outcomes = [Applied()]
         with writer.fenced(claim) as (connection, first_offset):
-            for number, (statements, each) in enumerate(zip(self._statements, changes, strict=True)):
+            for statements, each in zip(self._statements, changes, strict=True):
                 rest = each if first_offset == claim.start else each.between(first_offset, claim.end)
                 rows, keys = _reduced(statements, rest)
-                merge = number in merging or bool(keys) or not statements.keeps_first
                 stored, deleted = self._store(connection, statements, rows, keys, merge=merge)
                 others = len(rest.stored.rows) - stored
-                if statements.keeps_first and others:
-                    repeated.add(number)
+                repeated, replaced = (others, 0) if statements.keeps_first else (0, others)
                 skipped = len(each.stored.rows) - len(rest.stored.rows)
-                first = statements.keeps_first
-                outcomes.append(Applied(stored, others if first else 0, 0 if first else others, deleted, skipped))
+                outcomes.append(Applied(stored, repeated, replaced, deleted, skipped))
             if trial:
                 raise _Undone
-        self._merging = repeated
         totals: Iterable[int] = map(sum, zip(*outcomes, strict=True))
         return Applied._make(totals)
 
 
-_NONE = TableRows([], [], [])
-
-
 def note_refused(faults: Faults, changes: Sequence[TableChanges], reasons: Mapping[int, str]) -> None:
-    """Add rows that the database refuses to the faults."""
+    """Add refused rows to the faults. ``reasons``: by position among the rows of all tables, and then the deletions."""
     rows = [(each.table, each.stored) for each in changes] + [(each.table, each.deleted) for each in changes]
     places = [(table, *place) for table, part in rows for place in zip(part.offsets, part.indexes, strict=True)]
     for position, reason in reasons.items():
         faults.row(*places[position], reason)
 
 
-def _stored_between(changes: Sequence[TableChanges], start: int, stop: int) -> list[TableChanges]:
-    """Return the changes with only the rows at these positions, counted over all tables."""
-    parts = _parts([each.stored for each in changes], start, stop)
-    return [replace(each, stored=part) for each, part in zip(changes, parts, strict=True)]
-
-
-def _deleted_between(changes: Sequence[TableChanges], start: int, stop: int) -> list[TableChanges]:
-    """Return only the deletions at these positions."""
-    parts = _parts([each.deleted for each in changes], start, stop)
-    return [TableChanges(each.table, _NONE, part) for each, part in zip(changes, parts, strict=True)]
-
-
-def _parts(columns: Sequence[TableRows], start: int, stop: int) -> list[TableRows]:
+def _between(columns: Sequence[TableRows], start: int, stop: int) -> list[TableRows]:
+    """Return the rows of each table at these positions, which are counted over all tables."""
     found, first = [], 0
     for each in columns:
         part = slice(max(0, start - first), max(0, stop - first))
@@ -320,7 +299,6 @@ def _texts(column: Sequence[Any]) -> Sequence[str]:
         return column
     if kinds == {bytes}:
         return ["\\\\x" + value.hex() for value in column]
-    return list(map(str if kinds == {int} else _scalar, column))
-
-
-_scalar = partial(lambda value: ("t" if value else "f") if isinstance(value, bool) else repr(value))
+    if kinds == {bool}:
+        return ["t" if value else "f" for value in column]
+    return list(map(repr, column))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+import sqlite3
+
+from monasca_common.kafka.errors import ReadFrom, RetryLater
+from monasca_common.kafka.failpoints import FailPointReached, armed
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
+
+_FACTS = '[facts]\ntopic = "t"\nkey = ["n"]\n[facts.columns]\nn = "integer"\ntext = "text"\n'
+_LINES = (
+    '[lines]\ntopic = "t"\neach = "value"\n[lines.columns]\nn = {type = "integer", from = "element", required = true}\n'
+)
+_STATES = """\
+[states]
+topic = "t"
+mode = "delete-on-tombstone"
+key = ["name"]
+[states.columns]
+name = {type = "text", from = "key"}
+n = "integer"
+"""
+
+
+def facts(*numbers):
+    return [message(b'{"n": %d, "text": "x"}' % number) for number in numbers]
+
+
+class SinkHandlerTest(SinkTestCase):
+    def numbers(self, table="facts"):
+        return [n for (n,) in self.select(f"SELECT n FROM {table} ORDER BY n")]
+
+    def offset(self):
+        return self.select("SELECT next FROM kafka_offset")[0][0]
+
+    # Rule 23
+    def test_messages_below_the_stored_offset_are_skipped(self):
+        self.open(_FACTS)
+        self.handler(batch("t", facts(1, 2, 3)))
+        self.handler(batch("t", facts(1, 2, 3, 4)))
+        self.assertEqual([1, 2, 3, 4], self.numbers())
+        self.assertEqual((1, 3), (self.applied[-1].stored, self.applied[-1].skipped))
+
+    # Rule 23
+    def test_a_range_after_the_stored_offset_is_read_again_from_there(self):
+        self.open(_FACTS)
+        self.handler(batch("t", facts(1)))
+        self.assertEqual(1, self.assertRaises(ReadFrom, self.handler, batch("t", facts(9), first=5)).offset)
+
+    def test_an_error_in_the_transaction_stores_neither_rows_nor_offset(self):
+        self.open(_FACTS)
+        self.handler(batch("t", facts(1)))
+        with armed("storage.in_transaction", "raise"):
+            self.assertRaises(FailPointReached, self.handler, batch("t", facts(2), first=1))
+        self.assertEqual(([1], 1), (self.numbers(), self.offset()))
+
+    def test_bad_elements_are_dead_letters_and_their_siblings_are_stored_once(self):
+        self.open(_LINES)
+        letters = self.process(batch("t", [message(b"[1, null, 3]"), message(b"[4]"), message(b'["x"]')]))
+        self.assertEqual(
+            {
+                0: "element 1: column 'n' is missing or null",
+                2: "element 0: column 'n' is text, not an integer",
+            },
+            letters,
+        )
+        self.assertEqual(([1, 3, 4], 3), (self.numbers("lines"), self.offset()))
+
+    def test_siblings_of_a_batch_of_dead_letters_are_stored_with_their_offset(self):
+        self.open(_LINES)
+        part = batch("t", [message(b"[1, null]")])
+        self.process(part)
+        self.assertEqual(([1], 1), (self.numbers("lines"), self.offset()))
+        self.handler.accounted(TopicPartition("t", 0), 1, 2)
+        self.assertEqual(2, self.offset())
+
+    def test_rows_that_the_database_refuses_are_dead_letters_with_its_reason(self):
+        self.open(_FACTS)
+        self.execute("CREATE UNIQUE INDEX other ON facts (text)")
+        messages = [message(b'{"n": %d, "text": "%d"}' % (n, n % 3)) for n in range(5)]
+        letters = self.process(batch("t", messages))
+        self.assertEqual({3, 4}, letters.keys())
+        self.assertIn("UNIQUE constraint failed", letters[3])
+        self.assertEqual(([0, 1, 2], 5), (self.numbers(), self.offset()))
+
+    def test_a_bad_message_is_a_dead_letter_with_each_column_and_reason(self):
+        self.open(_FACTS)
+        letters = self.process(
+            batch("t", [*facts(1), message(b'{"n": "x", "text": 5}'), message(b"no"), message(None)])
+        )
+        self.assertEqual("column 'n' is text, not an integer; column 'text' is an integer, not text", letters[1])
+        self.assertEqual("value: not JSON: ", letters[2][:17])
+        self.assertEqual("has no value (a deletion): use mode delete-on-tombstone", letters[3])
+
+    def test_the_last_of_a_row_and_a_deletion_counts(self):
+        self.open(_STATES)
+        values = [
+            ("a", b'{"n": 1}'),
+            ("b", b'{"n": 2}'),
+            ("a", None),
+            ("c", None),
+            ("c", b'{"n": 3}'),
+            ("b", b'{"n": 4}'),
+        ]
+        self.handler(batch("t", [message(value, key=key.encode()) for key, value in values]))
+        self.assertEqual([("b", 4), ("c", 3)], self.select("SELECT name, n FROM states ORDER BY name"))
+        self.handler(batch("t", [message(None, key=b"b"), message(None, key=b"none")], first=6))
+        self.assertEqual([("c", 3)], self.select("SELECT name, n FROM states"))
+
+    def test_a_table_that_does_not_fit_waits_without_dead_letters(self):
+        self.open(_FACTS)
+        self.execute("ALTER TABLE facts RENAME COLUMN text TO other")
+        self.assertRaises(RetryLater, self.handler, batch("t", facts(1)))
+        self.execute("ALTER TABLE facts RENAME COLUMN other TO text")
+        self.handler(batch("t", facts(1)))
+        self.execute("ALTER TABLE facts ADD COLUMN more TEXT NOT NULL DEFAULT ''")
+        self.handler(batch("t", facts(2), first=1))
+        self.assertEqual([1, 2], self.numbers())
+        self.assertEqual([], self.failures)
+
+    def test_a_column_without_a_value_in_the_mapping_stops_no_row_of_others(self):
+        self.open(_FACTS, create=False)
+        self.execute("CREATE TABLE facts (n BIGINT PRIMARY KEY, text TEXT, own TEXT NOT NULL)")
+        self.assertRaises(RetryLater, self.handler, batch("t", facts(1)))
+
+    def test_names_are_quoted(self):
+        name = 'a"; DROP TABLE kafka_offset; --%s :x ?'
+        quoted = name.replace('"', '\\"')
+        column = f'"{quoted}" = {{type="text", from="value"}}'
+        self.open(f'["{quoted}"]\ntopic = "t"\nkey = ["{quoted}"]\n["{quoted}".columns]\n{column}\n')
+        self.handler(batch("t", [message(b'"x"')]))
+        escaped = name.replace('"', '""')
+        self.assertEqual([("x",)], self.select(f'SELECT "{escaped}" FROM "{escaped}"'))
+
+    def execute(self, statement):
+        with sqlite3.connect(self.path) as connection:
+            connection.execute(statement)
+        connection.close()

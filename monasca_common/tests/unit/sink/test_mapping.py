@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+from monasca_common.tests.unit.sink.sink_case import SinkTestCase
+
+_TABLE = '[orders]\ntopic = "orders"\n{}\n[orders.columns]\n{}\n'
+
+
+class MappingTest(SinkTestCase):
+    def assert_fault(self, expected, fields="", columns='id = "integer"'):
+        self.assertEqual([expected], self.faults(_TABLE.format(fields, columns)))
+
+    def test_all_faults_are_reported_with_file_entry_rule_and_remedy(self):
+        text = _TABLE.format('mode = "upsert"\nkey = ["nothing"]', 'id = "int"\nname = {type = "text", from = "body"}')
+        self.assertEqual(3, len(self.faults(text)))
+        try:
+            self.mapping(text)
+        except Exception as error:
+            self.assertIn(
+                f"{self.folder}/mapping.toml: [orders] columns.id has type 'int': use one of text, ", str(error)
+            )
+
+    def test_a_file_that_cannot_be_read_or_is_not_toml_is_refused(self):
+        self.assertIn("is not TOML", self.faults("[orders")[0])
+        self.assertIn("has no table", self.faults("")[0])
+
+    def test_an_unknown_field_is_refused_with_the_known_ones(self):
+        (fault,) = self.faults(_TABLE.format('topics = "x"', 'id = "integer"'))
+        self.assertIn(
+            "[orders] is refused (Object contains unknown field `topics`): the fields are topic, columns", fault
+        )
+
+    def test_a_table_of_this_program_is_refused(self):
+        text = '[kafka_offset]\ntopic = "x"\n[kafka_offset.columns]\nid = "integer"\n'
+        self.assertEqual(["[kafka_offset] is a table of this program: name another table"], self.faults(text))
+
+    def test_names_that_differ_only_in_case_are_refused(self):
+        self.assert_fault(
+            "[orders] columns.id is there twice, because case is ignored: rename one", "", 'id="text"\nID="text"'
+        )
+
+    def test_a_mode_that_finds_rows_requires_a_key(self):
+        self.assert_fault(
+            "[orders] key is missing, but mode upsert needs it: name the columns of the primary key", 'mode = "upsert"'
+        )
+
+    def test_the_key_of_a_deletion_is_not_in_its_value(self):
+        self.assert_fault(
+            "[orders] key names 'id', but a deletion has no value: read it from key, header, topic, partition",
+            'mode = "delete-on-tombstone"\nkey = ["id"]',
+        )
+
+    def test_a_key_has_columns_that_databases_compare_exactly(self):
+        self.assert_fault(
+            "[orders] key names 'id' of type double: a key has columns of text, integer, boolean, timestamp, bytes",
+            'key = ["id"]',
+            'id = "double"',
+        )
+
+    def test_elements_need_each(self):
+        self.assert_fault(
+            "[orders] columns.id reads 'element.id', but the entry has no each: name the path of an array in each",
+            "",
+            'id = {type = "integer", from = "element.id"}',
+        )
+
+    def test_an_invalid_path_and_an_invalid_default_are_refused(self):
+        self.assertIn("has the path '.a..b'", self.faults(_TABLE.format("", 'a = {type="text", from="value.a..b"}'))[0])
+        self.assertIn(
+            "has a default that is text", self.faults(_TABLE.format("", 'a = {type="integer", default="x"}'))[0]
+        )
+
+    def test_names_longer_than_those_of_postgresql_are_refused(self):
+        self.assertIn("use 1 to 63 bytes", self.faults(_TABLE.format("", f'{"x" * 64} = "text"'))[0])

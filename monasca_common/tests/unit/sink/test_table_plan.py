@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslo_config import cfg
+
+from monasca_common.kafka.message import Message
+from monasca_common.sink.service import decoders
+from monasca_common.sink.table_plan import sample_findings, table_steps
+from monasca_common.tests.unit.sink.sink_case import SinkTestCase
+
+_ORDERS = '[orders]\ntopic = "t"\nkey = ["id"]\n[orders.columns]\nid = "integer"\n{}\n'
+
+
+class TablePlanTest(SinkTestCase):
+    def steps(self, columns="", *, execute=False):
+        return table_steps(self.settings, self.mapping(_ORDERS.format(columns)), execute=execute)
+
+    def test_a_missing_table_is_created(self):
+        (step,) = self.steps(execute=True)
+        self.assertEqual(("orders", "does not exist"), (step.table, step.finding))
+        self.assertEqual([], self.steps())
+
+    def test_a_missing_column_is_added_and_nullable(self):
+        self.steps(execute=True)
+        (step,) = self.steps('note = {type = "text", required = true}', execute=True)
+        self.assertEqual('ALTER TABLE "orders" ADD COLUMN "note" TEXT', step.statement)
+        self.assertEqual([], self.steps('note = "text"'))
+
+    def test_another_type_is_refused_and_then_nothing_is_executed(self):
+        self.steps('at = "text"', execute=True)
+        steps = self.steps('at = "integer"\nnote = "text"', execute=True)
+        self.assertEqual(["", 'ALTER TABLE "orders" ADD COLUMN "note" TEXT'], [step.statement for step in steps])
+        self.assertEqual(
+            "has column 'at' of type TEXT, which does not store integer: change the type in the mapping",
+            steps[0].finding,
+        )
+        self.assertEqual(2, len(self.steps('at = "integer"\nnote = "text"')))
+
+    def test_a_table_without_a_unique_key_is_refused(self):
+        self.select("CREATE TABLE orders (id BIGINT)")
+        (step,) = self.steps()
+        self.assertEqual("has no primary key or unique index of exactly the columns id: create one", step.finding)
+
+    def test_a_sample_shows_dead_letters_and_fields_that_no_column_reads(self):
+        tables = self.mapping(_ORDERS.format(""))
+        values = [b'{"id": 1, "note": "x"}', b'{"id": "1"}']
+        messages = [Message("t", 0, offset, 0, None, value, ()) for offset, value in enumerate(values)]
+        self.assertEqual(
+            [("orders", "no column reads value.note, which is text"), ("t/0/1", "column 'id' is text, not an integer")],
+            sample_findings(decoders(tables, cfg.ConfigOpts())["t"], messages),
+        )
