@@ -55,7 +55,7 @@ class TestTopics(TopicCase):
             (("show", "nothing"), 2, "nothing: this topic does not exist"),
             (("tail", f"{self.topic}:7"), 2, "has 2 partitions, but no partition 7"),
             (("tail", f"{self.topic}:x"), 2, "or its partitions as topic:0,1"),
-            (("sample", self.topic, "--count", "5000"), 2, "1000 at most"),
+            (("sample", self.topic, "--count", "5000"), 2, "at most 1000"),
             (("sample", self.topic, "--field", "novalue"), 2, "is not a field"),
             (("create", "a b", "--partitions", "1"), 2, "is not the name of a topic"),
             (("create", "new", "--partitions", "1", "--replication-factor", "9"), 1, "INVALID_REPLICATION_FACTOR"),
