@@ -157,16 +157,12 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
 
 def _by_key(client: Any, key: SchemaKey) -> Schema:
-    found: Schema
-    if isinstance(key, int):
-        found = client.get_schema(key)
-        return found
     try:
-        found = client.get_schema_by_guid(str(key))
+        found: Schema = client.get_schema(key) if isinstance(key, int) else client.get_schema_by_guid(str(key))
     except SchemaRegistryError as error:
-        if error.http_status_code != 404:
+        if isinstance(key, int) or error.http_status_code != 404:
             raise
-        raise SchemaRefused("no such GUID", SCHEMA_NOT_FOUND) from None  # a registry may not have such requests
+        raise SchemaRefused("no such GUID", SCHEMA_NOT_FOUND) from None  # not every registry has such requests
     return found
 
 

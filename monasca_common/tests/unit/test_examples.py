@@ -95,7 +95,8 @@ class AsyncioTest(ExampleCase):
 
 class SnippetsTest(base.BaseTestCase):
     def test_the_how_to_pages_show_only_programs_that_are_run(self):
-        for page in ("producing", "consuming", "processing", "asyncio", "transactions", "serializers", "testing"):
+        pages = ("producing", "consuming", "processing", "asyncio", "transactions", "serializers", "formats", "testing")
+        for page in pages:
             self.assertNotIn("code-block:: python", (USER / f"{page}.rst").read_text(), page)
 
 

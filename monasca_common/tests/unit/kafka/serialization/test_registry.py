@@ -73,7 +73,7 @@ class OutageTest(MemoryRegistryCase):
     def test_the_next_url_is_tried_if_the_first_registry_hangs(self):
         hanging = self.useFixture(MemoryRegistry())
         hanging.fault = "hang"
-        serializer = self.avro(url=f"{hanging.url}, {self.memory.url}", timeout_seconds=5 * _SHORT)
+        serializer = self.avro(url=f"{hanging.url}, {self.memory.url}", timeout_seconds=3.0)
         self.assertEqual(VALUE, serializer.loads(self.value, self.context))
 
     def test_a_registry_that_refuses_connections_is_unavailable(self):
@@ -110,6 +110,37 @@ class OutageTest(MemoryRegistryCase):
     def test_a_writer_reports_an_outage_to_its_caller(self):
         self.memory.stop()
         self.assertRaises(RegistryUnavailable, self.avro(schema=READING).dumps, VALUE, self.context)
+
+    def test_threads_share_a_small_cache_while_the_registry_fails_at_times(self):
+        values = []
+        for number in range(6):
+            schema = {**READING, "fields": [{"name": f"f{number}", "type": "int", "default": 0}]}
+            values.append(self.avro(schema=schema).dumps({}, self.context))
+        serializer = self.avro(cached_schemas=2)
+        errors = []
+
+        def read(start):
+            for number in range(start, start + 12):
+                while True:
+                    try:
+                        name = f"f{number % 6}"
+                        self.assertEqual({name: 0}, serializer.loads(values[number % 6], self.context))
+                        break
+                    except RegistryUnavailable as later:
+                        self.memory.fault = None
+                        self.clock.advance(later.after)
+                    except BaseException as error:
+                        errors.append(error)
+                        return
+                self.memory.fault = 500 if number % 4 == 0 else None
+
+        threads = [threading.Thread(target=read, args=(start,)) for start in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], errors)
+        self.assertEqual(2, len(serializer.registry.cached))
 
     def test_a_cache_has_a_bound(self):
         other = self.avro(schema=WITH_UNIT).dumps({**VALUE, "unit": "F"}, self.context)
