@@ -55,7 +55,11 @@ def main() -> int:
 def _prepare(cases: Sequence[Case], results: Results) -> None:
     """Install the environments and build the programs of peers before the first measurement."""
     for name in {case.environment for case in cases if case.environment}:
-        environments.python(name)
+        try:
+            environments.python(name)
+        except subprocess.CalledProcessError as error:
+            reason = f"the packages of benchmarks/environments/{name}.txt cannot be installed: {error}"
+            results.skipped.update({case.name: reason for case in cases if case.environment == name})
     for program in {case.go_program for case in cases if case.go_program}:
         try:
             environments.go_program(program)

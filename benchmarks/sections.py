@@ -118,6 +118,29 @@ SECTIONS = (
         backlog="messages",
     ),
     Section(
+        "asyncio",
+        "asyncio: send without waiting, and publish bulks of 100 with 8 threads or tasks",
+        (
+            Case("aio-sync-send", "send, on a thread", "messaging.send_ours", *_BULKS),
+            Case("aio-send", "await send, and flush", "messaging.aio_ours", *_BULKS),
+            Case("aio-confluent", "confluent_kafka.aio, a future each", "messaging.aio_peers", *_BULKS),
+            Case("aio-aiokafka", "aiokafka, a future each", "messaging.aio_peers", *_BULKS, environment="aiokafka"),
+            Case("aio-sync-publish", "publish, 8 threads", "messaging.publish_ours", *_BULKS, threads=8, bulk=100),
+            Case("aio-publish", "await publish, 8 tasks", "messaging.aio_ours", *_BULKS, threads=8, bulk=100),
+        ),
+    ),
+    Section(
+        "asyncio-reading",
+        "asyncio: read a backlog",
+        (
+            Case("aio-sync-processor", "Processor, no-op handler", "messaging.consume_processor", *_BACKLOG),
+            Case("aio-processor", "AsyncProcessor, no-op handler", "messaging.aio_ours", *_BACKLOG),
+            Case("aio-read-confluent", "confluent_kafka.aio, consume(1000)", "messaging.aio_peers", *_BACKLOG),
+            Case("aio-read-aiokafka", "aiokafka, getmany", "messaging.aio_peers", *_BACKLOG, environment="aiokafka"),
+        ),
+        backlog="messages",
+    ),
+    Section(
         "persisting",
         "From Kafka to rows in PostgreSQL, exactly once unless stated",
         (
@@ -172,6 +195,13 @@ REQUIRED = (
     Required("consume", 1.1, "consume-bare"),
     Required("consume-confluent", 0.7, "consume-bare"),
     Required("processor", 0.9, "consume-bare"),
+    Required("aio-send", 0.7, "aio-sync-send"),
+    Required("aio-publish", 0.7, "aio-sync-publish"),
+    Required("aio-processor", 0.7, "aio-sync-processor"),
+    Required("aio-send", 1, "aio-confluent"),
+    Required("aio-send", 1, "aio-aiokafka"),
+    Required("aio-processor", 1, "aio-read-confluent"),
+    Required("aio-processor", 1, "aio-read-aiokafka"),
     Required("persist", 0.8, "persist-bare"),
     Required("sink", 0.7, "persist", goal=True),
     Required("sink-upsert", 0.7, "persist", goal=True),

@@ -75,7 +75,7 @@ class AsyncConsumer:
     async def commit(
         self,
         what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch],
-        timeout: float | None = None,  # a commit without an answer is a result, not an exception
+        timeout: float | None = None,
     ) -> Mapping[TopicPartition, CommitResult]:
         """Commit a whole batch, or next offsets, as `KafkaConsumer.commit`. A cancelled commit may still happen."""
         return await _on(self._committing, self.consumer.commit, what, timeout)

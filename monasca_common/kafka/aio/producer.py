@@ -84,7 +84,7 @@ class AsyncProducer:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timeout: float | None = None,  # a report is due then, not an exception
+        timeout: float | None = None,
     ) -> DeliveryReport:
         """Send a bulk and wait for its outcome, as `KafkaProducer.publish`."""
         self.producer._check("publish")

@@ -12,6 +12,7 @@ from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 from monasca_common.tests import contracts
+from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
 from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.periodic import periodic
@@ -106,4 +107,36 @@ class MockProcessorTest(ProcessorContract, MockCase):
 
 
 class MockTransactionTest(contracts.TransactionContract, MockCase):
+    pass
+
+
+class AsyncMockCluster(MockCluster):
+    """The asyncio classes over librdkafka."""
+
+    def __init__(self, defer, **consumer_changes):
+        super().__init__(defer, **consumer_changes)
+        self._loop = LoopThread(defer)
+
+    def open_producer(self, settings):
+        return ProducerAdapter(self._loop, super().open_producer(settings))
+
+    def open_consumer(self, settings, listener, partitions):
+        return ConsumerAdapter(self._loop, super().open_consumer(settings, listener, partitions))
+
+
+class AsyncMockCase(base.BaseTestCase):
+    cluster: contracts.Cluster
+
+    def setUp(self):
+        self.cluster = AsyncMockCluster(self.addCleanup)
+        super().setUp()
+
+
+@periodic("the memory driver passes the same contract in the unit tests")
+class AsyncMockProducerTest(contracts.ProducerContract, AsyncMockCase):
+    pass
+
+
+@periodic("the memory driver passes the same contract in the unit tests")
+class AsyncMockConsumerTest(contracts.ConsumerContract, AsyncMockCase):
     pass

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
 import contextlib
+import signal
 import threading
 
 from monasca_common.kafka.errors import (
@@ -62,6 +63,21 @@ class PublishTest(AioCase):
         self.run_loop(test())
         ids = {message.message_id for message in self.broker.records("in")}
         self.assertEqual((3, {b"first", b"1", b"2"}), (len(ids), set(self.values("in"))))
+
+    def test_messages_of_a_publish_that_ctrl_c_interrupts_are_unknown(self):
+        producer = self.producer()
+
+        async def test():
+            await producer.publish("in", [b"first"])
+            self.broker.disconnect()
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+            await producer.publish("in", [b"1"])
+
+        self.assertRaises(KeyboardInterrupt, asyncio.run, test())
+        report = producer.producer.flush(0)
+        self.assertEqual((1, True), (len(report.unknown), producer.producer.flush(0).ok))
+        self.broker.reconnect()
+        self.assertTrue(producer.producer.retry(report).ok)
 
     def test_close_reports_the_messages_of_a_cancelled_publish(self):
         async def test():
