@@ -62,11 +62,11 @@ class SinkTestCase(base.BaseTestCase):
         """Return the faults of a mapping file, without its name."""
         return list(self.assertRaises(InvalidMapping, self.mapping, text).faults)
 
-    def open(self, text, *, create=True):
+    def open(self, text, *, create=True, conf=None):
         tables = self.mapping(text)
         if create:
             table_steps(self.settings, tables, execute=True)
-        by_topic = decoders(tables, cfg.ConfigOpts())
+        by_topic = decoders(tables, conf or cfg.ConfigOpts())
         writers = WriterPool(self.storage)
         self.addCleanup(writers.close)
         health = MemberHealth(MemberStatus("sink-0"), SystemClock())
