@@ -13,10 +13,10 @@ from monasca_common.kafka.errors import Poison
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.sink.decoder import Faults, TableChanges, TopicDecoder, joined_changes
-from monasca_common.sink.table_writer import Applied, TablesWriter, note_refused
+from monasca_common.sink.table_writer import Applied, ChangesRefused, TablesWriter
 from monasca_common.storage.base import Claim
 from monasca_common.storage.batch_handler import BatchHandler
-from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.parts import PartSize
 from monasca_common.storage.sql.writer import SqlWriter
 
@@ -55,10 +55,13 @@ class SinkHandler(BatchHandler):
                 if not faults.reasons:
                     self._store(writer, claim, part.offsets, changes)
                     return
-                reasons = self._tables[partition.topic].trial(writer, claim, changes)
-            except RowsRefused as error:
-                reasons = error.reasons
-        note_refused(faults, changes, reasons)
+                if any(not faults.has_message(offset) for offset in faults.reasons):
+                    self._store(writer, claim, part.offsets, changes, trial=True)
+            except ChangesRefused as refused:
+                if not {offset for _, offset, _, _ in refused.places} <= set(part.offsets):
+                    raise  # a kept sibling: the member restarts, and reads its message again
+                for place in refused.places:
+                    faults.row(*place)
         self._keep_siblings(partition, changes, faults)
         positions = {offset: position for position, offset in enumerate(part.offsets)}
         texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}
@@ -76,27 +79,35 @@ class SinkHandler(BatchHandler):
         for offset in faults.reasons:
             self._siblings[partition][offset] = [each.between(offset, offset + 1) for each in kept]
 
-    def _store(self, writer: Any, claim: Claim, offsets: Sequence[int], changes: Changes) -> None:
-        """Store the changes, and kept siblings, in parts that the database completes within its time-outs."""
-        siblings = self._siblings[claim.topic_partition]
+    def _store(
+        self, writer: Any, claim: Claim, offsets: Sequence[int], changes: Changes, *, trial: bool = False
+    ) -> None:
+        """Store the changes, and kept siblings, in parts that the database completes within its time-outs. ``trial``:
+        only find out whether the database refuses rows, because their siblings will be kept."""
+        siblings, tables = self._siblings[claim.topic_partition], self._tables[claim.topic]
         for offset, kept in siblings.items():
-            if claim.start <= offset < claim.end:
+            if claim.start <= offset < claim.end and not trial:
                 changes = joined_changes(changes, kept)
-        most, whole = self._size.most_rows, claim
+        most, start = self._size.most_rows, claim.start
+        count = min(len(offsets), most or len(offsets))
         for end in (*(offsets[most::most] if most else ()), claim.end):
-            part = replace(claim, end=end)
-            chosen = changes if part == whole else [each.between(part.start, end) for each in changes]
-            count, began = min(len(offsets), most or len(offsets)), time.monotonic()
+            part = (
+                [each.between(start, end) for each in changes] if (start, end) != (claim.start, claim.end) else changes
+            )
+            began = time.monotonic()
             fail_point("sink.before_write")
             try:
-                applied = self._tables[claim.topic].write(writer, part, chosen)
+                if trial:
+                    tables.trial(writer, replace(claim, end=end), part)
+                else:
+                    applied = tables.write(writer, replace(claim, start=start, end=end), part)
+                    self._applied(applied, time.monotonic() - began)
             except TooMuchAtOnce as error:
                 if self._size.too_much(count, time.monotonic() - began):
                     raise
                 raise StorageUnavailable(f"a single message is too much for the database now: {error}") from error
             self._size.worked(count, time.monotonic() - began)
             self._stored()
-            self._applied(applied, time.monotonic() - began)
-            claim = replace(claim, start=end)
-        for offset in [offset for offset in siblings if offset < claim.end]:
+            start = end
+        for offset in [] if trial else [offset for offset in siblings if offset < claim.end]:
             del siblings[offset]

@@ -10,18 +10,17 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import starmap
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monasca_common.sink.decoder import Faults, TableChanges, TableRows
+from monasca_common.sink.decoder import TableChanges, TableRows
 from monasca_common.sink.mapping import Mode, TableMapping
 from monasca_common.sink.values import Row
 from monasca_common.storage.base import Claim
-from monasca_common.storage.errors import RowsRefused, StorageUnavailable
+from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
 
@@ -52,6 +51,14 @@ class _RowRefused(Exception):
     """The database refuses a row, for the reason in the text."""
 
 
+class ChangesRefused(StorageError):
+    """The database refuses rows: the table, the offset, the index of the element and the reason of each."""
+
+    def __init__(self, places: Sequence[tuple[TableMapping, int, int, str]]) -> None:
+        super().__init__(f"{len(places)} rows can never be stored, the first because: {places[0][3]}")
+        self.places = places
+
+
 class _Undone(Exception):
     """Ends a trial, whose transaction is rolled back."""
 
@@ -70,18 +77,14 @@ class Applied(NamedTuple):
 def sql_table(mapping: TableMapping) -> sa.Table:
     """Return the table of a mapping. Quoting its names prevents that a mapping file injects statements."""
     columns = [
-        sa.Column(
-            sa.sql.quoted_name(each.name, quote=True),
-            SQL_TYPES[each.type.name][0],
-            nullable=each.name not in mapping.key,
-        )
+        sa.Column(_always_quoted(each.name), SQL_TYPES[each.type.name][0], nullable=each.name not in mapping.key)
         for each in mapping.columns
     ]
-    key = sa.PrimaryKeyConstraint(*(columns[position].name for position in mapping.key_positions))
-    return sa.Table(_quoted(mapping.name), sa.MetaData(), *columns, key, sqlite_with_rowid=False)
+    key = sa.PrimaryKeyConstraint(*map(_always_quoted, mapping.key))
+    return sa.Table(_always_quoted(mapping.name), sa.MetaData(), *columns, key, sqlite_with_rowid=False)
 
 
-def _quoted(name: str) -> sa.sql.quoted_name:
+def _always_quoted(name: str) -> sa.sql.quoted_name:
     return sa.sql.quoted_name(name, quote=True)
 
 
@@ -122,8 +125,7 @@ class TablesWriter:
         self._merges_left = 0  # batches until the next one is copied as if all its keys were new
 
     def write(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Applied:
-        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `RowsRefused` with the
-        positions of `note_refused`."""
+        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `ChangesRefused`."""
         try:
             applied = self._attempt(writer, claim, changes, merge=self._merges_left > 0)
             self._merges_left = max(0, self._merges_left - 1)
@@ -134,38 +136,39 @@ class TablesWriter:
         except _RowRefused as error:
             raise self._refusal(writer, claim, changes, str(error)) from error
 
-    def trial(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Mapping[int, str]:
-        """Store nothing, and return the reason for each row that the database refuses, by position."""
+    def trial(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> None:
+        """Store nothing. Raises the errors of `write`."""
         reason = self._tried(writer, claim, changes)
-        return {} if reason is None else self._refusal(writer, claim, changes, reason).reasons
+        if reason is not None:
+            raise self._refusal(writer, claim, changes, reason)
 
-    def _refusal(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], cause: str) -> RowsRefused:
+    def _refusal(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], cause: str) -> ChangesRefused:
         if misfit := self._describe():
             raise StorageUnavailable(f"{misfit}: {_PLAN}")
+        tables = [each.table for each in changes]
         stored, deleted = [each.stored for each in changes], [each.deleted for each in changes]
-        rows, deletions = (sum(len(each.rows) for each in columns) for columns in (stored, deleted))
+        rows, deletions = _places(tables, stored), _places(tables, deleted)
 
         def deleting(start: int, stop: int) -> str | None:
-            chosen = zip(self._tables(changes), _between(stored, 0, 0), _between(deleted, start, stop), strict=True)
-            return self._tried(writer, claim, list(starmap(TableChanges, chosen)))
+            chosen = map(TableChanges, tables, _between(stored, 0, 0), _between(deleted, start, stop))
+            return self._tried(writer, claim, list(chosen))
 
         def storing(start: int, stop: int) -> str | None:
-            chosen = zip(self._tables(changes), _between(stored, start, stop), deleted, strict=True)
-            return self._tried(writer, claim, list(starmap(TableChanges, chosen)))
+            return self._tried(writer, claim, list(map(TableChanges, tables, _between(stored, start, stop), deleted)))
 
-        reasons = {rows + position: reason for position, reason in find_refused(deletions, deleting).items()}
-        reasons = reasons or find_refused(rows, storing)
-        if not reasons:
+        refused = [
+            (*deletions[position], reason) for position, reason in find_refused(len(deletions), deleting).items()
+        ]
+        refused = refused or [
+            (*rows[position], reason) for position, reason in find_refused(len(rows), storing).items()
+        ]
+        if not refused:
             # Rows exclude each other, such as by another unique index: the first one that fails after those before it.
-            first = bisect_left(range(rows), 1, key=lambda last: int(storing(0, last + 1) is not None))
-            if first == rows:
+            first = bisect_left(range(len(rows)), 1, key=lambda last: int(storing(0, last + 1) is not None))
+            if first == len(rows):
                 raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
-            reasons = {first: cause}
-        return RowsRefused(reasons)
-
-    @staticmethod
-    def _tables(changes: Sequence[TableChanges]) -> list[TableMapping]:
-        return [each.table for each in changes]
+            refused = [(*rows[first], cause)]
+        return ChangesRefused(refused)
 
     def _tried(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> str | None:
         try:
@@ -195,12 +198,12 @@ class TablesWriter:
         return Applied._make(totals)
 
 
-def note_refused(faults: Faults, changes: Sequence[TableChanges], reasons: Mapping[int, str]) -> None:
-    """Add refused rows to the faults. ``reasons``: by position among the rows of all tables, and then the deletions."""
-    rows = [(each.table, each.stored) for each in changes] + [(each.table, each.deleted) for each in changes]
-    places = [(table, *place) for table, part in rows for place in zip(part.offsets, part.indexes, strict=True)]
-    for position, reason in reasons.items():
-        faults.row(*places[position], reason)
+def _places(tables: Sequence[TableMapping], columns: Sequence[TableRows]) -> list[tuple[TableMapping, int, int]]:
+    return [
+        (table, offset, index)
+        for table, part in zip(tables, columns, strict=True)
+        for offset, index in zip(part.offsets, part.indexes, strict=True)
+    ]
 
 
 def _between(columns: Sequence[TableRows], start: int, stop: int) -> list[TableRows]:

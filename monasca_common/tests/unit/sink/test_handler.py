@@ -65,6 +65,14 @@ class SinkHandlerTest(SinkTestCase):
         )
         self.assertEqual(([1, 3, 4], 3), (self.numbers("lines"), self.offset()))
 
+    def test_a_sibling_that_the_database_refuses_is_in_the_dead_letter_too(self):
+        self.open(_LINES)
+        self.execute("CREATE UNIQUE INDEX other ON lines (n)")
+        letters = self.process(batch("t", [message(b"[0]"), message(b"[0, null, 7]")]))
+        self.assertEqual({1}, letters.keys())
+        self.assertIn("element 1: column 'n' is missing or null; element 0: the database refuses", letters[1])
+        self.assertEqual(([0, 7], 2), (self.numbers("lines"), self.offset()))
+
     def test_siblings_of_a_batch_of_dead_letters_are_stored_with_their_offset(self):
         self.open(_LINES)
         part = batch("t", [message(b"[1, null]")])
@@ -81,6 +89,14 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual({3, 4}, letters.keys())
         self.assertIn("UNIQUE constraint failed", letters[3])
         self.assertEqual(([0, 1, 2], 5), (self.numbers(), self.offset()))
+
+    def test_rows_that_are_refused_in_a_later_part_are_those_of_its_messages(self):
+        self.open(_FACTS)
+        self.execute("CREATE UNIQUE INDEX other ON facts (text)")
+        self.handler._size.most_rows = 2
+        messages = [message(b'{"n": %d, "text": "%d"}' % (n, n % 4)) for n in range(6)]
+        self.assertEqual({4, 5}, self.process(batch("t", messages)).keys())
+        self.assertEqual(([0, 1, 2, 3], 6), (self.numbers(), self.offset()))
 
     def test_a_bad_message_is_a_dead_letter_with_each_column_and_reason(self):
         self.open(_FACTS)
