@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -43,10 +42,10 @@ class AsyncProcessor:
         if not processor._attempts.caller.is_async:
             raise WrongType("AsyncProcessor: the handler is not an async def: call the processor's own run")
         self._processor = processor
-        self._lanes, self._shutdown, caller = processor._lanes, processor._shutdown, processor._attempts.caller
-        self._handler = caller.handler
-        # `Processor.run` refuses an async def, and `_call` replaces the handler.
-        self._attempts = processor._attempts = replace(processor._attempts, caller=replace(caller, handler=id))
+        self._lanes, self._shutdown = processor._lanes, processor._shutdown
+        self._caller = processor._attempts.caller
+        # `Processor.run` refuses an async def. Only `_call` calls the handler.
+        self._attempts = processor._attempts = replace(processor._attempts, caller=replace(self._caller, handler=id))
         self._helpers = ThreadPoolExecutor(len(processor._handlers), "kafka-handler-helper")
         self._running = ThreadPoolExecutor(1, "kafka-processor")
         self._free = threading.Semaphore(concurrency)
@@ -125,26 +124,13 @@ class AsyncProcessor:
         return await self._help(attempts.conclude, lane, task, call)
 
     async def _call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
-        """Await the handler with a batch, or with its messages one by one, and return the result as `Caller.call`."""
-        caller, decoded = self._attempts.caller, part
-        if caller.serializer is not None:
-            try:
-                decoded = await self._help(decode, part, caller.serializer)
-            except (Undecodable, RetryLater) as error:
-                return Call(0, failed=len(part), error=error)
-        results: deque[Future[Any]] = deque()
-        for argument in decoded if caller.per_message else (decoded,):
-            if caller.per_message and interrupted():
-                break
-            results.append(Future())
-            try:
-                results[-1].set_result(await self._handler(argument))
-            except Exception as error:
-                results[-1].set_exception(error)
-                break
-        # `Caller` then gives outputs their ids, and errors their action.
-        awaited = replace(caller, handler=lambda _: results.popleft().result(), serializer=None)
-        return awaited.call(part, lambda: not results)
+        """Decode the values on another thread, and await the handler, as `Caller.call`."""
+        serializer = self._caller.serializer
+        try:
+            decoded = part if serializer is None else await self._help(decode, part, serializer)
+        except (Undecodable, RetryLater) as error:
+            return Call(0, failed=len(part), error=error)
+        return await self._caller.handle(decoded, interrupted)
 
     async def _help(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._helpers, call, *arguments)

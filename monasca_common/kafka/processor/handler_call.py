@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from monasca_common.kafka.errors import MisuseError, RetryLater, SerializationError
-from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, Record
+from monasca_common.kafka.message import LazyColumns, PartitionBatch, Record
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 
 
@@ -69,34 +69,33 @@ class Caller:
             decoded = decode(part, self.serializer)
         except (Undecodable, RetryLater) as error:
             return Call(0, failed=len(part), error=error)
-        if self.per_message:
-            return self._one_by_one(decoded, interrupted)
         try:
-            returned = self._returned_for(decoded)
-        except Exception as error:
-            return Call(0, failed=len(part), error=error)
-        return Call(len(part), identify(collect(returned), part, self.group))
+            self.handle(decoded, interrupted).send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("only an async def waits")
 
-    def _one_by_one(self, part: PartitionBatch[Any], interrupted: Callable[[], bool]) -> Call:
+    async def handle(self, part: PartitionBatch[Any], interrupted: Callable[[], bool]) -> Call:
+        """Call the handler, and await it if it is an ``async def``, with decoded messages."""
         outputs: list[Output] = []
-        handled, failure = 0, None
-        for message in part:
-            if interrupted():
+        handled, failure, is_async = 0, None, self.is_async
+        size = 1 if self.per_message else len(part)  # of each call
+        for argument in part if self.per_message else (part,):
+            if self.per_message and interrupted():
                 break
             try:
-                returned = self._returned_for(message)
+                returned = self.handler(argument)
+                if is_async:
+                    returned = await returned
+                # The body of a generator belongs to the handler, so its exceptions must be caught in the same place.
+                returned = list(returned) if isinstance(returned, Iterator) else returned
             except Exception as error:
                 failure = error
                 break
-            outputs += [output._replace(source=handled) for output in collect(returned)]
-            handled += 1
-        failed = 0 if failure is None else 1
-        return Call(handled, identify(outputs, part, self.group), failed, failure)
-
-    def _returned_for(self, argument: PartitionBatch[Any] | Message[Any]) -> Any:
-        returned = self.handler(argument)
-        # The body of a generator belongs to the handler, so its exceptions must be caught in the same place.
-        return list(returned) if isinstance(returned, Iterator) else returned
+            found = collect(returned)
+            outputs += [output._replace(source=handled) for output in found] if self.per_message else found
+            handled += size
+        return Call(handled, identify(outputs, part, self.group), 0 if failure is None else size, failure)
 
 
 class Undecodable(Exception):
