@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from monasca_common.cli.command import MonascaCommand, add_execute, positive
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.kafka import Message, TopicPartition, plugins
+from monasca_common.kafka import Message, RetryLater, TopicPartition, plugins
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.sink.settings import SinkSettings, sink_settings
 from monasca_common.storage.errors import StorageError
@@ -39,6 +39,7 @@ class _SinkComparison(MonascaCommand, Lister):
     """Compares the mapping file with the tables, and with the latest messages of the topics."""
 
     extra = "persister"
+    reported = (*MonascaCommand.reported, RetryLater)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -52,8 +53,9 @@ class _SinkComparison(MonascaCommand, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
+        from monasca_common.sink.sample import sample_findings
         from monasca_common.sink.service import decoders, open_sink_storage
-        from monasca_common.sink.table_plan import sample_findings, table_steps
+        from monasca_common.storage.tables.steps import table_steps
 
         conf = self.read(parsed_args)
         settings = sink_settings(conf)
@@ -62,7 +64,12 @@ class _SinkComparison(MonascaCommand, Lister):
         steps = table_steps(settings.storage, settings.tables, execute=executes)
         rows = [(step.table, step.finding, step.statement or "refused") for step in steps]
         self._status = int(self.fails(rows))
+        counts = plugins.open_admin(settings.consumer.connection).partition_counts()
         for topic, decoder in decoders(settings.tables, conf).items():
+            if topic not in counts:
+                self._status = 1
+                rows.append((topic, "is a topic that does not exist", "refused"))
+                continue
             found = sample_findings(decoder, list(self._sampled(settings, topic, parsed_args.sample)))
             self._status |= int(any(place.startswith(f"{topic}/") for place, _ in found))
             rows += [(place, finding, "dead letter" if "/" in place else "") for place, finding in found]

@@ -8,7 +8,6 @@ no message is lost or stored twice, but the group waits until the session expire
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,28 +17,24 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.audit.reader_audit import audit_tap
-from monasca_common.kafka import DeadLetters, MessagingError, Processor
+from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.persister.handler import RowsHandler, decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
 from monasca_common.runtime import joined, shown_url, started, stopped
-from monasca_common.runtime.member import DATABASE_RETRY, Member
+from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.status_board import StatusBoard
 from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
 from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.errors import StorageError
+from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, HandlerParts
 from monasca_common.storage.plugins import check_storage, open_storage
-from monasca_common.storage.start_offsets import StartOffsets
-from monasca_common.storage.writer_pool import WriterPool
 
 LOG = logging.getLogger(__name__)
 
-# Dead letters of one partition; one more stops its consumer until a restart, because the topic is probably wrong.
-_MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 PREFIX = "monasca_persister"
 OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 
@@ -89,10 +84,8 @@ def _own_member(group: GroupSettings, number: int) -> GroupSettings:
     return replace(group, consumer=replace(group.consumer, group_instance_id=f"{instance}-{number}"))
 
 
-class PersisterMember(Member):
+class PersisterMember(BatchMember):
     """Stores the messages that one consumer of ``group`` reads."""
-
-    expected = (MessagingError, StorageError)
 
     def __init__(
         self,
@@ -104,48 +97,22 @@ class PersisterMember(Member):
         *,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(
-            status.name,
-            group.consumer,
-            group.producer,
-            tap=audit_tap(group.audit, "database", group.consumer.group_id),
-            clock=clock,
-            status=status,
-        )
+        tap = audit_tap(group.audit, "database", group.consumer.group_id)
+        clients = group.consumer, group.producer
+        super().__init__(*clients, storage, dead_letters, status, threads=group.threads, tap=tap, clock=clock)
         self._group = group
-        self._storage = storage
-        self._dead_letters = dead_letters
         self._metrics = metrics
 
-    def open(self, stack: contextlib.ExitStack) -> Processor:
-        writers = WriterPool(self._storage)
-        stack.callback(writers.close)
-        fail = partial(self.fail, stack)
-        starts = StartOffsets(writers, self.health, fail)
-        consumer, producer, hooks = self.open_clients(stack, starts.positions)
-        # Without offsets in the database, those in Kafka are used: rows are stored at least once, and overwrite by key.
-        if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
-            starts.attach(consumer)
-        handler = RowsHandler(
+    def handler(self, parts: HandlerParts) -> RowsHandler:
+        return RowsHandler(
             self._group.kind,
-            consumer.settings.group_id,
+            parts.group,
             decoder(self._group),
-            writers,
-            starts,
-            self.health,
+            parts.writers,
+            parts.starts,
+            parts.health,
             partial(self._metrics.wrote, self.name),
-            fail,
-        )
-        return Processor(
-            consumer,
-            handler,
-            producer=producer,
-            retry=DATABASE_RETRY,
-            dead_letters=self._dead_letters,
-            threads=self._group.threads,
-            max_wait_seconds=consumer.settings.max_wait_time_seconds,
-            accounted=handler.accounted,
-            hooks=hooks,
+            parts.fail,
         )
 
 
@@ -172,7 +139,7 @@ class PersisterPlan(WorkersPlan):
         return self.settings.consumers
 
     def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
-        limits = DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS)
+        limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
         metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         members = [
             PersisterMember(group, self.storage, limits, metrics, status)

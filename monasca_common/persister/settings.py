@@ -13,7 +13,6 @@ from monasca_common.kafka.config import (
     KAFKA_GROUP,
     GroupReader,
     OptionGroup,
-    consumer_settings,
     declared,
     made_of,
     options_of,
@@ -27,6 +26,7 @@ from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.base import Kind
+from monasca_common.storage.batch_member import batch_consumer_settings, set_batch_defaults
 from monasca_common.storage.settings import StorageSettings, storage_settings
 
 PERSISTER_GROUP = "persister"
@@ -38,18 +38,6 @@ _CONSUMERS = {
     "kafka_logs": (Kind.LOGS, False),
     "kafka_events": (Kind.EVENTS, False),
 }
-
-# Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows and for 20,000
-# (SQLite writes each page that contains one). After stop_timeout_seconds, leaving the group and the parent process need
-# the rest of the documented 10 seconds.
-_DEFAULTS_OF_KAFKA = {
-    "batch_size": 20_000,
-    "buffer_bytes": 128 * 1024 * 1024,  # two batches in progress and the next ones, with 500 bytes overhead per message
-    "max_wait_time_seconds": 0.1,
-    "stop_timeout_seconds": 5.0,
-}
-# A killed worker is replaced immediately, but its partitions wait until its session times out.
-_SESSION_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +140,7 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
     for group in (_SHARED, *_GROUPS.values()):
         register(conf, group.name)
         group.register(conf)
-    for name, default in _DEFAULTS_OF_KAFKA.items():
-        conf.set_default(name, default, group=KAFKA_GROUP)
+    set_batch_defaults(conf)
     read = GroupReader(conf, _PERSISTER)
     readers = [GroupReader(conf, group) for group in _GROUPS.values()]
     storage = storage_settings(conf)
@@ -182,17 +169,13 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
 def _group_settings(
     conf: cfg.ConfigOpts, read: GroupReader, max_cached_series: int, max_dimensions: int
 ) -> GroupSettings:
-    consumer = consumer_settings(conf, read.group)
-    if consumer.group_protocol == "classic" and consumer.session_timeout_seconds is None:
-        quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
-        consumer = replace(consumer, session_timeout_seconds=quick)
     return read.settings(
         GroupSettings,
         name=read.group,
         kind=_CONSUMERS[read.group][0],
         max_cached_series=max_cached_series,
         max_dimensions=max_dimensions,
-        consumer=consumer,
+        consumer=batch_consumer_settings(conf, read.group),
         # Dead letters and offsets are not in one transaction: the offsets are in the database, and dead letters are
         # idempotent.
         producer=replace(producer_settings(conf, read.group), transactional_id=None),

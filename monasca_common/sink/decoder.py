@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any, Literal, cast
 
 from monasca_common.kafka.errors import SerializationError
@@ -16,59 +14,9 @@ from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
-from monasca_common.sink.values import Row, Steps, extractor
+from monasca_common.sink.values import Steps, extractor
 from monasca_common.storage import row_keys
-
-
-@dataclass(frozen=True, slots=True)
-class TableRows:
-    """Rows, or keys of rows to delete, in order of offset. ``indexes``: the positions of their elements."""
-
-    rows: list[Row]
-    offsets: list[int]
-    indexes: list[int]
-
-    def between(self, start: int, end: int) -> TableRows:
-        """Return the rows of the offsets from ``start`` to before ``end``."""
-        part = slice(bisect_left(self.offsets, start), bisect_left(self.offsets, end))
-        return TableRows(self.rows[part], self.offsets[part], self.indexes[part])
-
-    def inserted(self, at: int, other: TableRows) -> TableRows:
-        """Return these rows with others at a position."""
-        return TableRows(
-            self.rows[:at] + other.rows + self.rows[at:],
-            self.offsets[:at] + other.offsets + self.offsets[at:],
-            self.indexes[:at] + other.indexes + self.indexes[at:],
-        )
-
-    def without(self, refused: Callable[[int, int], bool]) -> TableRows:
-        """Return the rows for whose offset and index ``refused`` is false."""
-        kept = [not refused(*each) for each in zip(self.offsets, self.indexes, strict=True)]
-        return TableRows(*(list(compress(column, kept)) for column in (self.rows, self.offsets, self.indexes)))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class TableChanges:
-    """What one batch stores in and deletes from a table. The later of a row and a deletion of its key counts."""
-
-    table: TableMapping
-    stored: TableRows
-    deleted: TableRows
-
-    def between(self, start: int, end: int) -> TableChanges:
-        return TableChanges(self.table, self.stored.between(start, end), self.deleted.between(start, end))
-
-    def without(self, refused: Callable[[int, int], bool]) -> TableChanges:
-        return TableChanges(self.table, self.stored.without(refused), self.deleted.without(refused))
-
-
-def joined_changes(changes: Sequence[TableChanges], others: Sequence[TableChanges]) -> list[TableChanges]:
-    """Return the changes of both, in order of offset. ``others``: rows of one offset, which ``changes`` has none of."""
-    joined = []
-    for one, other in zip(changes, others, strict=True):
-        at = bisect_left(one.stored.offsets, other.stored.offsets[0]) if other.stored.offsets else 0
-        joined.append(TableChanges(one.table, one.stored.inserted(at, other.stored), one.deleted))
-    return joined
+from monasca_common.storage.tables.rows import Row, TableChanges, TableRows
 
 
 class Faults:

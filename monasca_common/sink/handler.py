@@ -12,13 +12,14 @@ from typing import Any
 from monasca_common.kafka.errors import Poison
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
-from monasca_common.sink.decoder import Faults, TableChanges, TopicDecoder, joined_changes
-from monasca_common.sink.table_writer import Applied, ChangesRefused, TablesWriter
+from monasca_common.sink.decoder import Faults, TopicDecoder
 from monasca_common.storage.base import Claim
 from monasca_common.storage.batch_handler import BatchHandler
 from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.parts import PartSize
 from monasca_common.storage.sql.writer import SqlWriter
+from monasca_common.storage.tables.rows import TableChanges, joined_changes
+from monasca_common.storage.tables.writer import Applied, ChangesRefused, TablesWriter
 
 Changes = Sequence[TableChanges]
 
@@ -60,8 +61,9 @@ class SinkHandler(BatchHandler):
             except ChangesRefused as refused:
                 if not {offset for _, offset, _, _ in refused.places} <= set(part.offsets):
                     raise  # a kept sibling: the member restarts, and reads its message again
-                for place in refused.places:
-                    faults.row(*place)
+                tables = {each.name: each for each in self._decoders[partition.topic].tables}
+                for table, offset, index, reason in refused.places:
+                    faults.row(tables[table.name], offset, index, reason)
         self._keep_siblings(partition, changes, faults)
         positions = {offset: position for position, offset in enumerate(part.offsets)}
         texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}

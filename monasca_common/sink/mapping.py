@@ -69,6 +69,10 @@ class SinkColumn:
     required: bool = False
     default: Any = None
 
+    @property
+    def kind(self) -> str:
+        return self.type.name
+
 
 @dataclass(frozen=True, slots=True)
 class TableMapping:
@@ -86,6 +90,10 @@ class TableMapping:
     each: Steps | None
     columns: tuple[SinkColumn, ...]
     key: tuple[str, ...]
+
+    @property
+    def keeps_first(self) -> bool:
+        return self.mode is Mode.INSERT
 
     @property
     def key_positions(self) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ and the mapping file again, and SIGINT ends them immediately."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,12 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.audit.reader_audit import audit_tap
-from monasca_common.kafka import DeadLetters, MessagingError, Processor, entry_point, load_serializer
+from monasca_common.kafka import DeadLetters, entry_point, load_serializer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime import shown_url, started, stopped
-from monasca_common.runtime.member import DATABASE_RETRY, Member
+from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
 from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
@@ -29,13 +28,11 @@ from monasca_common.sink.decoder import TopicDecoder
 from monasca_common.sink.handler import SinkHandler
 from monasca_common.sink.mapping import TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
-from monasca_common.sink.table_plan import misfit
-from monasca_common.sink.table_writer import TablesWriter
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.errors import StorageError
+from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, HandlerParts
 from monasca_common.storage.plugins import check_storage, open_storage
-from monasca_common.storage.start_offsets import StartOffsets
-from monasca_common.storage.writer_pool import WriterPool
+from monasca_common.storage.tables.steps import misfit
+from monasca_common.storage.tables.writer import TablesWriter
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +40,6 @@ MESSAGE_TYPES = "monasca_common.sink.message_types"
 PREFIX = "monasca_sink"
 OUTCOMES = ("stored", "repeated", "replaced", "deleted", "skipped")
 DATABASES = ("sqlite", "postgresql")
-_MAX_CONSECUTIVE_DEAD_LETTERS = 10_000  # of one partition: then its mapping is probably wrong
 
 
 def decoders(tables: Sequence[TableMapping], conf: cfg.ConfigOpts) -> dict[str, TopicDecoder]:
@@ -62,10 +58,8 @@ def decoders(tables: Sequence[TableMapping], conf: cfg.ConfigOpts) -> dict[str, 
     return {topic: TopicDecoder(each, load) for topic, each in by_topic.items()}
 
 
-class SinkMember(Member):
+class SinkMember(BatchMember):
     """Stores the messages that one consumer reads."""
-
-    expected = (MessagingError, StorageError)
 
     def __init__(
         self,
@@ -75,45 +69,20 @@ class SinkMember(Member):
         metrics: WorkerMetrics,
         status: MemberStatus,
     ) -> None:
+        limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
         tap = audit_tap(settings.audit, "database", settings.consumer.group_id)
-        super().__init__(status.name, settings.consumer, settings.producer, tap=tap, status=status)
-        self._sink = settings
-        self._storage = storage
+        clients = settings.consumer, settings.producer
+        super().__init__(*clients, storage, limits, status, threads=settings.threads, tap=tap)
+        self._database = settings.storage
         self._decoders = by_topic
         self._metrics = metrics
 
-    def open(self, stack: contextlib.ExitStack) -> Processor:
-        writers = WriterPool(self._storage)
-        stack.callback(writers.close)
-        fail = partial(self.fail, stack)
-        starts = StartOffsets(writers, self.health, fail)
-        consumer, producer, hooks = self.open_clients(stack, starts.positions)
-        starts.attach(consumer)
-        dialect = self._sink.storage.driver
-        handler = SinkHandler(
-            self._decoders,
-            {
-                topic: TablesWriter(each.tables, dialect, partial(misfit, self._sink.storage, each.tables))
-                for topic, each in self._decoders.items()
-            },
-            partial(self._metrics.wrote, self.name),
-            group=consumer.settings.group_id,
-            writers=writers,
-            starts=starts,
-            health=self.health,
-            fail=fail,
-        )
-        return Processor(
-            consumer,
-            handler,
-            producer=producer,
-            retry=DATABASE_RETRY,
-            dead_letters=DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS),
-            threads=self._sink.threads,
-            max_wait_seconds=consumer.settings.max_wait_time_seconds,
-            accounted=handler.accounted,
-            hooks=hooks,
-        )
+    def handler(self, parts: HandlerParts) -> SinkHandler:
+        tables = {
+            topic: TablesWriter(each.tables, self._database.driver, partial(misfit, self._database, each.tables))
+            for topic, each in self._decoders.items()
+        }
+        return SinkHandler(self._decoders, tables, partial(self._metrics.wrote, self.name), **parts._asdict())
 
 
 class SinkPlan(WorkersPlan):

@@ -11,10 +11,8 @@ from oslo_config import cfg
 
 from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.kafka.config import (
-    KAFKA_GROUP,
     GroupReader,
     OptionGroup,
-    consumer_settings,
     declared,
     group_of,
     made_of,
@@ -26,17 +24,10 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.sink.mapping import TableMapping, read_mapping
+from monasca_common.storage.batch_member import batch_consumer_settings, set_batch_defaults
 from monasca_common.storage.settings import StorageSettings, storage_settings
 
 SINK_GROUP = "sink"
-# Those of the persister, for the same reasons.
-_DEFAULTS_OF_KAFKA = {
-    "batch_size": 20_000,
-    "buffer_bytes": 128 * 1024 * 1024,
-    "max_wait_time_seconds": 0.1,
-    "stop_timeout_seconds": 5.0,
-}
-_SESSION_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +35,7 @@ class SinkSettings:
     """``producer``: of dead letters, with the brokers of the consumer. ``audit``: ``None`` disables audit reports."""
 
     mapping_file: str | None = field(
-        metadata=declared(
-            help="The mapping file: which table receives which parts of a topic's messages. Required.",
-        )
+        metadata=declared(help="The mapping file: which table receives which parts of a topic's messages. Required.")
     )
     num_processors: int = option(
         1,
@@ -84,8 +73,7 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 def sink_settings(conf: cfg.ConfigOpts) -> SinkSettings:
     """Return the settings of a sink; register all options that it reads. Raises `ConfigurationError`."""
     read = GroupReader(conf, _SINK)
-    for name, default in _DEFAULTS_OF_KAFKA.items():
-        conf.set_default(name, default, group=KAFKA_GROUP)
+    set_batch_defaults(conf)
     if read["mapping_file"] is None:
         raise read.error("mapping_file", "is not set: name the file that maps topics to tables")
     tables = read_mapping(Path(read["mapping_file"]))
@@ -96,15 +84,11 @@ def sink_settings(conf: cfg.ConfigOpts) -> SinkSettings:
         raise read.error("topic", "has no effect, because the mapping file names the topics: remove it")
     conf.set_default("topic", list(topics), group=SINK_GROUP)
     conf.set_default("group_id", "sink", group=SINK_GROUP)
-    consumer = consumer_settings(conf, SINK_GROUP)
-    if consumer.group_protocol == "classic" and consumer.session_timeout_seconds is None:
-        quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
-        consumer = replace(consumer, session_timeout_seconds=quick)
     audit = audit_settings(conf)
     return read.settings(
         SinkSettings,
         tables=tables,
-        consumer=consumer,
+        consumer=batch_consumer_settings(conf, SINK_GROUP),
         producer=replace(producer_settings(conf, SINK_GROUP), transactional_id=None),
         storage=storage_settings(conf),
         audit=audit if audit.enabled else None,

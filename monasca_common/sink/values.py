@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import datetime
 import decimal
 import math
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +18,12 @@ from typing import Any
 
 import orjson
 
+from monasca_common.storage.tables.rows import Row
+
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 Steps = tuple[str | int, ...]
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +70,23 @@ class ColumnType:
                 raise ValueError("is missing or null")
             return None
         if isinstance(value, bytes) and self.plain is not bytes:
-            value = _parsed(self.parse, value)
+            with contextlib.suppress(ValueError):  # whose text may quote the value
+                return self.convert(self.parse(value.decode()))
+            raise ValueError("has bytes that cannot be read as this type")
         return self.convert(value)
 
 
-def _parsed(parse: Callable[[str], Any], value: bytes) -> Any:
-    try:
-        return parse(value.decode())
-    except ValueError:
-        reason = "has bytes that cannot be read as this type"
-    raise ValueError(reason)  # outside the handler, whose error may quote the value
-
-
-_KINDS = {
-    dict: "an object",
-    list: "an array",
-    str: "text",
-    bool: "a boolean",
-    float: "a fraction",
-    int: "an integer",
-    NoneType: "null",
-}
+_KINDS = {dict: "an object", list: "an array", str: "text", bool: "a boolean", float: "a fraction", int: "an integer"}
 
 
 def kind_of(value: Any) -> str:
     return _KINDS.get(type(value), type(value).__name__)
 
 
-def _refused(value: Any, wanted: str) -> ValueError:
-    return ValueError(f"is {kind_of(value)}, not {wanted}")
+def _checked(value: Any, wanted: str, *kinds: type) -> Any:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ValueError(f"is {kind_of(value)}, not {wanted}")
+    return value
 
 
 def _no_nul(values: Iterable[str]) -> bool:
@@ -103,58 +94,41 @@ def _no_nul(values: Iterable[str]) -> bool:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if not isinstance(value, str):
-        raise _refused(value, "text")
-    if "\0" in value:
+    text: str = str(value) if isinstance(value, uuid.UUID) else _checked(value, "text", str)
+    if "\0" in text:
         raise ValueError("contains the character NUL, which databases do not store")
-    return value
+    return text
 
 
 def _in_range(values: Iterable[int]) -> bool:
-    found = tuple(values)
-    return not found or (min(found) >= _SMALLEST and max(found) <= _LARGEST)
+    found = (*values, 0)
+    return min(found) >= _SMALLEST and max(found) <= _LARGEST
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _refused(value, "an integer")
-    if not _SMALLEST <= value <= _LARGEST:
+    if not _in_range([_checked(value, "an integer", int)]):
         raise ValueError("is beyond 64 bits")
-    return value
+    return int(value)
 
 
 def _double(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refused(value, "a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
+    number = _checked(value, "a number", int, float)
+    if not abs(number) <= sys.float_info.max:
         raise ValueError("is not finite")
-    return number
+    return float(number)
 
 
 def _finite(values: Iterable[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _refused(value, "a boolean")
-    return value
-
-
 def _numeric(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float | str | decimal.Decimal):
-        raise _refused(value, "a number")
+    _checked(value, "a number", int, float, str, decimal.Decimal)
     try:
         number = decimal.Decimal(repr(value) if isinstance(value, float) else value)
     except decimal.InvalidOperation:
-        number = None
-    if number is None or not number.is_finite():
+        number = decimal.Decimal("nan")
+    if not number.is_finite():
         raise ValueError("is not a finite number")
     return format(number, "f") if abs(number.adjusted()) < 1000 else str(number)
 
@@ -194,12 +168,6 @@ def _plain(value: Any) -> Any:
     raise TypeError
 
 
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise _refused(value, "bytes")
-    return value
-
-
 def _moment(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdigit() else text
 
@@ -210,11 +178,11 @@ TYPES: Mapping[str, ColumnType] = {
         ColumnType("text", _text, str, _no_nul),
         ColumnType("integer", _integer, int, _in_range, orjson.loads),
         ColumnType("double", _double, float, _finite, orjson.loads, is_key=False),
-        ColumnType("boolean", _boolean, bool, parse=orjson.loads),
+        ColumnType("boolean", lambda value: _checked(value, "a boolean", bool), bool, parse=orjson.loads),
         ColumnType("numeric", _numeric, is_key=False),
         ColumnType("timestamp", _timestamp, parse=_moment),
         ColumnType("json", _json, parse=orjson.loads, is_key=False),
-        ColumnType("bytes", _bytes, bytes),
+        ColumnType("bytes", lambda value: _checked(value, "bytes", bytes), bytes),
     )
 }
 

@@ -43,9 +43,9 @@ from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import declare_health
 from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
 from monasca_common.sink import service as sink_service
-from monasca_common.sink.table_writer import Applied
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Written
+from monasca_common.storage.tables.writer import Applied
 
 TABLE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "metrics.inc"
 _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - \S")

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from monasca_common.kafka.message import Record
 from monasca_common.sink.mapping import read_mapping
-from monasca_common.sink.table_plan import table_steps
 from monasca_common.storage import StorageSettings
+from monasca_common.storage.tables.steps import table_steps
 from monasca_common.tests.checker import check
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, SECONDS, PersisterCase
 

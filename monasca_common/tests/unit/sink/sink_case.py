@@ -17,10 +17,10 @@ from monasca_common.runtime.member_health import MemberHealth, MemberStatus
 from monasca_common.sink.handler import SinkHandler
 from monasca_common.sink.mapping import InvalidMapping, read_mapping
 from monasca_common.sink.service import decoders
-from monasca_common.sink.table_plan import misfit, table_steps
-from monasca_common.sink.table_writer import TablesWriter
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.tables.steps import misfit, table_steps
+from monasca_common.storage.tables.writer import TablesWriter
 from monasca_common.storage.writer_pool import WriterPool
 
 TIME_MS = 1_769_839_200_000  # 2026-01-31T06:00:00Z

@@ -2,8 +2,9 @@
 from oslo_config import cfg
 
 from monasca_common.kafka.message import Message
+from monasca_common.sink.sample import sample_findings
 from monasca_common.sink.service import decoders
-from monasca_common.sink.table_plan import sample_findings, table_steps
+from monasca_common.storage.tables.steps import table_steps
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase
 
 _ORDERS = '[orders]\ntopic = "t"\nkey = ["id"]\n[orders.columns]\nid = "integer"\n{}\n'

@@ -9,38 +9,22 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
-from monasca_common.sink.decoder import TableChanges, TableRows
-from monasca_common.sink.mapping import Mode, TableMapping
-from monasca_common.sink.values import Row
 from monasca_common.storage.base import Claim
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
+from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, TableRows
 
 _quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _MERGES = 16  # a failed copy costs less than one batch, and rows of new keys are copied in half the time
 _PLAN = "run `monasca-common sink plan`"
-
-
-#: The type of a new column, and the types of existing ones that can store it.
-SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] = {
-    "text": (sa.Text(), (sa.String,)),
-    "integer": (sa.BigInteger(), (sa.Integer,)),
-    "double": (sa.Double(), (sa.Float,)),
-    "boolean": (sa.Boolean(), (sa.Boolean,)),
-    "numeric": (sa.Numeric().with_variant(sa.Text(), "sqlite"), (sa.Numeric, sa.String)),  # SQLite would round it
-    "timestamp": (sa.DateTime(timezone=True), (sa.DateTime,)),
-    "json": (sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), (sa.JSON, sa.String)),
-    "bytes": (sa.LargeBinary(), (sa.LargeBinary,)),
-}
 
 
 class _KeyTaken(Exception):
@@ -54,7 +38,7 @@ class _RowRefused(Exception):
 class ChangesRefused(StorageError):
     """The database refuses rows: the table, the offset, the index of the element and the reason of each."""
 
-    def __init__(self, places: Sequence[tuple[TableMapping, int, int, str]]) -> None:
+    def __init__(self, places: Sequence[tuple[StoredTable, int, int, str]]) -> None:
         super().__init__(f"{len(places)} rows can never be stored, the first because: {places[0][3]}")
         self.places = places
 
@@ -74,31 +58,17 @@ class Applied(NamedTuple):
     skipped: int = 0
 
 
-def sql_table(mapping: TableMapping) -> sa.Table:
-    """Return the table of a mapping. Quoting its names prevents that a mapping file injects statements."""
-    columns = [
-        sa.Column(_always_quoted(each.name), SQL_TYPES[each.type.name][0], nullable=each.name not in mapping.key)
-        for each in mapping.columns
-    ]
-    key = sa.PrimaryKeyConstraint(*map(_always_quoted, mapping.key))
-    return sa.Table(_always_quoted(mapping.name), sa.MetaData(), *columns, key, sqlite_with_rowid=False)
-
-
-def _always_quoted(name: str) -> sa.sql.quoted_name:
-    return sa.sql.quoted_name(name, quote=True)
-
-
 class TableStatements:
     """The statements for one table. ``number``: its position among those of a topic."""
 
-    def __init__(self, mapping: TableMapping, dialect: str, number: int) -> None:
-        columns = [column.name for column in mapping.columns]
-        names, key, name = _joined(columns), _joined(mapping.key), _quote(mapping.name)
+    def __init__(self, table: StoredTable, dialect: str, number: int) -> None:
+        columns = [column.name for column in table.columns]
+        names, key, name = _joined(columns), _joined(table.key), _quote(table.name)
         staged, keys = f"pg_temp.sink_staged_{number}", f"pg_temp.sink_staged_keys_{number}"
         marks = ", ".join("?" * len(columns))
         source = f"SELECT {names} FROM {staged}" if dialect == "postgresql" else f"VALUES ({marks})"
-        updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns if each not in mapping.key)
-        self.keeps_first = mapping.mode is Mode.INSERT
+        updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns if each not in table.key)
+        self.keeps_first = table.keeps_first
         action = "NOTHING" if self.keeps_first or not updates else f"UPDATE SET {updates}"
         make = "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
         self.insert = f"INSERT INTO {name} ({names}) {source} ON CONFLICT ({key}) DO {action}"
@@ -106,9 +76,9 @@ class TableStatements:
         self.stage = make.format(staged, names, name), f"COPY {staged} ({names}) FROM STDIN"
         self.stage_keys = make.format(keys, key, name), f"COPY {keys} ({key}) FROM STDIN"
         self.delete_staged = f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {keys})"
-        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{_quote(each)} = ?' for each in mapping.key)}"
-        self.key: Callable[[Row], Any] = itemgetter(*mapping.key_positions)
-        self.has_one_key = len(mapping.key) == 1
+        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{_quote(each)} = ?' for each in table.key)}"
+        self.key: Callable[[Row], Any] = itemgetter(*map(columns.index, table.key))
+        self.has_one_key = len(table.key) == 1
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -118,8 +88,8 @@ def _joined(names: Sequence[str]) -> str:
 class TablesWriter:
     """Writes the changes of a topic's tables. ``describe``: returns why the tables do not fit the mapping, or empty."""
 
-    def __init__(self, mappings: Sequence[TableMapping], dialect: str, describe: Callable[[], str]) -> None:
-        self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(mappings)]
+    def __init__(self, tables: Sequence[StoredTable], dialect: str, describe: Callable[[], str]) -> None:
+        self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(tables)]
         self._store: Any = _store_postgresql if dialect == "postgresql" else _store_sqlite
         self._describe = describe
         self._merges_left = 0  # batches until the next one is copied as if all its keys were new
@@ -198,7 +168,7 @@ class TablesWriter:
         return Applied._make(totals)
 
 
-def _places(tables: Sequence[TableMapping], columns: Sequence[TableRows]) -> list[tuple[TableMapping, int, int]]:
+def _places(tables: Sequence[StoredTable], columns: Sequence[TableRows]) -> list[tuple[StoredTable, int, int]]:
     return [
         (table, offset, index)
         for table, part in zip(tables, columns, strict=True)

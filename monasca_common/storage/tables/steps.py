@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares tables and a sample of a topic with the mapping: what can be added, and what no statement can repair."""
+"""Compares tables with their definitions: what can be added, and what no statement can repair."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateColumn, CreateTable
 
-from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, TopicPartition
-from monasca_common.sink.decoder import Faults, FieldReader, TopicDecoder
-from monasca_common.sink.mapping import MessagePart, TableMapping
-from monasca_common.sink.table_writer import SQL_TYPES, sql_table
-from monasca_common.sink.values import kind_of
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
+from monasca_common.storage.tables.rows import StoredTable
+
+#: The type of a new column, and the types of existing ones that can store it.
+SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] = {
+    "text": (sa.Text(), (sa.String,)),
+    "integer": (sa.BigInteger(), (sa.Integer,)),
+    "double": (sa.Double(), (sa.Float,)),
+    "boolean": (sa.Boolean(), (sa.Boolean,)),
+    "numeric": (sa.Numeric().with_variant(sa.Text(), "sqlite"), (sa.Numeric, sa.String)),  # SQLite would round it
+    "timestamp": (sa.DateTime(timezone=True), (sa.DateTime,)),
+    "json": (sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), (sa.JSON, sa.String)),
+    "bytes": (sa.LargeBinary(), (sa.LargeBinary,)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class TableStep:
     statement: str = ""
 
 
-def table_steps(settings: StorageSettings, tables: Sequence[TableMapping], *, execute: bool = False) -> list[TableStep]:
+def table_steps(settings: StorageSettings, tables: Sequence[StoredTable], *, execute: bool = False) -> list[TableStep]:
     """Return the differences of all tables; ``execute``: run their statements, all in one transaction.
 
     Raises `StorageUnavailable`.
@@ -47,13 +55,13 @@ def table_steps(settings: StorageSettings, tables: Sequence[TableMapping], *, ex
         raise StorageUnavailable(f"the tables cannot be read or changed: {schema.reason(error)}") from error
 
 
-def misfit(settings: StorageSettings, tables: Sequence[TableMapping]) -> str:
+def misfit(settings: StorageSettings, tables: Sequence[StoredTable]) -> str:
     """Return the first difference; empty if there is none."""
     steps = table_steps(settings, tables)
     return f"table {steps[0].table!r} {steps[0].finding}" if steps else ""
 
 
-def _steps(connection: sa.Connection, mapping: TableMapping) -> Iterator[TableStep]:
+def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableStep]:
     wanted, inspector = sql_table(mapping), sa.inspect(connection)
     if not inspector.has_table(mapping.name):
         yield TableStep(mapping.name, "does not exist", str(CreateTable(wanted).compile(connection)).strip())
@@ -68,9 +76,9 @@ def _steps(connection: sa.Connection, mapping: TableMapping) -> Iterator[TableSt
             added = CreateColumn(wanted.c[column.name]).compile(dialect=connection.dialect)
             statement = f"ALTER TABLE {preparer.format_table(wanted)} ADD COLUMN {added}"
             yield TableStep(mapping.name, f"has no column {column.name!r}", statement)
-        elif not isinstance(existing["type"], SQL_TYPES[column.type.name][1]):
+        elif not isinstance(existing["type"], SQL_TYPES[column.kind][1]):
             kind = existing["type"]
-            rule = f"has column {column.name!r} of type {kind}, which does not store {column.type.name}"
+            rule = f"has column {column.name!r} of type {kind}, which does not store {column.kind}"
             yield TableStep(mapping.name, f"{rule}: change the type in the mapping")
     for name, column_of_table in found.items():
         if not column_of_table["nullable"] and column_of_table.get("default") is None:
@@ -84,40 +92,15 @@ def _steps(connection: sa.Connection, mapping: TableMapping) -> Iterator[TableSt
         yield TableStep(mapping.name, f"has no primary key or unique index of exactly the columns {key}: create one")
 
 
-def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Return what a sample of a topic shows, as (place, finding): messages that would become dead letters, and fields
-    that no column reads. Raises `RetryLater`."""
-    findings: dict[tuple[str, str], None] = {}
-    for partition, chosen in groupby(sorted(messages, key=_partition), key=_partition):
-        part, faults = _batch(list(chosen)), Faults()
-        decoder.decode(part, faults)
-        place = "{}/{}".format(*partition)
-        findings |= {(f"{place}/{offset}", "; ".join(reasons)): None for offset, reasons in faults.reasons.items()}
-        for table in decoder.tables:
-            path = table.each or ()
-            values = FieldReader(decoder.load(table, "value"), "value", [path]).read(part, Faults())[path]
-            findings |= {(table.name, finding): None for finding in _unmapped(table, values)}
-    return sorted(findings)
+def sql_table(table: StoredTable) -> sa.Table:
+    """Return the table of a table. Quoting its names prevents that a table file injects statements."""
+    columns = [
+        sa.Column(_always_quoted(each.name), SQL_TYPES[each.kind][0], nullable=each.name not in table.key)
+        for each in table.columns
+    ]
+    key = sa.PrimaryKeyConstraint(*map(_always_quoted, table.key))
+    return sa.Table(_always_quoted(table.name), sa.MetaData(), *columns, key, sqlite_with_rowid=False)
 
 
-def _unmapped(table: TableMapping, values: Sequence[Any]) -> Iterator[str]:
-    part = MessagePart.VALUE if table.each is None else MessagePart.ELEMENT
-    read = {column.source.steps[:1] for column in table.columns if column.source.part is part}
-    if table.each is not None:
-        values = [element for array in values if isinstance(array, list) for element in array]
-    kinds: dict[str, str] = {}
-    for value in values if () not in read else ():  # () reads the whole value
-        kinds |= {name: kind_of(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
-    for name, kind in kinds.items():
-        if (name,) not in read:
-            yield f"no column reads {part}.{name}, which is {kind}"
-
-
-def _partition(message: Message) -> TopicPartition:
-    return TopicPartition(message.topic, message.partition)
-
-
-def _batch(messages: Sequence[Message]) -> PartitionBatch:
-    fields = {"offsets": "offset", "keys": "key", "values": "value", "timestamps": "timestamp_ms", "headers": "headers"}
-    columns = LazyColumns(len(messages), lambda name: [getattr(message, fields[name]) for message in messages])
-    return PartitionBatch(_partition(messages[0]), 0, columns)
+def _always_quoted(name: str) -> sa.sql.quoted_name:
+    return sa.sql.quoted_name(name, quote=True)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member that writes batches to a database with their offsets, and the settings of its consumer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from oslo_config import cfg
+
+from monasca_common.kafka import DeadLetters, MessagingError, Processor
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.config import KAFKA_GROUP, consumer_settings
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.runtime.member import DATABASE_RETRY, Member, Tap
+from monasca_common.runtime.member_health import MemberHealth, MemberStatus
+from monasca_common.storage.base import Capability, Storage
+from monasca_common.storage.batch_handler import BatchHandler
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.start_offsets import StartOffsets
+from monasca_common.storage.writer_pool import WriterPool
+
+# Of one partition; the next one stops its consumer until a restart, because the topic or the mapping is probably wrong.
+MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
+# Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows and for 20,000
+# (SQLite writes each page that contains one). After stop_timeout_seconds, leaving the group and the parent process need
+# the rest of the documented 10 seconds.
+_DEFAULTS_OF_KAFKA: Mapping[str, Any] = {
+    "batch_size": 20_000,
+    "buffer_bytes": 128 * 1024 * 1024,  # two batches in progress and the next ones, with 500 bytes overhead per message
+    "max_wait_time_seconds": 0.1,
+    "stop_timeout_seconds": 5.0,
+}
+# A killed worker is replaced immediately, but its partitions wait until its session times out.
+_SESSION_TIMEOUT_SECONDS = 10.0
+
+
+def set_batch_defaults(conf: cfg.ConfigOpts) -> None:
+    """Set the defaults of options in ``[kafka]``, which must be registered."""
+    for name, default in _DEFAULTS_OF_KAFKA.items():
+        conf.set_default(name, default, group=KAFKA_GROUP)
+
+
+def batch_consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
+    """Return the settings of a consumer with a short session. Raises `ConfigurationError`."""
+    consumer = consumer_settings(conf, group)
+    if consumer.group_protocol == "classic" and consumer.session_timeout_seconds is None:
+        quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
+        consumer = replace(consumer, session_timeout_seconds=quick)
+    return consumer
+
+
+class HandlerParts(NamedTuple):
+    """The arguments of `BatchHandler`."""
+
+    group: str
+    writers: WriterPool
+    starts: StartOffsets
+    health: MemberHealth
+    fail: Callable[[Exception], None]
+
+
+class BatchMember(Member):
+    """Stores the messages that one consumer reads, with ``threads`` handlers."""
+
+    expected = (MessagingError, StorageError)
+
+    def __init__(
+        self,
+        consumer: ConsumerSettings,
+        producer: ProducerSettings,
+        storage: Storage,
+        dead_letters: DeadLetters,
+        status: MemberStatus,
+        *,
+        threads: int,
+        tap: Tap | None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(status.name, consumer, producer, tap=tap, clock=clock, status=status)
+        self._storage = storage
+        self._dead_letters = dead_letters
+        self._threads = threads
+
+    @abstractmethod
+    def handler(self, parts: HandlerParts) -> Any:
+        """Return the `BatchHandler` of one attempt, which can be called with a batch."""
+
+    def open(self, stack: ExitStack) -> Processor:
+        writers = WriterPool(self._storage)
+        stack.callback(writers.close)
+        fail = partial(self.fail, stack)
+        starts = StartOffsets(writers, self.health, fail)
+        consumer, producer, hooks = self.open_clients(stack, starts.positions)
+        # Without offsets in the database, those in Kafka are used: rows are stored at least once, and overwrite by key.
+        if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
+            starts.attach(consumer)
+        handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, fail))
+        assert isinstance(handler, BatchHandler)
+        return Processor(
+            consumer,
+            handler,  # type: ignore[arg-type]  # its subclasses can be called
+            producer=producer,
+            retry=DATABASE_RETRY,
+            dead_letters=self._dead_letters,
+            threads=self._threads,
+            max_wait_seconds=consumer.settings.max_wait_time_seconds,
+            accounted=handler.accounted,
+            hooks=hooks,
+        )
