@@ -20,6 +20,7 @@ and lost rows. Then a job on Spark computes hourly averages, generated load chan
 machine is notified of each change. All services run until Ctrl-C.
 
   --once          end after the tables
+  --formats       also start a schema registry, write Avro, and store the topic with a sink
   -f json         print one JSON object as the last line of standard output
   --seconds S     how long to post (default 20)
   --keep-data D   keep database, configuration and logs in the new folder D
@@ -33,5 +34,5 @@ EOF
     esac
 done
 
-make_environment api,persister,dashboard,devbroker,notification,quickstart,spark >&2
+make_environment api,persister,dashboard,devbroker,notification,quickstart,spark,avro >&2
 exec monasca-common quickstart "${@/#--json/--format=json}" # scripts written for earlier versions say --json

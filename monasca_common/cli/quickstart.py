@@ -21,9 +21,10 @@ from monasca_common.cli.command import MonascaCommand, add_line_format
 from monasca_common.cli.terminal import unfiltered
 from monasca_common.devbroker import DevBrokerError, KafkaCluster
 from monasca_common.devbroker.ports import free_ports
+from monasca_common.devbroker.schema_registry import ApicurioRegistry
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.kafka.extras import remedy
-from monasca_common.quickstart import aggregates, alarm, webhook
+from monasca_common.quickstart import aggregates, alarm, formats, webhook
 from monasca_common.quickstart.load import PROCESS_NAME, GeneratedLoad
 from monasca_common.quickstart.run import Run
 from monasca_common.quickstart.services import (
@@ -47,6 +48,7 @@ _NEEDED = (
     "monasca_common.api.server",
     "monasca_common.persister.service",
 )
+_NEEDED_BY_FORMATS = ("fastavro", "monasca_common.kafka.serialization.registry")
 
 
 class Quickstart(MonascaCommand):
@@ -67,6 +69,11 @@ class Quickstart(MonascaCommand):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--once", action="store_true", help="end after the tables (default: keep running until Ctrl-C)"
+        )
+        parser.add_argument(
+            "--formats",
+            action="store_true",
+            help="also start a schema registry (142 MB to fetch once), write Avro, and store the topic with a sink",
         )
         add_line_format(parser)
         parser.add_argument(
@@ -91,7 +98,7 @@ class Quickstart(MonascaCommand):
         self._outcome = RunSummary()
         self._interrupted = False
         try:
-            for part in _NEEDED:
+            for part in (*_NEEDED, *(_NEEDED_BY_FORMATS if parsed_args.formats else ())):
                 importlib.import_module(part)  # report missing packages before the start
         except ImportError as error:
             if parsed_args.formatter == "json":
@@ -154,10 +161,17 @@ class Quickstart(MonascaCommand):
             folder, kafka.bootstrap_servers, port, evaluator_port, dashboard_port
         )
         aggregates.write_specifications(folder)
+        sink_file: Path | None = None
+        if wanted.formats:
+            with self._stage("schema registry"):
+                self._say("starting Apicurio Registry (fetches it, 142 MB, at the first start)")
+                sink_file = formats.configure(configuration, stack.enter_context(ApicurioRegistry()).url)
         with self._stage("database and topics"):
             self._say("creating the database and the topics")
             named = [word for name in _INITIALIZED for word in ("--service", name)]
             run_command("init", "--execute", "--partitions", str(_PARTITIONS), *named, configuration=configuration)
+            if sink_file is not None:
+                formats.create_tables(configuration, sink_file)
         supervisor = Supervisor()
         stack.callback(supervisor.close)
         dashboard = f"http://127.0.0.1:{dashboard_port}/"
@@ -177,6 +191,7 @@ class Quickstart(MonascaCommand):
             services = [started(name) for name in names]
             services.append(started("notification", write_notification_configuration(folder)))
             persister, api, evaluator, *_ = services
+            sink = None if sink_file is None else started(formats.SINK, sink_file)
             api.wait_until_answers(f"http://127.0.0.1:{port}/")
             services[names.index("dashboard")].wait_until_answers(f"{dashboard}healthcheck")
             self._say(f"the dashboard is at {dashboard}")
@@ -196,6 +211,12 @@ class Quickstart(MonascaCommand):
             self._show_alarm(port, load, hook, services)
         with contextlib.suppress(Exception), self._stage("hourly averages"):
             self._show_averages(job, database)
+        if sink is not None:
+            services.append(sink)
+            with contextlib.suppress(Exception), self._stage("formats and sink"):
+                summary = formats.compare(kafka.bootstrap_servers, folder, sink)
+                self._outcome = replace(self._outcome, formats=summary)
+                formats.show(summary, self._console)
         self._report(wanted)
         failed = any(stage.error for stage in self._stages)
         if not wanted.once and not failed:

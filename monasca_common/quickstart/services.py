@@ -139,9 +139,12 @@ def write_notification_configuration(folder: Path) -> Path:
     return path
 
 
-def run_command(*words: str, configuration: Path) -> str:
-    """Run one of `monasca-common`'s commands and return its output. Raises `ServiceFailed`."""
-    command = _command(*words, files=[configuration])
+def run_command(*words: str, configuration: Path, more: Path | None = None) -> str:
+    """Run one of `monasca-common`'s commands and return its output. Raises `ServiceFailed`.
+
+    ``more``: a further configuration file.
+    """
+    command = _command(*words, files=[configuration] if more is None else [configuration, more])
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
     except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from monasca_common.quickstart.alarm import AlarmSummary
+from monasca_common.quickstart.formats import FormatsSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class StageResult:
 class RunSummary:
     """The counts of metrics and events, and the latencies from the POST of a bulk to its last row, in ms.
 
-    ``aggregates``: rows of the pipeline. ``alarm``: `None` before its stage. ``stages``: in order.
+    ``aggregates``: rows of the pipeline. ``alarm``, ``formats``: `None` before their stages. ``stages``: in order.
     """
 
     seconds: float = 0.0
@@ -42,11 +43,16 @@ class RunSummary:
     p99_ms: float | None = None
     aggregates: int = 0
     alarm: AlarmSummary | None = None
+    formats: FormatsSummary | None = None
     stages: tuple[StageResult, ...] = ()
 
     @property
+    def _parts(self) -> tuple[AlarmSummary | FormatsSummary | None, ...]:
+        return self.alarm, self.formats
+
+    @property
     def good(self) -> bool:
-        if any(stage.error for stage in self.stages) or (self.alarm is not None and not self.alarm.good):
+        if any(stage.error for stage in self.stages) or not all(part is None or part.good for part in self._parts):
             return False
         return self.posted > 0 and self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
 

@@ -46,12 +46,12 @@ class QuickstartTest(base.BaseTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def run_once(self, meanwhile):
+    def run_once(self, meanwhile, *arguments):
         """Run the command once. ``meanwhile``: called during the run with the process and a function that reads its
         log."""
         log = self.data.with_name("log")
         with log.open("wb") as file:
-            process = self.start("--once", "-f", "json", "--seconds", "8", stderr=file)
+            process = self.start("--once", "-f", "json", "--seconds", "8", *arguments, stderr=file)
         meanwhile(process, log.read_text)
         try:
             out, _ = process.communicate(timeout=_PATIENCE_SECONDS)
@@ -102,6 +102,19 @@ class QuickstartTest(base.BaseTestCase):
             self.assertEqual(average.rows, average.records)  # messages that are in the log twice
         self.assert_alarm_came_and_went(outcome["alarm"])
         self.assert_each_change_was_notified_with_its_own_id(outcome["alarm"])
+        self.assert_nothing_runs()
+
+    @periodic("fetches a registry of 142 MB")
+    def test_a_sink_stores_avro_and_json_of_one_topic_once(self):
+        outcome = self.run_once(lambda *_: None, "--formats")
+        self.assertEqual({None}, {stage["error"] for stage in outcome["stages"]})
+        formats = outcome["formats"]
+        self.assertGreater(formats["avro"], 100)
+        self.assertEqual(3, formats["json"])
+        with each_once():
+            self.assertEqual(formats["messages"], formats["rows"])
+        self.assertEqual(3, outcome["aggregates"])
+        self.assert_alarm_came_and_went(outcome["alarm"])
         self.assert_nothing_runs()
 
     def assert_the_dashboard_shows_the_faults(self, process, read_log):
