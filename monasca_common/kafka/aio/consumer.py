@@ -47,7 +47,8 @@ class AsyncConsumer:
 
         A cancelled poll loses no messages: the next call returns its batch.
         """
-        loop, most = asyncio.get_running_loop(), max_messages or self.consumer.settings.batch_size
+        loop = asyncio.get_running_loop()
+        most = self.consumer.settings.batch_size if max_messages is None else max_messages
         deadline = loop.time() + check_seconds(timeout)
         async with self._using:
             while True:

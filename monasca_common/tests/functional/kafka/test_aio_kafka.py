@@ -10,6 +10,7 @@ from monasca_common.kafka.aio import AsyncConsumer, AsyncProcessor, AsyncProduce
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.lost_answers_case import OPTIONS, RETRIES
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
 
 PARTITIONS = 4
@@ -142,6 +143,33 @@ class TestAsyncio(ProducerCase):
 
         asyncio.run(test())
         self.assertEqual([[b"1"]], calls)
+
+    def test_outputs_and_offsets_of_an_async_handler_are_committed_in_one_transaction(self):
+        self.producer().publish(self.input, [b"%d" % number for number in range(100)], timeout=SECONDS)
+        producer = self.producer(transactional_id=self.input)
+        consumer = self.consumer(self.input, group=self.input, batch_size=10)
+
+        async def test():
+            seen, complete = set(), asyncio.Event()
+
+            async def handle(part):
+                await asyncio.sleep(0)
+                seen.update(part.values)
+                if len(seen) == 100:
+                    complete.set()
+                return [(self.output, value) for value in part.values]
+
+            processor = AsyncProcessor(Processor(consumer, handle, producer=producer, transactional=True, threads=2))
+            running = asyncio.create_task(processor.run())
+            await asyncio.wait_for(complete.wait(), SECONDS)
+            await processor.stop(SECONDS)
+            self.assertTrue((await running).clean)
+
+        asyncio.run(test())
+        values = Counter(each.value() for each in read_topic(self.cluster, self.output, PARTITIONS, committed=True))
+        with each_once():
+            self.assertEqual({b"%d" % number: 1 for number in range(100)}, dict(values))
+        self.assertEqual(100, sum(self.cluster.admin.group_offsets(self.input).values()))
 
     def test_batches_of_an_async_consumer_are_committed(self):
         self.producer().publish(self.input, [b"%d" % number for number in range(100)], timeout=SECONDS)

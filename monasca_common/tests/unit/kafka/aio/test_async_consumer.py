@@ -2,7 +2,7 @@
 import asyncio
 import contextlib
 
-from monasca_common.kafka.errors import ClosedError, OffsetOutOfRange, TopicRecreated
+from monasca_common.kafka.errors import ClosedError, MisuseError, OffsetOutOfRange, TopicRecreated
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.tests.unit.kafka.aio.aio_case import PARTITIONS, AioCase
 
@@ -137,5 +137,13 @@ class AsyncConsumerTest(AioCase):
             await consumer.close()
             with self.assertRaises(ClosedError):
                 await consumer.poll(timeout=0)
+
+        self.run_loop(test())
+
+    def test_a_poll_for_no_messages_is_misuse(self):
+        async def test():
+            async with self.consumer() as consumer:
+                with self.assertRaises(MisuseError):
+                    await consumer.poll(0)
 
         self.run_loop(test())

@@ -19,7 +19,7 @@ from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.serialization.json import JsonSerializer
-from monasca_common.tests.unit.kafka.aio.aio_case import PARTITIONS, AioCase
+from monasca_common.tests.unit.kafka.aio.aio_case import GROUP, PARTITIONS, AioCase
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -283,6 +283,40 @@ class OutcomesTest(AsyncProcessorCase):
                 await self.processor(handler).run()
 
         self.run_loop(test())
+
+
+class RebalanceTest(AsyncProcessorCase):
+    def test_a_revocation_waits_for_calls_in_flight_so_that_each_message_is_handled_once(self):
+        self.fill(40)
+
+        async def test():
+            called, finish = asyncio.Event(), asyncio.Event()
+
+            class First(Handler):
+                async def work(self, part):
+                    called.set()
+                    await finish.wait()
+
+            class Second(Handler):
+                pass
+
+            first, second = First(40), Second(40)
+            processors = [self.processor(first), self.processor(second)]
+            running = [asyncio.ensure_future(processors[0].run())]
+            await called.wait()
+            running.append(asyncio.ensure_future(processors[1].run()))
+            while len(self.broker.members(GROUP)) < 2:
+                await asyncio.sleep(0)
+            finish.set()
+            while len(first.values) + len(second.values) < 40:
+                await asyncio.sleep(0)
+            for processor in processors:
+                await processor.stop()
+            await asyncio.gather(*running)
+            self.assertEqual(sorted(b"%d" % number for number in range(40)), sorted(first.values + second.values))
+
+        self.run_loop(test())
+        self.assertEqual(40, self.committed())
 
 
 class EndTest(AsyncProcessorCase):
