@@ -147,7 +147,8 @@ class _TableDecoder:
         tombstones = [index for index, value in enumerate(self.part.values) if value is None]
         if tombstones and self.table.mode is Mode.DELETE:
             self.owners, self.indexes = tombstones, [0] * len(tombstones)
-            by_key = self._rows([columns[position] for position in self.table.key_positions])
+            by_name = {column.name: column for column in columns}
+            by_key = self._rows([by_name[name] for name in self.table.key])
         for owner in tombstones if self.table.mode is not Mode.DELETE else ():
             self.faults.message(offsets[owner], "has no value (a deletion): use mode delete-on-tombstone")
         self.owners = range(len(offsets))

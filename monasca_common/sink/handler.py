@@ -64,7 +64,9 @@ class SinkHandler(BatchHandler):
                 tables = {each.name: each for each in self._decoders[partition.topic].tables}
                 for table, offset, index, reason in refused.places:
                     faults.row(tables[table.name], offset, index, reason)
-        self._keep_siblings(partition, changes, faults)
+        kept = [each.without(faults.refused) for each in changes]
+        for offset in faults.reasons:
+            self._siblings[partition][offset] = [each.between(offset, offset + 1) for each in kept]
         positions = {offset: position for position, offset in enumerate(part.offsets)}
         texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}
         raise Poison(f"{len(texts)} messages cannot be stored", reasons=texts)
@@ -75,11 +77,6 @@ class SinkHandler(BatchHandler):
             return
         with self._translated(partition), self._writers.writer() as writer:
             self._store(writer, self._claim(partition, start, end), (), self._decoders[partition.topic].nothing)
-
-    def _keep_siblings(self, partition: TopicPartition, changes: Changes, faults: Faults) -> None:
-        kept = [each.without(faults.refused) for each in changes]
-        for offset in faults.reasons:
-            self._siblings[partition][offset] = [each.between(offset, offset + 1) for each in kept]
 
     def _store(
         self, writer: Any, claim: Claim, offsets: Sequence[int], changes: Changes, *, trial: bool = False

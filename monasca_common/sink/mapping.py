@@ -95,11 +95,6 @@ class TableMapping:
     def keeps_first(self) -> bool:
         return self.mode is Mode.INSERT
 
-    @property
-    def key_positions(self) -> tuple[int, ...]:
-        names = [column.name for column in self.columns]
-        return tuple(names.index(name) for name in self.key)
-
 
 class InvalidMapping(ConfigurationError):
     """A mapping file has faults, each with its entry, rule and remedy."""

@@ -143,17 +143,11 @@ def run(conf: cfg.ConfigOpts) -> None:
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """
     plan = SinkPlan(conf)
-    consumer = plan.settings.consumer
-    LOG.info(
-        "%s",
-        started(
-            "sink",
-            reads=f"{','.join(consumer.topics)} as {consumer.group_id}",
-            from_brokers=consumer.connection.bootstrap_servers,
-            into_database=shown_url(plan.settings.storage.connection),
-            status_at=plan.settings.status.address,
-        ),
-    )
+    consumer, database = plan.settings.consumer, shown_url(plan.settings.storage.connection)
+    reads = f"{','.join(consumer.topics)} as {consumer.group_id}"
+    brokers, status_at = consumer.connection.bootstrap_servers, plan.settings.status.address
+    text = started("sink", reads=reads, from_brokers=brokers, into_database=database, status_at=status_at)
+    LOG.info("%s", text)
     try:
         run_workers(plan, SinkWorker, plan.settings.num_processors)
     finally:
