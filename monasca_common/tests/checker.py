@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find lost and duplicated messages: what was reported to the sender of each, compared with what is stored."""
+"""Find lost and duplicated messages by comparing the outcome reported to each sender with the stored rows."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def each_once() -> Iterator[None]:
 
 
 class Told(Enum):
-    """What the sender was told."""
+    """The outcome that the sender received for a message."""
 
-    ACKED = "acked"  # it is in the log
-    FAILED = "failed"  # it is surely not
-    UNKNOWN = "unknown"  # it may be
+    ACKED = "acked"  # stored in the log
+    FAILED = "failed"  # definitely not stored
+    UNKNOWN = "unknown"  # possibly stored
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Messages by what is wrong with them.
+    """The faulty messages by kind.
 
-    ``lost``: acknowledged, and neither a row nor a dead letter. ``duplicate``: more rows than one, or a row and a dead
-    letter too. ``phantom``: a row that nobody sent, or whose sender was told that it surely is not there.
-    ``open``: of the unknown, those that are not there; no fault of anybody's.
+    ``lost``: acknowledged messages without a row or a dead letter. ``duplicate``: messages with several rows, or with a
+    row and a dead letter. ``phantom``: rows of unsent messages, or of messages that were reported as failed. ``open``:
+    messages of unknown outcome without a row or a dead letter, which is not a fault.
     """
 
     lost: frozenset[Hashable]
@@ -65,8 +65,11 @@ class Verdict:
 
 
 def check(told: Mapping[Hashable, Told], rows: Iterable[Hashable], dead: Iterable[Hashable] = ()) -> Verdict:
-    """``told``: each message by its id. ``rows``: the ids of all rows, a repeat for each repeat. ``dead``: the ids of
-    dead letters; of those a reader takes each once, so repeats do not count."""
+    """Compare outcomes with rows.
+
+    ``told``: the outcome by message id. ``rows``: the message ids of all rows, with repeats. ``dead``: the ids of dead
+    letters; repeats are ignored, because a reader handles each id once.
+    """
     counts, letters = Counter(rows), set(dead)
     present = counts.keys() | letters
     return Verdict(

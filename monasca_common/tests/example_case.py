@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs in ``examples`` as a reader of the documentation does."""
+"""Run the programs in ``examples`` as a reader of the documentation does."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ class ExampleCase(base.BaseTestCase):
         self.folder = Path(folder.name)
 
     def configure(self, topic, group, *kafka_lines):
-        """``example.conf`` with other brokers, topics and groups."""
+        """Write ``example.conf`` with other brokers, topics and groups, and return its path."""
         text = (EXAMPLES / "example.conf").read_text()
         for old, new in (
             ("bootstrap_servers = 127.0.0.1:9092", "\n".join(kafka_lines)),
@@ -46,20 +46,20 @@ class ExampleCase(base.BaseTestCase):
         )
 
     def succeeds(self, name, config=None, *arguments, path=()):
-        """What the example printed."""
+        """Run the example successfully, and return its output."""
         done = self.run_example(name, config, *arguments, path=path)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         return done.stdout
 
     def fails(self, name, config=None, *arguments, path=()):
-        """What the example said on standard error; one that fails says why, without a traceback."""
+        """Run an example that fails with a message instead of a traceback, and return the process."""
         done = self.run_example(name, config, *arguments, path=path)
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertNotIn("Traceback", done.stderr)
         return done
 
     def installed(self, package):
-        """Folders on whose path the package of an example is as good as installed: its code, and its entry points."""
+        """Return the folders of the code and the entry points of an example's package, for ``PYTHONPATH``."""
         source = EXAMPLES / package
         project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
         info = self.folder / "site" / f"{package}-{project['version']}.dist-info"

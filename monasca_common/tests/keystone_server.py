@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Keystone on SQLite under gunicorn, bootstrapped; users and projects are made through its API."""
+"""A real Keystone on SQLite under gunicorn, bootstrapped; tests create users and projects with its API."""
 
 import contextlib
 import getpass
@@ -19,7 +19,7 @@ import psutil
 
 from monasca_common.devbroker import ports
 
-_SECONDS = 300  # it is imported for ten seconds, and more where others want the processor
+_SECONDS = 300  # the import takes ten seconds, and longer on a busy machine
 PASSWORD = "a-secret"
 _CONFIGURATION = """\
 [database]
@@ -36,9 +36,9 @@ backend = dogpile.cache.memory
 [identity]
 password_hash_rounds = 4
 """
-# Keystone hands sys.argv to oslo.config, so gunicorn must be given none: everything is in its file. The
-# time-out is that after which a worker is killed that tests have stopped. One thread: of two transactions that read
-# and then write, SQLite refuses one at once, and Keystone answers 500.
+# Keystone passes sys.argv to oslo.config, so all options of gunicorn are in its file. The time-out is longer than tests
+# suspend a worker. One thread: if two transactions read and then write, SQLite refuses one immediately, and Keystone
+# returns 500.
 _GUNICORN = """\
 bind = "127.0.0.1:{port}"
 wsgi_app = "keystone.wsgi.api:application"
@@ -47,7 +47,7 @@ threads = 1
 control_socket_disable = True
 timeout = 600
 """
-# One command after the other, each by a child: Keystone is imported once.
+# Run each command in a child process, so that Keystone is imported only once.
 _MANAGE = """
 import json, os, sys
 from keystone.cmd import manage
@@ -63,7 +63,7 @@ for arguments in json.loads(sys.argv[2]):
 
 
 class KeystoneServer:
-    """Keystone in its own folder, in the interpreter of the tests."""
+    """Keystone with its own folder, run by the interpreter of the tests."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -73,7 +73,7 @@ class KeystoneServer:
 
     @property
     def command(self) -> list[str]:
-        """What serves it, wherever it is started."""
+        """Return the command that serves Keystone."""
         files = f"OS_KEYSTONE_CONFIG_FILES={self.folder / 'keystone.conf'}"
         return ["env", f"--chdir={self.folder}", files, sys.executable, "-m", "gunicorn"]
 
@@ -98,7 +98,10 @@ class KeystoneServer:
         self.wait_until_ready(self.process.poll)
 
     def wait_until_ready(self, poll: Callable[[], int | None]) -> None:
-        """``poll``: the exit status of whoever serves it, ``None`` while it runs."""
+        """Wait until Keystone answers.
+
+        ``poll``: returns the exit status of the server, or ``None`` while it runs.
+        """
         deadline = time.monotonic() + _SECONDS
         while True:
             try:
@@ -118,7 +121,7 @@ class KeystoneServer:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Within, it takes connections and answers nothing."""
+        """Suspend Keystone within the block: it accepts connections but does not answer."""
         assert self.process is not None
         first = psutil.Process(self.process.pid)
         processes = [first, *first.children(recursive=True)]
@@ -131,7 +134,7 @@ class KeystoneServer:
                 process.resume()
 
     def call(self, method: str, path: str, body: object = None, token: str | None = None) -> tuple[int, Message, Any]:
-        """Status, headers and the parsed body."""
+        """Return status, headers and the parsed body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
         try:
             headers = {"Content-Type": "application/json", **({"X-Auth-Token": token} if token else {})}
@@ -143,7 +146,7 @@ class KeystoneServer:
             connection.close()
 
     def token(self, user: str = "admin", project: str | None = "admin") -> str:
-        """Scoped to the project; ``None``: to none at all."""
+        """Return a token scoped to the project, or an unscoped token for ``None``."""
         domain = {"id": "default"}
         auth: dict[str, Any] = {
             "identity": {
@@ -158,11 +161,11 @@ class KeystoneServer:
         return headers["X-Subject-Token"]
 
     def project(self, name: str) -> str:
-        """The id of a new project."""
+        """Create a project, and return its id."""
         return self._made("/projects", "project", {"name": name, "domain_id": "default"})
 
     def role(self, name: str) -> str:
-        """The id of a role, new unless Keystone has one of this name."""
+        """Return the id of the role, which is created if it does not exist."""
         found = self.call("GET", f"/roles?name={name}", token=self.token())[2]["roles"]
         return found[0]["id"] if found else self._made("/roles", "role", {"name": name})
 
@@ -174,7 +177,7 @@ class KeystoneServer:
             assert self.call("PUT", path, token=self.token())[0] == 204
 
     def service(self, kind: str, url: str, region: str = "RegionOne") -> None:
-        """Name a service of this type in the catalog, with its public address."""
+        """Register a service of this type with its public address in the catalog."""
         service_id = self._made("/services", "service", {"type": kind, "name": kind})
         self._made(
             "/endpoints", "endpoint", {"service_id": service_id, "interface": "public", "url": url, "region": region}

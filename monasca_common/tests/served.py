@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers on a thread of the test's own process."""
+"""Run servers on a thread of the test process."""
 
 import http.server
 import threading
@@ -8,7 +8,7 @@ _SECONDS = 60
 
 
 def serve(server):
-    """Serve on a thread. Returns the function that ends it."""
+    """Serve on a thread, and return a function that stops the server."""
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -22,7 +22,7 @@ def serve(server):
 
 
 def http_server(answer, host="127.0.0.1", *, keep_alive=False):
-    """An HTTP server on a free port, which calls ``answer(handler)`` for each GET and each POST."""
+    """Return an HTTP server on a free port, which calls ``answer(handler)`` for each GET and each POST."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"

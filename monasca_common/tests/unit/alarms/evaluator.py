@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job does with the pure functions: merge what a batch brought, evaluate, forget."""
+"""Run the pure functions in the order of the job: merge a batch, evaluate, remove old windows."""
 
 from dataclasses import replace
 
@@ -26,7 +26,10 @@ class Evaluator:
         self._offset = 0
 
     def batch(self, measured, watermark_ms, *, seen_ms=None):
-        """``measured``: (time in ms, value, position of the sub-alarm), as they arrive. Returns the transitions."""
+        """Merge and evaluate a batch, and return the transitions.
+
+        ``measured``: (time in ms, value, position of the sub-alarm), in order of arrival.
+        """
         readings = [[] for _ in self.windows]
         for time_ms, value, position in measured:
             readings[position].append(Reading(time_ms, 0, self._offset, value))

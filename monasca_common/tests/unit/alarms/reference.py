@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an alarm should do, said naively: all measurements are kept, and everything is computed anew at each point.
-
-It shares the values of expressions with the package, and nothing that decides.
-"""
+"""A plain model of alarms, which keeps all measurements and recomputes everything at each point. It uses the package
+only to compute the values of expressions."""
 
 from collections import namedtuple
 from itertools import count
@@ -32,7 +30,7 @@ def value_of(function, values):
 
 
 def irrevocable(sub):
-    """The state that no further measurement of a window can take back."""
+    """Return the state that no further measurement of a window can change."""
     above = sub.operator in ("GT", "GTE")
     if sub.function in ("max", "count"):
         return "ALARM" if above else "OK"
@@ -42,7 +40,7 @@ def irrevocable(sub):
 
 
 class SubReference:
-    """``shown``: of how many windows at most the values are told."""
+    """``shown``: the maximum number of windows whose values are in a transition."""
 
     def __init__(self, sub, delay_ms, shown):
         self.sub = sub
@@ -56,7 +54,7 @@ class SubReference:
         self.told = set()
 
     def view(self, end_ms, known):
-        """{window's start: values} of those of the last windows that have measurements."""
+        """Return {start of the window: values} of the last windows that have measurements."""
         found = {}
         for number in range(self.sub.periods, 0, -1):
             start_ms = end_ms - number * self.length_ms
@@ -71,7 +69,7 @@ class SubReference:
         return tuple(value_of(self.sub.function, values) for values in shown)
 
     def is_reached(self, end_ms, known):
-        """Whether the windows that end there bring about what cannot be taken back."""
+        """Return whether the windows that end at ``end_ms`` decide irrevocably."""
         wanted = irrevocable(self.sub)
         view = self.view(end_ms, known)
         outcomes = [meets(self.sub, value_of(self.sub.function, values)) for values in view.values()]
@@ -81,18 +79,18 @@ class SubReference:
         return wanted == "OK" and newest in view and not outcomes[-1]
 
     def reached(self, decided_to_ms, known):
-        """The windows' ends after ``decided_to_ms`` for which it is reached."""
+        """Return the ends, after ``decided_to_ms``, of the windows that decide irrevocably."""
         if irrevocable(self.sub) is None:
             return []
         ends = {(one.time_ms // self.length_ms + 1) * self.length_ms for one in known}
         return sorted(end for end in ends if end > decided_to_ms and self.is_reached(end, known))
 
     def decided_to(self, time_ms):
-        """The end of the last window whose evaluation is due by then."""
+        """Return the end of the last window whose evaluation is due at ``time_ms``."""
         return (time_ms - self.delay_ms) // self.length_ms * self.length_ms
 
     def brought_about(self, known, decided_to_ms):
-        """(time, state, values) of what measurements bring about that has not been told yet."""
+        """Return (time, state, values) of each immediate change that has not been returned before."""
         if self.sub.function == "last":
             newest = max(known, default=None, key=lambda one: one.time_ms)
             if newest is None or newest.time_ms <= self.newest_ms:
@@ -107,7 +105,7 @@ class SubReference:
             self.told.add(end_ms)
             if is_older:
                 continue  # a newer window has already decided, and its values stay
-            # The first moment at which, in order of time, the newest of the windows had come to it.
+            # Find the first moment at which the measurements of the newest window, in order of time, decided it.
             times = sorted(one.time_ms for one in known if end_ms - self.length_ms <= one.time_ms < end_ms)
             time_ms = next(t for t in times if self.is_reached(end_ms, [one for one in known if one.time_ms <= t]))
             view = self.view(end_ms, [one for one in known if one.time_ms <= time_ms])
@@ -115,7 +113,7 @@ class SubReference:
         return found
 
     def ends(self, after_ms, until_ms):
-        """The ends of the windows that are due in between."""
+        """Yield the ends of the windows that are due between the two times."""
         for number in count((after_ms - self.delay_ms) // self.length_ms + 1):
             if number * self.length_ms + self.delay_ms > until_ms:
                 return
@@ -142,8 +140,11 @@ class SubReference:
 
 
 def changes(expression, batches, delay_ms, shown=16):
-    """The transitions. ``batches``: (measurements that arrived, watermark), each watermark at least the one before and
-    every measurement's time; a measurement's ``sub`` is the position of what it belongs to."""
+    """Return the transitions.
+
+    ``batches``: (measurements that arrived, watermark). A watermark is not less than the previous one, nor than the
+    time of any measurement of its batch. The ``sub`` of a measurement is the position of its sub-expression.
+    """
     subs = [SubReference(sub, delay_ms, shown) for sub in expression.sub_expressions]
     state = alarm_state(expression, subs)
     found = []
@@ -159,7 +160,7 @@ def changes(expression, batches, delay_ms, shown=16):
             state = new
 
     for arrived, watermark_ms in batches:
-        # What comes late has its turn first, in order of its time.
+        # Late measurements are evaluated first, in order of their times.
         points = {(max(one.time_ms, evaluated_to_ms), one.time_ms) for one in arrived}
         for sub in subs:
             if sub.sub.function != "last":
@@ -174,7 +175,7 @@ def changes(expression, batches, delay_ms, shown=16):
                     if sub.sub.function != "last" and (point - delay_ms) % sub.length_ms == 0:
                         sub.due(point - delay_ms, own)
                 else:
-                    # Whatever is due before this point is decided; what is due now is not.
+                    # Windows that are due before this point are decided; windows that are due at this point are not.
                     decided_to_ms = sub.decided_to(evaluated_to_ms if point == evaluated_to_ms else point - 1)
                     events += [(event, sub) for event in sub.brought_about(own, decided_to_ms)]
             if is_due:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random expressions: words of the grammar are as likely as names as any other text."""
+"""Generate random expressions, in which words of the grammar are as likely to be names as any other text."""
 
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ WORDS = (
     "|",
     "a.b",
 )
-# The signs of the grammar, what models refuse, and what the grammar passes over.
+# Characters of the grammar, characters that models refuse, and characters that the grammar ignores.
 _NEVER = '<>={},"\\;&()\0'
 _BLANKS = " \t\r\n\f\v"
 
@@ -57,7 +57,7 @@ sub_expressions = st.builds(
 
 
 def _of(kind, operands):
-    """As `parse` makes it: no ``or`` directly within an ``or``."""
+    """Join operands as `parse` does: no ``or`` directly within an ``or``."""
     found = []
     for each in operands:
         found += each.operands if isinstance(each, kind) else [each]
@@ -72,12 +72,12 @@ expressions = st.recursive(sub_expressions, _groups, max_leaves=12).map(Expressi
 
 
 def text_of(expression):
-    """A text that parses to an equal expression, unless it is longer than what is allowed."""
+    """Return a text that parses to an equal expression, unless the text exceeds the allowed length."""
     return _text_of_node(expression.root)
 
 
 def _text_of_node(root):
-    texts, waiting = {}, [root]  # by the identity of a node; not recursive, as `parse`
+    texts, waiting = {}, [root]  # keyed by the identity of a node; iterative, like `parse`
     while waiting:
         node = waiting[-1]
         if isinstance(node, SubExpression):

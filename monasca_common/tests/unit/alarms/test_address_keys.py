@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses at rest: encrypted with the first key, readable with each, and never in an error."""
+"""Stored addresses are encrypted with the first key, can be read with each key, and never appear in an error."""
 
 import fixtures
 import sqlalchemy as sa
@@ -45,30 +45,30 @@ class AddressKeysTest(SqliteTestCase):
         self.methods(NEW, OLD).change("t1", made.id, lambda method: method, 2)
         self.assertEqual([key_id(NEW)], [key for _, key in self.stored()])
 
-    def test_without_keys_addresses_are_plain_and_stay_readable_with_them(self):
+    def test_addresses_stored_without_keys_stay_readable_after_keys_are_added(self):
         made = self.methods().create("t1", HOOK, 1)
         self.assertEqual([("https://example.org/t0ken", None)], self.stored())
         self.assertEqual("https://example.org/t0ken", self.methods(NEW).get("t1", made.id).address)
 
-    def test_a_plain_address_that_looks_encrypted_is_plain(self):
+    def test_a_plain_address_that_looks_encrypted_is_not_decrypted(self):
         token = Fernet(OLD.encode()).encrypt(b"x").decode()
         made = self.methods().create("t1", NotificationMethod("a", "PAGERDUTY", token), 1)
         self.assertEqual(token, self.methods(OLD).get("t1", made.id).address)
 
-    def test_a_key_that_is_not_there_is_named_and_waited_for(self):
+    def test_a_missing_key_is_named_and_can_be_added_later(self):
         made = self.methods(OLD).create("t1", HOOK, 1)
         for keys in ((), (NEW,)):
             error = self.assertRaises(AddressUnreadable, self.methods(*keys).get, "t1", made.id)
             self.assertIn(key_id(OLD), str(error))
             self.assertNotIn(OLD, str(error))
 
-    def test_what_was_tampered_with_is_not_read(self):
+    def test_an_address_modified_in_the_database_is_refused(self):
         made = self.methods(OLD).create("t1", HOOK, 1)
         table = tables.notification_method
         self.alarms.write(lambda connection: connection.execute(table.update().values(address="https://evil.org")))
         self.assertRaises(AddressUnreadable, self.methods(OLD).get, "t1", made.id)
 
-    def test_a_list_is_sorted_by_what_addresses_say(self):
+    def test_a_list_is_sorted_by_decrypted_addresses(self):
         for number, (name, address) in enumerate({"a": "m@a", "b": "z@a", "c": "a@a", "d": "a@a"}.items()):
             self.methods(*[OLD, NEW][: number % 3]).create("t1", NotificationMethod(name, "EMAIL", address), number)
         for sorts, expected in (
@@ -80,7 +80,7 @@ class AddressKeysTest(SqliteTestCase):
             found = self.methods(OLD, NEW).found("t1", sorts, Slice(2, 1))
             self.assertEqual(expected[1:3], [each.name for each in found])
 
-    def test_a_rotation_encrypts_what_is_plain_or_of_another_key(self):
+    def test_a_rotation_encrypts_plain_addresses_and_those_of_other_keys(self):
         self.methods().create("t1", HOOK, 1)
         self.methods(OLD).create("t2", HOOK, 1)
         self.methods(NEW).create("t3", HOOK, 1)
@@ -92,17 +92,17 @@ class AddressKeysTest(SqliteTestCase):
             [found] = self.methods(NEW).found(tenant, [], Slice(10))
             self.assertEqual(HOOK.address, found.address)
 
-    def test_a_rotation_leaves_addresses_that_it_cannot_read(self):
+    def test_a_rotation_keeps_unreadable_addresses_unchanged(self):
         for number in range(5):
             keys = (OLD,) if number % 2 else ()
             self.methods(*keys).create("t1", NotificationMethod(str(number), "WEBHOOK", HOOK.address), 1)
         self.assertEqual(Rotated(3, {key_id(OLD): 2}), rotate(self.alarms, AddressKeys([NEW])))
 
-    def test_what_is_no_key_is_refused_without_showing_it(self):
+    def test_an_invalid_key_is_refused_and_not_shown(self):
         error = self.assertRaises(ValueError, AddressKeys, ["s3cret"])
         self.assertNotIn("s3cret", str(error))
 
-    def test_neither_a_repr_nor_a_mask_has_an_address(self):
+    def test_neither_a_repr_nor_a_mask_shows_an_address(self):
         self.assertNotIn("t0ken", repr(HOOK))
         for kind, address, expected in (
             ("WEBHOOK", "https://hooks.example.org:8080/t0ken?a=b", "https://hooks.example.org:8080/…"),
@@ -113,7 +113,7 @@ class AddressKeysTest(SqliteTestCase):
         ):
             self.assertEqual(expected, NotificationMethod("a", kind, address).masked_address)
 
-    def test_plain_is_without_keys(self):
+    def test_the_default_has_no_keys(self):
         self.assertEqual({"address": "a", "address_key": None}, PLAIN.seal("a"))
 
 
@@ -138,20 +138,20 @@ class RotateKeysTest(CommandCase):
         self.addCleanup(database.close)
         NotificationMethods(database, address_keys(conf)).create(f"t{len(keys)}", HOOK, 1)
 
-    def test_it_returns_the_number_of_encrypted_addresses(self):
+    def test_the_command_prints_the_number_of_encrypted_addresses(self):
         self.create()
         for number in (1, 0):
             status, out, err = self.run_command(text=self.keys(NEW, OLD))
             self.assertEqual((0, ""), (status, err))
             self.assertTrue(out.startswith(f"{number} addresses were encrypted with the first key"), out)
 
-    def test_unreadable_addresses_are_reported_and_are_not_a_success(self):
+    def test_unreadable_addresses_are_reported_as_a_failure(self):
         self.create(OLD)
         status, _, err = self.run_command(text=self.keys(NEW))
         self.assertEqual(1, status)
         self.assertIn(f"1 need the key {key_id(OLD)}", err)
 
-    def test_without_keys_it_does_nothing(self):
+    def test_without_keys_the_command_fails(self):
         status, _, err = self.run_command(text=self.database)
         self.assertEqual(1, status)
         self.assertIn("address_keys in group [alarms] is not set", err)
@@ -162,7 +162,7 @@ class RotateKeysTest(CommandCase):
         self.assertIn("address_keys in group [alarms] is refused", err)
         self.assertNotIn("s3cret", err)
 
-    def test_an_upgrade_of_the_database_encrypts_what_stands(self):
+    def test_an_upgrade_of_the_database_encrypts_stored_addresses(self):
         self.create()
         self.command = ("db", "upgrade")
         _, _, err = self.run_command(text=self.keys(NEW))
@@ -173,14 +173,14 @@ _STORAGE = "[database]\nconnection = sqlite:////var/lib/monasca/monasca.sqlite\n
 
 
 class AlarmsDatabaseTest(ConfigurationTestCase):
-    def test_it_is_the_storages_where_that_is_sql(self):
+    def test_the_database_of_storage_is_the_default_if_it_is_sql(self):
         settings = database_settings(self.configured(f"[storage]\nread_timeout_seconds = 3\n{_STORAGE}"))
         self.assertEqual(
             ("sqlite", "sqlite:////var/lib/monasca/monasca.sqlite", 3),
             (settings.driver, settings.connection, settings.read_timeout_seconds),
         )
 
-    def test_its_own_url_counts_with_the_bounds_of_storage(self):
+    def test_a_separate_url_is_used_with_the_limits_of_storage(self):
         own = "[alarms]\nconnection = postgresql://u:p@h/alarms\n"
         for storage in ("", _STORAGE, "[storage]\ndriver = influxdb\n[database]\nconnection = influxdb://h/mon\n"):
             settings = database_settings(self.configured(own + storage))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evaluation: a table of cases for each rule, and random cases against a plain reference."""
+"""Test the evaluation: a table of cases for each rule, and random cases compared with a plain reference."""
 
 from dataclasses import replace
 from unittest import mock
@@ -22,7 +22,7 @@ NOT_EXCEEDED = "The alarm threshold(s) have not been exceeded for the sub-alarms
 
 
 def due_ms(minute):
-    """When the window is due that ends with the minute (the first ends with minute 1)."""
+    """Return the time at which the window that ends with this minute is due. The first window ends with minute 1."""
     return minute * MINUTE_MS + DELAY_MS
 
 
@@ -35,7 +35,8 @@ class EvaluationCase(base.BaseTestCase):
         return Evaluator(parse(text), **options)
 
     def changes(self, text, *measured, until):
-        """(new state, timestamp) of everything until the window is evaluated that ends with this minute."""
+        """Return (new state, timestamp) of each transition until the window that ends with minute ``until`` is
+        evaluated."""
         evaluator = self.evaluator(text)
         evaluator.batch(measured, due_ms(until))
         return [(each.new_state, each.timestamp_ms) for each in evaluator.transitions]
@@ -46,13 +47,13 @@ class EvaluationCase(base.BaseTestCase):
 
 
 class WholeWindowsTest(EvaluationCase):
-    def test_one_that_does_not_meet_it_is_ok(self):
+    def test_a_window_that_does_not_meet_the_condition_is_ok(self):
         self.assertEqual([("OK", due_ms(1))], self.changes("avg(m) > 1", at(0, 5, 1.0), until=1))
 
-    def test_all_that_meet_it_are_an_alarm(self):
+    def test_windows_that_all_meet_the_condition_are_an_alarm(self):
         self.assertEqual([("ALARM", due_ms(1))], self.changes("avg(m) > 1", at(0, 5, 1.5), until=1))
 
-    def test_each_function(self):
+    def test_each_function_is_compared_with_the_threshold(self):
         measured = [at(0, 10, 1.0), at(0, 20, 4.0), at(0, 30, 1.0)]
         for function, value in {"min": 1, "max": 4, "sum": 6, "count": 3, "avg": 2}.items():
             for operator, below, equal, above in (
@@ -67,7 +68,7 @@ class WholeWindowsTest(EvaluationCase):
                 ]
                 self.assertEqual([below, equal, above], states, (function, operator))
 
-    def test_periods_from_one_to_five_and_an_empty_window_at_each_position(self):
+    def test_an_empty_window_at_any_position_prevents_an_alarm(self):
         for periods in range(1, 6):
             text = f"avg(m) > 1 times {periods}"
             full = [at(minute, 10, 2.0) for minute in range(periods)]
@@ -78,32 +79,32 @@ class WholeWindowsTest(EvaluationCase):
                 below = [at(minute, 10, 0.0) if minute == empty else each for minute, each in enumerate(full)]
                 self.assertEqual("OK", self.state(text, *below, until=periods), (periods, empty))
 
-    def test_what_is_partly_empty_stays_as_it_was(self):
+    def test_the_state_stays_while_some_windows_are_empty(self):
         text = "avg(m) > 1 times 2"
         alarm = [at(0, 0, 2.0), at(1, 0, 2.0)]
 
         self.assertEqual([("ALARM", due_ms(2))], self.changes(text, *alarm, at(3, 0, 2.0), until=5))
         self.assertEqual([("OK", due_ms(1))], self.changes(text, at(0, 0, 0.0), at(2, 0, 2.0), until=3))
 
-    def test_windows_are_aligned_and_belong_to_their_borders_by_the_millisecond(self):
+    def test_windows_are_aligned_to_the_millisecond(self):
         for time_ms, window in ((0, 1), (59_999, 1), (60_000, 2), (119_999, 2), (120_000, 3)):
             changes = self.changes("avg(m) > 1", (time_ms, 2.0, 0), until=window)
             self.assertEqual([("ALARM", due_ms(window))], changes, time_ms)
 
-    def test_a_longer_period(self):
+    def test_a_period_can_be_longer_than_a_minute(self):
         measured = [at(0, 1, 2.0), at(4, 59.999, 0.5), at(5, 0, 9.0)]
 
         self.assertEqual([("ALARM", due_ms(5))], self.changes("avg(m, 300) > 1", *measured, until=9))
         self.assertEqual([], self.changes("avg(m, 300) > 1", *measured, until=4))
 
-    def test_an_evaluation_comes_when_it_is_due_and_not_before(self):
+    def test_a_window_is_evaluated_when_it_is_due(self):
         evaluator = self.evaluator("avg(m) > 1")
 
         self.assertEqual((), evaluator.batch([at(0, 5, 2.0)], due_ms(1) - 1))
         self.assertEqual(["ALARM"], [each.new_state for each in evaluator.batch([], due_ms(1))])
         self.assertEqual((), evaluator.batch([], due_ms(1)))
 
-    def test_negative_and_huge_values(self):
+    def test_negative_and_huge_values_are_computed_exactly(self):
         huge = 1.7e308
         for text, values, state in (
             ("avg(m) < -1.5", [-1.0, -3.0], "ALARM"),
@@ -118,7 +119,7 @@ class WholeWindowsTest(EvaluationCase):
             measured = [at(0, second, value) for second, value in enumerate(values)]
             self.assertEqual(state, self.state(text, *measured, until=1), text)
 
-    def test_what_no_float_holds_is_shown_as_the_greatest(self):
+    def test_a_sum_beyond_the_range_of_floats_is_shown_as_the_largest_float(self):
         evaluator = self.evaluator("sum(m) > 1")
         [transition] = evaluator.batch([at(0, 0, 1.7e308), at(0, 1, 1.7e308)], due_ms(1))
 
@@ -126,32 +127,33 @@ class WholeWindowsTest(EvaluationCase):
 
 
 class UndeterminedTest(EvaluationCase):
-    def test_after_two_times_the_periods_of_empty_windows(self):
+    def test_an_alarm_is_undetermined_after_twice_as_many_empty_windows_as_periods(self):
         for periods in range(1, 6):
             measured = [at(0, 0, 0.0)]
-            # The measurement is in view until window `periods`; then come 2 x periods evaluations of empty windows.
+            # The windows include the measurement until window `periods`; 2 x periods evaluations of empty windows
+            # follow.
             last = periods + 2 * periods
             text = f"avg(m) > 1 times {periods}"
             self.assertEqual(
                 [("OK", due_ms(1)), ("UNDETERMINED", due_ms(last))], self.changes(text, *measured, until=last + 3)
             )
 
-    def test_two_times_the_periods_are_not_minutes(self):
+    def test_empty_windows_are_counted_in_periods_instead_of_minutes(self):
         self.assertEqual(
             [("OK", due_ms(5)), ("UNDETERMINED", due_ms(15))], self.changes("avg(m, 300) > 1", at(0, 0, 0.0), until=30)
         )
 
-    def test_one_measurement_starts_the_count_anew(self):
+    def test_a_measurement_restarts_the_count_of_empty_windows(self):
         changes = self.changes("avg(m) > 1 times 2", at(0, 0, 0.0), at(5, 0, 3.0), until=20)
 
         self.assertEqual([("OK", due_ms(1)), ("UNDETERMINED", due_ms(11))], changes)
 
-    def test_an_alarm_becomes_undetermined_too_and_comes_back(self):
+    def test_an_alarm_becomes_undetermined_and_alarms_again(self):
         changes = self.changes("avg(m) > 1", at(0, 0, 2.0), at(9, 0, 2.0), until=10)
 
         self.assertEqual([("ALARM", due_ms(1)), ("UNDETERMINED", due_ms(3)), ("ALARM", due_ms(10))], changes)
 
-    def test_a_long_silence_changes_no_row_any_more(self):
+    def test_rows_do_not_change_during_a_long_silence(self):
         evaluator = self.evaluator("avg(m) > 1 times 2")
         evaluator.batch([], due_ms(4))
         before = evaluator.alarm
@@ -161,28 +163,28 @@ class UndeterminedTest(EvaluationCase):
 
 
 class DeterministicTest(EvaluationCase):
-    def test_it_starts_as_ok_and_is_never_undetermined(self):
+    def test_a_deterministic_alarm_starts_as_ok_and_is_never_undetermined(self):
         text = "count(m, deterministic) > 1"
 
         self.assertEqual("OK", AlarmState.new(parse(text)).state)
         self.assertEqual([], self.changes(text, until=20))
 
-    def test_an_empty_window_is_ok_at_once(self):
+    def test_an_empty_window_of_a_deterministic_alarm_is_ok_immediately(self):
         changes = self.changes("sum(m, deterministic) > 1", at(0, 0, 2.0), until=9)
 
         self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(2))], changes)
 
-    def test_an_empty_window_at_each_position_of_its_periods(self):
+    def test_an_empty_window_at_any_position_of_a_deterministic_alarm_is_ok(self):
         for empty in range(3):
             measured = [at(minute, 0, 2.0) for minute in range(3) if minute != empty]
             self.assertEqual([], self.changes("sum(m, deterministic) > 1 times 3", *measured, until=3))
 
-    def test_beside_one_that_is_not_the_alarm_starts_as_undetermined(self):
+    def test_a_partly_deterministic_alarm_starts_as_undetermined(self):
         self.assertEqual("UNDETERMINED", AlarmState.new(parse("count(m, deterministic) > 1 or avg(n) > 1")).state)
 
 
 class ImmediateTest(EvaluationCase):
-    def test_an_alarm_that_later_data_cannot_undo(self):
+    def test_an_irrevocable_alarm_is_immediate(self):
         for text, values, time_ms in (
             ("max(m) > 1", [1.0, 2.0, 3.0], 1_000),
             ("max(m) >= 1", [0.0, 0.0, 1.0], 2_000),
@@ -197,7 +199,7 @@ class ImmediateTest(EvaluationCase):
             transitions = evaluator.batch(measured, 5_000)
             self.assertEqual([("ALARM", time_ms)], [(t.new_state, t.timestamp_ms) for t in transitions], text)
 
-    def test_an_ok_that_later_data_cannot_undo(self):
+    def test_an_irrevocable_ok_is_immediate(self):
         for text, values, time_ms in (
             ("max(m) < 1", [0.0, 2.0], 1_000),
             ("max(m) <= 1", [0.0, 1.0, 2.0], 2_000),
@@ -206,12 +208,12 @@ class ImmediateTest(EvaluationCase):
             ("count(m) < 2", [9.0, 9.0], 1_000),
             ("count(m) <= 2", [9.0, 9.0, 9.0], 2_000),
         ):
-            for periods in (1, 3):  # one window that fails is enough
+            for periods in (1, 3):  # a single window that does not meet the condition is enough
                 measured = [at(0, second, value) for second, value in enumerate(values)]
                 transitions = self.evaluator(f"{text} times {periods}").batch(measured, 5_000)
                 self.assertEqual([("OK", time_ms)], [(t.new_state, t.timestamp_ms) for t in transitions], text)
 
-    def test_what_later_data_could_undo_waits(self):
+    def test_a_revocable_change_waits_for_the_end_of_the_window(self):
         for text in (
             "max(m) < 9",
             "min(m) > 1",
@@ -225,7 +227,7 @@ class ImmediateTest(EvaluationCase):
             self.assertEqual((), evaluator.batch([at(0, 0, 5.0)], due_ms(1) - 1), text)
             self.assertEqual(["ALARM"], [each.new_state for each in evaluator.batch([], due_ms(1))], text)
 
-    def test_an_alarm_needs_all_its_successive_windows(self):
+    def test_an_immediate_alarm_needs_all_its_successive_windows(self):
         text = "max(m) > 1 times 3"
         measured = [at(minute, 10, 2.0) for minute in range(3)]
 
@@ -237,8 +239,8 @@ class ImmediateTest(EvaluationCase):
         self.assertEqual([], self.changes(text, *apart, until=4))
 
     # Rule 43
-    def test_it_does_not_flap_at_the_border_of_a_window(self):
-        # The window before the alarm's was quiet; it is due half a minute after the alarm.
+    def test_an_immediate_alarm_does_not_flap_at_the_border_of_two_windows(self):
+        # The window before the alarm has no value above the threshold, and is due half a minute after the alarm.
         measured = [at(0, 10, 0.0), at(1, 5, 2.0), at(2, 10, 0.0)]
 
         self.assertEqual([("ALARM", 65_000), ("OK", due_ms(3))], self.changes("max(m) > 1", *measured, until=4))
@@ -248,8 +250,8 @@ class ImmediateTest(EvaluationCase):
         self.assertEqual([("UNDETERMINED", "ALARM")], [(t.old_state, t.new_state) for t in evaluator.transitions])
 
     # Rule 43
-    def test_it_may_be_seen_before_the_windows_before_it_are_due(self):
-        # Another partition is ten minutes behind: what is due meanwhile does not take the alarm back.
+    def test_an_immediate_alarm_can_precede_the_evaluation_of_earlier_windows(self):
+        # Another partition is ten minutes behind: windows that become due in the meantime do not revert the alarm.
         evaluator = self.evaluator("max(m) > 1")
         evaluator.batch([at(0, 10, 0.0), at(9, 5, 2.0)], due_ms(1), seen_ms=9 * MINUTE_MS + 6_000)
         self.assertEqual(["OK", "ALARM"], [each.new_state for each in evaluator.transitions])
@@ -257,9 +259,9 @@ class ImmediateTest(EvaluationCase):
         self.assertEqual((), evaluator.batch([], due_ms(10)))
         self.assertEqual("ALARM", evaluator.alarm.state)
 
-    def test_what_was_due_before_it_and_is_known_later_is_left_out(self):
-        # The other partition is so far behind that the quiet minute is not due yet. The alarm does not wait for it, and
-        # nothing precedes afterwards what was told.
+    def test_earlier_windows_evaluated_after_an_immediate_alarm_are_skipped(self):
+        # The other partition is so far behind that the window without an alarm is not due yet. The alarm does not wait
+        # for this window, and no earlier transition is published after it.
         measured = [at(0, 10, 0.0), at(2, 5, 2.0)]
         self.assertEqual([("OK", due_ms(1)), ("ALARM", 125_000)], self.changes("max(m) > 1", *measured, until=3))
 
@@ -270,32 +272,32 @@ class ImmediateTest(EvaluationCase):
         [ok] = behind.batch([at(3, 5, 0.0)], due_ms(4))
         self.assertEqual(("ALARM", "OK", due_ms(4)), (ok.old_state, ok.new_state, ok.timestamp_ms))
 
-    def test_a_clock_that_is_a_day_ahead_changes_nothing_today(self):
+    def test_a_measurement_from_a_day_ahead_changes_no_current_state(self):
         evaluator = self.evaluator("max(m) > 1")
         evaluator.batch([at(0, 10, 0.0), at(24 * 60, 0, 9.0)], due_ms(1))
 
         self.assertEqual(["OK"], [each.new_state for each in evaluator.transitions])
 
     # Rule 42
-    def test_a_pause_of_an_hour_is_caught_up_as_if_there_had_been_none(self):
+    def test_after_a_pause_of_an_hour_the_transitions_are_the_same(self):
         measured = [at(minute, 10, 2.0 if minute in (5, 40) else 0.0) for minute in range(60)]
         expected = [("OK", due_ms(1)), ("ALARM", 310_000), ("OK", due_ms(7)), ("ALARM", 2_410_000), ("OK", due_ms(42))]
 
         self.assertEqual(expected, self.changes("max(m) > 1", *measured, until=60))
 
-    def test_the_values_are_those_of_that_moment(self):
+    def test_a_transition_has_the_values_of_its_moment(self):
         evaluator = self.evaluator("max(m) > 1 times 2")
         [transition] = evaluator.batch([at(0, 1, 5.0), at(1, 1, 2.0), at(1, 2, 7.0)], 63_000)
 
         self.assertEqual((5.0, 2.0), transition.sub_alarms[0].current_values)
 
-    def test_more_measurements_than_are_kept_are_dated_by_the_newest(self):
+    def test_a_change_after_more_measurements_than_are_kept_has_the_newest_time(self):
         measured = [(second * 100, 1.0, 0) for second in range(300)]
 
         self.assertEqual([("ALARM", 29_900)], self.changes("count(m) > 150", *measured, until=1))
         self.assertEqual([("ALARM", 9_900)], self.changes("count(m) >= 100", *measured, until=1))
 
-    def test_a_new_threshold_keeps_the_windows(self):
+    def test_windows_stay_valid_with_a_new_threshold(self):
         low, high = parse("max(m) > 1"), parse("max(m) > 3")
         readings = [Reading(1_000, 0, 0, 2.0), Reading(2_000, 0, 1, 4.0)]
         windows = {0: WindowPartial.of(low.root, readings)}
@@ -306,7 +308,7 @@ class ImmediateTest(EvaluationCase):
 
 
 class LastTest(EvaluationCase):
-    def test_each_value_decides_as_it_comes(self):
+    def test_each_value_of_last_decides_immediately(self):
         measured = [at(0, 1, 0.0), at(0, 2, 2.0), at(0, 3, 3.0), at(0, 4, 1.0)]
         expected = [("OK", 1_000), ("ALARM", 2_000), ("OK", 4_000)]
 
@@ -316,29 +318,29 @@ class LastTest(EvaluationCase):
             evaluator.batch([each], each[0])
         self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
 
-    def test_silence_and_periods_are_nothing_to_it(self):
+    def test_last_ignores_silence_and_periods(self):
         self.assertEqual([("ALARM", 1_000)], self.changes("last(m, 300) > 1 times 5", at(0, 1, 2.0), until=100))
 
-    def test_an_older_value_that_comes_later_is_nothing_to_it(self):
+    def test_last_ignores_an_older_value_that_arrives_later(self):
         evaluator = self.evaluator("last(m) > 1")
         evaluator.batch([at(0, 9, 2.0)], 9_000)
 
         self.assertEqual((), evaluator.batch([at(0, 8, 0.0)], 10_000))
 
-    def test_within_a_batch_time_orders_the_values(self):
+    def test_values_of_a_batch_are_evaluated_in_order_of_time(self):
         changes = self.changes("last(m) > 1", at(0, 3, 0.0), at(0, 2, 2.0), at(0, 1, 0.0), until=1)
 
         self.assertEqual([("OK", 1_000), ("ALARM", 2_000), ("OK", 3_000)], changes)
 
     @mock.patch.object(partials, "MOST_READINGS", 64)
-    def test_of_too_many_runs_of_equal_outcomes_the_ends_are_kept(self):
+    def test_of_long_runs_of_equal_outcomes_the_ends_are_kept(self):
         measured = [at(0, second / 100, 0.0 if 500 <= second < 800 else 2.0) for second in range(1_000)]
 
         expected = [("ALARM", 0), ("OK", 5_000), ("ALARM", 8_000)]
         self.assertEqual(expected, self.changes("last(m) > 1", *measured, until=1))
 
     @mock.patch.object(partials, "MOST_READINGS", 64)
-    def test_what_is_kept_is_bounded_and_ends_as_all_of_it_would(self):
+    def test_the_number_of_kept_values_is_limited_and_the_final_state_is_the_same(self):
         measured = [at(0, second / 100, second % 2 * 2.0) for second in range(1_001)]
         changes = self.changes("last(m) > 1", *measured, until=1)
 
@@ -347,19 +349,19 @@ class LastTest(EvaluationCase):
 
 
 class LateTest(EvaluationCase):
-    def test_late_data_counts_in_what_is_not_decided(self):
+    def test_late_data_counts_in_windows_that_are_not_decided(self):
         evaluator = self.evaluator("avg(m) > 1 times 2")
         evaluator.batch([at(1, 0, 2.0)], due_ms(1))
 
         self.assertEqual(["ALARM"], [t.new_state for t in evaluator.batch([at(0, 0, 2.0)], due_ms(2))])
 
-    def test_what_was_decided_is_not_rewritten(self):
+    def test_late_data_does_not_change_a_decided_window(self):
         for text in ("max(m) > 1", "avg(m) > 1"):
             evaluator = self.evaluator(text)
             evaluator.batch([at(0, 0, 0.0)], due_ms(1))
             self.assertEqual((), evaluator.batch([at(0, 1, 9.0)], due_ms(1) + 1), text)
 
-    def test_ok_at_once_waits_for_the_next_evaluation_if_its_window_was_evaluated_before_the_measurement_came(self):
+    def test_late_data_of_an_evaluated_window_counts_in_the_next_evaluation_that_includes_it(self):
         evaluator = self.evaluator("max(m) < 5 times 2")
         evaluator.batch([at(0, 0, 1.0), at(1, 0, 1.0)], due_ms(2))
         self.assertEqual("ALARM", evaluator.alarm.state)
@@ -367,32 +369,32 @@ class LateTest(EvaluationCase):
         [transition] = evaluator.batch([], due_ms(3))
         self.assertEqual(("OK", due_ms(3)), (transition.new_state, transition.timestamp_ms))
 
-    def test_ok_at_once_does_not_come_if_no_later_evaluation_includes_the_window(self):
+    def test_late_data_of_an_evaluated_window_has_no_effect_if_no_later_evaluation_includes_it(self):
         evaluator = self.evaluator("max(m) < 5")
         evaluator.batch([at(0, 0, 1.0)], due_ms(1))
         self.assertEqual((), evaluator.batch([at(0, 1, 9.0), at(1, 0, 1.0)], due_ms(2)))
 
-    def test_a_late_measurement_completes_the_run_of_a_window_under_way(self):
+    def test_a_late_measurement_completes_the_windows_of_an_immediate_alarm(self):
         evaluator = self.evaluator("max(m) > 5 times 2")
         evaluator.batch([at(0, 0, 1.0), at(1, 35, 9.0)], due_ms(1) + 10_000)
         [transition] = evaluator.batch([at(0, 1, 9.0)], due_ms(1) + 11_000)
         self.assertEqual(("ALARM", 95_000), (transition.new_state, transition.timestamp_ms))
 
-    def test_a_late_crossing_of_a_window_under_way_keeps_the_time_of_its_measurement(self):
+    def test_a_late_measurement_in_an_open_window_keeps_its_time(self):
         evaluator = self.evaluator("max(m) > 1")
         evaluator.batch([at(0, 5, 0.0)], 100_000)
         [transition] = evaluator.batch([at(1, 35, 2.0)], 101_000)
 
         self.assertEqual(("ALARM", 95_000), (transition.new_state, transition.timestamp_ms))
 
-    def test_history_stays_in_order(self):
+    def test_transitions_stay_in_order_of_time(self):
         evaluator = self.evaluator("max(m) > 1")
         evaluator.batch([at(0, 5, 0.0)], due_ms(1))
         [transition] = evaluator.batch([at(1, 5, 2.0)], due_ms(1) + 1_000)
 
         self.assertEqual(("ALARM", due_ms(1) + 1), (transition.new_state, transition.timestamp_ms))
 
-    def test_the_order_of_arrival_and_the_borders_of_batches_are_nothing_to_it(self):
+    def test_the_order_of_arrival_and_the_batches_do_not_affect_the_result(self):
         measured = [at(minute, second, float(second)) for minute in range(3) for second in (10, 20, 30)]
         expected = self.changes("sum(m) > 50 times 3", *measured, until=3)
         self.assertEqual([("ALARM", due_ms(3))], expected)
@@ -404,14 +406,14 @@ class LateTest(EvaluationCase):
         evaluator.batch([], due_ms(3))
         self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
 
-    def test_changes_that_come_after_a_later_one_have_times_of_their_own(self):
+    def test_late_changes_have_distinct_times_after_the_last_transition(self):
         evaluator = self.evaluator("last(m) > 5")
         evaluator.alarm = replace(evaluator.alarm, state="OK", last_transition_ms=5_000)  # by hand
         evaluator.batch([at(0, 1, 10.0), at(0, 2, 1.0), at(0, 3, 10.0)], 6_000)
         expected = [("ALARM", 5_001), ("OK", 5_002), ("ALARM", 5_003)]
         self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
 
-    def test_old_windows_are_not_needed(self):
+    def test_windows_that_no_evaluation_needs_can_be_removed(self):
         [sub] = parse("avg(m, 120) > 1 times 3").sub_expressions
 
         self.assertEqual(-240_000, needed_from_ms(sub, 0, DELAY_MS) + 120_000)
@@ -428,8 +430,8 @@ class StandstillTest(EvaluationCase):
         return [(each.new_state, each.timestamp_ms) for each in evaluator.transitions]
 
     # Rule 44
-    def test_what_is_unknown_is_not_empty(self):
-        # From minute 1 to 11 the broker was away; agents have until minute 15.
+    def test_unknown_windows_do_not_count_as_empty(self):
+        # The broker was unavailable from minute 1 to 11; agents have until minute 15.
         idle_period = IdlePeriod(due_ms(1), due_ms(11), due_ms(15))
         quiet = self.after("avg(m) > 1", at(0, 0, 0.0), idle_period=idle_period, until=12)
         silent = self.after("avg(m) > 1", at(0, 0, 0.0), idle_period=idle_period)
@@ -437,7 +439,7 @@ class StandstillTest(EvaluationCase):
         self.assertEqual([("OK", due_ms(1))], quiet)
         self.assertEqual([("OK", due_ms(1)), ("UNDETERMINED", due_ms(14))], silent)
 
-    def test_without_an_idle_period_it_is(self):
+    def test_without_an_idle_period_windows_without_data_count_as_empty(self):
         nothing = IdlePeriod(0, 0, 0)
 
         self.assertEqual(
@@ -446,18 +448,18 @@ class StandstillTest(EvaluationCase):
         )
 
     # Rule 44
-    def test_it_is_no_ok_of_a_deterministic_one(self):
+    def test_unknown_windows_do_not_make_a_deterministic_alarm_ok(self):
         idle_period = IdlePeriod(MINUTE_MS, 11 * MINUTE_MS, due_ms(11) + 1)
         changes = self.after("sum(m, deterministic) > 1", at(0, 0, 2.0), idle_period=idle_period)
 
         self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(12))], changes)
 
-    def test_a_known_empty_window_beside_unknown_ones_is(self):
+    def test_a_known_empty_window_before_unknown_windows_makes_a_deterministic_alarm_ok(self):
         idle_period = IdlePeriod(2 * MINUTE_MS, 11 * MINUTE_MS, due_ms(30))
         changes = self.after("sum(m, deterministic) > 1 times 1", at(0, 0, 2.0), idle_period=idle_period)
         self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(2))], changes)
 
-    def test_what_arrives_afterwards_decides(self):
+    def test_data_that_arrives_after_an_idle_period_decides(self):
         evaluator = self.evaluator("avg(m) > 1")
         evaluator.batch([at(0, 0, 0.0)], due_ms(1))
         evaluator.progress = replace(evaluator.progress, idle_periods=(IdlePeriod(due_ms(1), due_ms(9), due_ms(12)),))
@@ -467,7 +469,7 @@ class StandstillTest(EvaluationCase):
             [("OK", due_ms(1)), ("ALARM", due_ms(8))], [_plain(each)[1:] for each in evaluator.transitions]
         )
 
-    def test_idle_periods_that_overlap_are_counted_once(self):
+    def test_overlapping_idle_periods_count_once(self):
         evaluator = self.evaluator("sum(m, deterministic) > 1 times 3")
         overlapping = (IdlePeriod(0, 100_000, due_ms(30)), IdlePeriod(30_000, 110_000, due_ms(30)))
         evaluator.alarm = replace(
@@ -484,11 +486,11 @@ def _plain(transition):
 
 
 class AlarmTest(EvaluationCase):
-    def test_an_undetermined_part_makes_the_whole_undetermined(self):
+    def test_an_undetermined_sub_alarm_makes_the_alarm_undetermined(self):
         for text in ("avg(m) > 1 or avg(n) > 1", "avg(m) > 1 and avg(n) > 1"):
             self.assertEqual("UNDETERMINED", self.state(text, at(0, 0, 2.0), until=1))
 
-    def test_the_expression_is_over_what_is_in_alarm(self):
+    def test_the_expression_combines_the_sub_alarms_in_state_alarm(self):
         both = [at(0, 0, 2.0, 0), at(0, 1, 0.0, 1)]
 
         self.assertEqual("ALARM", self.state("avg(m) > 1 or avg(n) > 1", *both, until=1))
@@ -508,7 +510,7 @@ class AlarmTest(EvaluationCase):
         self.assertEqual((), evaluator.batch([], due_ms(2) - 1))
         self.assertEqual([("OK", "ALARM", due_ms(2))], [_plain(each) for each in evaluator.batch([], due_ms(2))])
 
-    def test_a_huge_number_of_periods_costs_nothing(self):
+    def test_a_huge_number_of_periods_takes_no_extra_time(self):
         self.assertEqual("UNDETERMINED", self.state("avg(m) > 1 times 999999999", at(0, 0, 2.0), until=60))
         self.assertEqual("OK", self.state("avg(m, deterministic) > 1 times 999999999", until=60))
 
@@ -519,7 +521,7 @@ class ReasonTest(EvaluationCase):
         evaluator.batch(measured, due_ms(until))
         return [each.reason for each in evaluator.transitions]
 
-    def test_the_reason_of_each_state(self):
+    def test_each_state_has_its_reason(self):
         self.assertEqual(
             [
                 "Thresholds were exceeded for the sub-alarms: avg(m{h=a}) > 1.0 times 2 with the values: [2.0, 3.5]",
@@ -535,7 +537,7 @@ class ReasonTest(EvaluationCase):
             self.reasons("avg(m) > 1 or avg(n) > 1", at(0, 0, 2.0, 0), at(0, 0, 0.0, 1), until=1),
         )
 
-    def test_several_are_joined(self):
+    def test_several_sub_alarms_are_joined_in_the_reason(self):
         self.assertEqual(
             [
                 f"{NOT_EXCEEDED}: avg(m) > 1.0 with the values: [0.5], sum(n) > 1.0 with the values: [0.0]",
@@ -545,7 +547,7 @@ class ReasonTest(EvaluationCase):
         )
 
 
-# Few values, near the thresholds, so that they are met and missed often; times at the borders of windows.
+# Use few values near the thresholds, so that both outcomes are frequent, and times at the borders of windows.
 
 values = st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 0.1, 1e300, -1e300])
 seconds = st.integers(0, 15 * 60) | st.integers(0, 15).map(lambda minute: minute * 60)
@@ -575,13 +577,13 @@ delays_ms = st.sampled_from([0, 5_000, 30_000, 90_000])
 
 @st.composite
 def measurements(draw, positions):
-    """At times of their own, in order of time."""
+    """Generate measurements in order of time."""
     found = draw(st.dictionaries(times, values, max_size=40))
     return [Measurement(time, value, draw(st.integers(0, positions - 1))) for time, value in sorted(found.items())]
 
 
 def in_batches(draw, measured):
-    """Cut anywhere; a watermark is the time of what was read last, or later."""
+    """Split measurements into batches at random. A watermark is not less than the time of the last measurement."""
     batches, start = [], 0
     while start < len(measured):
         end = draw(st.integers(start + 1, len(measured)))
@@ -620,7 +622,7 @@ def evaluated(expression, batches, delay_ms):
 
 
 def in_order_of_history(changes):
-    """A change that came late is dated after the one before it."""
+    """Shift a change that arrived late to a time after the previous change."""
     found, last_ms = [], -1
     for each in changes:
         last_ms = max(last_ms + 1, each.timestamp_ms)
@@ -631,14 +633,14 @@ def in_order_of_history(changes):
 class AgainstReferenceTest(base.BaseTestCase):
     # Rule 42
     @given(expressions, delays_ms, st.data())
-    def test_wherever_batches_are_cut(self, expression, delay_ms, data):
+    def test_transitions_match_the_reference_wherever_batches_are_split(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         expected = in_order_of_history(reference.changes(expression, [(measured, END_MS)], delay_ms))
 
         self.assertEqual(expected, evaluated(expression, in_batches(data.draw, measured), delay_ms))
 
     @given(subs.map(Expression), delays_ms, st.data())
-    def test_late_and_out_of_order(self, expression, delay_ms, data):
+    def test_transitions_match_the_reference_with_late_and_unordered_data(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         batches, watermark_ms = [], 0
         for some, minute in zip(data.draw(st.permutations(range(4))), (4, 8, 12, 16), strict=True):
@@ -652,7 +654,7 @@ class AgainstReferenceTest(base.BaseTestCase):
         self.assertEqual(expected, evaluated(expression, batches, delay_ms))
 
     @given(st.integers(1, 3), subs.map(Expression) | expressions, delays_ms, st.data())
-    def test_windows_whose_values_are_not_shown_decide_too(self, shown, expression, delay_ms, data):
+    def test_windows_whose_values_are_not_shown_are_evaluated_too(self, shown, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         batches = in_batches_with_late_ones(data.draw, measured)
         expected = in_order_of_history(reference.changes(expression, batches, delay_ms, shown))

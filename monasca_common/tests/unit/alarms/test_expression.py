@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of alarms: each rule, random ones, and hostile ones."""
+"""Test expressions of alarms: each rule, random expressions, and hostile expressions."""
 
 import pickle
 import re
@@ -33,26 +33,26 @@ class ExpressionCase(base.BaseTestCase):
 
 
 class SubExpressionTest(ExpressionCase):
-    def test_all_parts_of_one(self):
+    def test_a_sub_expression_has_all_its_parts(self):
         self.assertEqual(
             SubExpression("count", "log.error", (("host", "a"), ("path", "/b")), True, "GTE", 10.5, 120, 3),
             only("count(log.error{path=/b, host=a}, deterministic, 120) >= 10.5 times 3"),
         )
 
-    def test_what_is_left_out_has_a_default(self):
+    def test_omitted_parts_have_defaults(self):
         self.assertEqual(SubExpression("avg", "cpu", (), False, "GT", 1.0, 60, 1), only("avg(cpu)>1"))
 
-    def test_each_function_in_any_case(self):
+    def test_functions_can_be_in_any_case(self):
         for function in ("min", "max", "sum", "count", "avg", "last"):
             self.assertEqual(function, only(f"{function}(a) > 1").function)
             self.assertEqual(function, only(f"{function.upper()} ( a ) > 1").function)
 
-    def test_each_comparison_as_sign_and_word_in_any_case(self):
+    def test_comparisons_can_be_signs_or_words_in_any_case(self):
         for name, sign in {"LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}.items():
             for written in (sign, f" {name} ", f" {name.lower()} ", f" {name.title()} "):
                 self.assertEqual(name, only(f"avg(a){written}1").operator)
 
-    def test_a_bare_metric_is_the_maximum_above_and_the_minimum_below(self):
+    def test_a_metric_without_a_function_uses_max_above_and_min_below_the_threshold(self):
         functions = [only(f"a{{k=v}} {operator} 1").function for operator in (">", ">=", "gt", "<", "<=", "lte")]
 
         self.assertEqual(["max"] * 3 + ["min"] * 3, functions)
@@ -61,7 +61,7 @@ class SubExpressionTest(ExpressionCase):
         self.assertEqual((), only("max(a{}) > 1").dimensions)
         self.assertEqual((), only("a { } > 1").dimensions)
 
-    def test_blanks_around_keys_and_values_do_not_count_and_blanks_within_do(self):
+    def test_only_spaces_around_keys_and_values_are_removed(self):
         found = only("max(a{ one key =  two\twords , k = https://a.b/c d}) > 1")
 
         self.assertEqual((("k", "https://a.b/c d"), ("one key", "two\twords")), found.dimensions)
@@ -79,7 +79,7 @@ class SubExpressionTest(ExpressionCase):
             self.assertEqual(number, only(f"a > {text}").threshold)
         self.assertEqual("0.0", repr(only("a > -0.0").threshold))
 
-    def test_words_of_the_grammar_are_names_where_a_name_stands(self):
+    def test_words_of_the_grammar_can_be_names(self):
         for word in ("and", "or", "times", "deterministic", "gt", "max", "60"):
             self.assertEqual(word, only(f"{word} > 1").metric_name)
             found = only(f"max({word}{{{word}={word}}}, deterministic, 60) > 1 times 2")
@@ -88,19 +88,19 @@ class SubExpressionTest(ExpressionCase):
             ["or", "or", "and"], [sub.metric_name for sub in parse("or>1 or or>1 and and>1").sub_expressions]
         )
 
-    def test_names_are_multibyte(self):
+    def test_names_can_contain_multibyte_characters(self):
         self.assertEqual(
             ("घोड़ा", (("千", "笑"),)), (only("घोड़ा{千=笑}>1").metric_name, only("घोड़ा{千=笑}>1").dimensions)
         )
 
-    def test_values_are_plain_strings(self):
+    def test_values_of_dimensions_are_plain_strings(self):
         found = only("max(a{k=v}) > 1")
 
         self.assertEqual({str}, {type(text) for text in (found.function, found.metric_name, *found.dimensions[0])})
 
 
 class TextTest(ExpressionCase):
-    def test_reasons_show_dimensions_sorted_and_what_is_not_the_default(self):
+    def test_reasons_show_sorted_dimensions_and_only_values_other_than_the_default(self):
         self.assertEqual(
             "count(log.error{hostname=a, path=/b}, deterministic, 120) > 10.0 times 3",
             only("count(log.error{path=/b,hostname=a},deterministic,120)>10 times 3").text,
@@ -112,7 +112,7 @@ class TextTest(ExpressionCase):
         for written, shown in texts.items():
             self.assertEqual(f"max(a) > {shown}", only(f"max(a) > {written}").text)
 
-    def test_parentheses_stand_where_they_are_needed(self):
+    def test_only_necessary_parentheses_are_printed(self):
         text = "max(a) > 1.0 and (max(b) > 1.0 or max(c) > 1.0) or max(d) > 1.0"
 
         self.assertEqual(text, strategies.text_of(parse(f"((({text})))")))
@@ -127,36 +127,36 @@ class StructureTest(ExpressionCase):
         for states in product([False, True], repeat=len(found.sub_expressions)):
             self.assertEqual(bool(function(*states)), found.holds(states), (text, states))
 
-    def test_and_binds_tighter_in_every_spelling(self):
+    def test_and_binds_tighter_than_or_in_every_spelling(self):
         for either, both in product(("or", "OR", "||", "Or"), ("and", "AND", "&&", "aNd")):
             self.assert_means(f"a>1 {either} b>1 {both} c>1", lambda a, b, c: a or (b and c))
             self.assert_means(f"a>1 {both} b>1 {either} c>1", lambda a, b, c: (a and b) or c)
 
-    def test_parentheses_group(self):
+    def test_parentheses_override_precedence(self):
         self.assert_means("(a>1 or b>1) and c>1", lambda a, b, c: (a or b) and c)
         self.assert_means("a>1 and (b>1 and (c>1 or d>1))", lambda a, b, c, d: a and b and (c or d))
         self.assert_means("((a>1))", lambda a: a)
 
-    def test_signs_need_no_blanks(self):
+    def test_signs_need_no_spaces(self):
         self.assertEqual(parse("a > 1 or b > 2 and c < 3"), parse("a>1||b>2&&c<3"))
         self.assertEqual(parse("a > 1 or (b > 2)"), parse("a>1or(b>2)"))
 
-    def test_sub_expressions_keep_the_order_of_the_text_and_their_number(self):
+    def test_sub_expressions_are_numbered_in_the_order_of_the_text(self):
         found = parse("(c>1 or a>1) and c>1")
 
         self.assertEqual(["c", "a", "c"], [sub.metric_name for sub in found.sub_expressions])
 
-    def test_one_sub_expression_is_a_whole_expression(self):
+    def test_a_single_sub_expression_is_an_expression(self):
         self.assertEqual(Expression(CPU), parse("avg(cpu) > 1"))
 
-    def test_the_same_operator_within_itself_is_one(self):
+    def test_nested_equal_operators_are_merged(self):
         self.assertEqual(parse("a>1 or b>1 or c>1"), parse("(a>1 or b>1) or c>1"))
         self.assertIsInstance(parse("a>1 or b>1 and c>1").root, Or)
         self.assertIsInstance(parse("(a>1 or b>1) and c>1").root, And)
 
 
 class RefusedTest(ExpressionCase):
-    def test_the_place_and_what_was_expected(self):
+    def test_an_error_has_the_position_and_the_expected_text(self):
         self.assert_refused("", 0, "the name of a metric", "a function")
         self.assert_refused("max(a)", 6, "comparison")
         self.assert_refused("max(a) > ", 9, "threshold")
@@ -176,35 +176,35 @@ class RefusedTest(ExpressionCase):
         self.assert_refused("max(a{k=v,}) > 1", 10, "key of a dimension")
         self.assert_refused("馬馬 馬 > 1", 3, "comparison")
 
-    def test_unknown_functions(self):
+    def test_unknown_functions_are_refused(self):
         self.assert_refused("a > 1 or median(b) > 1", 9, "min, max, sum, count, avg, last")
 
-    def test_periods_that_are_not_whole_minutes(self):
+    def test_periods_that_are_not_whole_minutes_are_refused(self):
         for period in (0, 59, 61, 90):
             self.assert_refused(f"max(a, {period}) > 1", 7, "positive multiple of 60")
         for period in ("-60", "60.0", "1e3"):
             self.assertRaises(ExpressionError, parse, f"max(a, {period}) > 1")
 
-    def test_no_periods(self):
+    def test_zero_periods_are_refused(self):
         self.assert_refused("max(a) > 1 times 0", 17, "positive number of periods")
         self.assert_refused("max(a) > 1 times -1", 17, "number of periods")
         self.assert_refused("max(a) > 1 times", 16, "number of periods")
 
-    def test_numbers_that_no_column_holds(self):
+    def test_numbers_beyond_their_columns_are_refused(self):
         self.assertEqual(999_999_960, only("max(a, 999999960) > 1").period)
         self.assert_refused("max(a, 1000000020) > 1", 7, "9 digits")
         self.assert_refused("max(a) > 1 times 1000000000", 17, "9 digits")
         self.assert_refused("max(a) > 1e309", 9, "64-bit float")
 
-    def test_empty_keys_and_values(self):
+    def test_empty_keys_and_values_are_refused(self):
         self.assert_refused("max(a{=v}) > 1", 6, "key of a dimension")
         self.assert_refused("max(a{k=}) > 1", 8, "value of a dimension")
         self.assert_refused("max(a{k=  ,l=m}) > 1", 10, "value of a dimension")
 
-    def test_a_key_twice(self):
+    def test_a_repeated_key_is_refused(self):
         self.assert_refused("max(a{k=v, k =w}) > 1", 11, "another key")
 
-    def test_the_rules_of_posted_metrics(self):
+    def test_names_and_dimensions_that_metrics_cannot_have_are_refused(self):
         self.assert_refused(f"max({'n' * 256}) > 1", 4, "name of a metric", "255")
         self.assert_refused(f"max(a{{{'k' * 256}=v}}) > 1", 6, "key of a dimension", "255")
         self.assert_refused(f"max(a{{k={'v' * 256}}}) > 1", 8, "value of a dimension", "255")
@@ -213,13 +213,13 @@ class RefusedTest(ExpressionCase):
         self.assert_refused("max(\ud800) > 1", 4, "surrogate")
         self.assertEqual("n" * 255, only(f"max({'n' * 255}) > 1").metric_name)
 
-    def test_signs_of_the_grammar_in_names(self):
+    def test_signs_of_the_grammar_in_names_are_refused(self):
         for sign in (*'<>={},"\\;&()', "||"):
             self.assertRaises(ExpressionError, parse, f"max(a{sign}b) > 1")
             self.assertRaises(ExpressionError, parse, f"max(a{{k{sign}b=v}}) > 1")
             self.assertRaises(ExpressionError, parse, f"max(a{{k=v{sign}b}}) > 1")
 
-    def test_more_dimensions_than_a_metric_has(self):
+    def test_more_dimensions_than_a_metric_can_have_are_refused(self):
         dimensions = [f"k{number}=v" for number in range(101)]
 
         self.assertEqual(100, len(only(f"max(a{{{','.join(dimensions[:100])}}}) > 1").dimensions))
@@ -227,7 +227,7 @@ class RefusedTest(ExpressionCase):
 
 
 class HostileTest(ExpressionCase):
-    def test_more_than_16_kib_are_refused_whatever_they_are(self):
+    def test_any_text_longer_than_16_kib_is_refused(self):
         for text in (
             "(" * 10_000 + "a>1" + ")" * 10_000,
             "a" * 1_000_000,
@@ -241,7 +241,7 @@ class HostileTest(ExpressionCase):
         self.assertEqual("a", only("a > 1".ljust(expression.MOST_BYTES)).metric_name)
         self.assert_refused("a > 1".ljust(expression.MOST_BYTES + 1), 0, "16385")
 
-    def test_parentheses_nest_as_deep_as_the_text_is_long(self):
+    def test_the_depth_of_parentheses_is_limited_only_by_the_length_of_the_text(self):
         self.assertEqual(parse("a>1"), parse("(" * 8_000 + "a>1" + ")" * 8_000))
         self.assert_refused("(" * 8_000 + "a>1" + ")" * 7_999, 16_002 - 0, '")"')
 
@@ -250,10 +250,10 @@ class HostileTest(ExpressionCase):
             self.assertEqual(100, len(parse(separator.join(["a>1"] * 100)).sub_expressions))
             self.assert_refused(separator.join(["a>1"] * 101), 0, "101 sub-expressions", "at most 100")
 
-    def test_nested_to_the_end_it_is_still_counted(self):
+    def test_sub_expressions_in_deep_parentheses_are_counted(self):
         self.assert_refused("a>1 and (a>1 or (" * 600 + "a>1" + "))" * 600, 0, "1201 sub-expressions")
 
-    def test_the_deepest_one_can_be_used_like_any_other(self):
+    def test_the_most_deeply_nested_expression_can_be_printed_and_evaluated(self):
         deepest = parse("a>1 and (b>1 or (" * 49 + "c>1 and d>1" + "))" * 49)
 
         self.assertEqual(100, len(deepest.sub_expressions))
@@ -264,7 +264,7 @@ class HostileTest(ExpressionCase):
         self.assertEqual(hash(deepest), hash(parse(strategies.text_of(deepest))))
         self.assertIn("SubExpression", repr(deepest))
 
-    def test_what_makes_scanners_slow_is_read_like_anything_else(self):
+    def test_text_that_makes_scanners_slow_is_parsed_in_time(self):
         for text in (" " * 16_384, "a|" * 8_000, "|" * 16_384, "x " * 8_000, "a{k=" + "v " * 8_000, "1" * 16_384):
             self.assertRaises(ExpressionError, parse, text)
         for text in (
@@ -302,7 +302,7 @@ class PropertyTest(base.BaseTestCase):
         self.assertEqual(found, parse(strategies.text_of(found)))
 
     @given(strategies.expressions, st.data())
-    def test_a_random_expression_holds_when_its_operators_say_so(self, found, data):
+    def test_a_random_expression_is_evaluated_like_its_operators(self, found, data):
         states = data.draw(
             st.lists(st.booleans(), min_size=len(found.sub_expressions), max_size=len(found.sub_expressions))
         )
@@ -318,7 +318,7 @@ class PropertyTest(base.BaseTestCase):
 
     @given(st.text() | st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
     @example("max(a{k=v}) > 1 times 99999999999999999999")
-    def test_random_text_raises_nothing_but_the_one_error(self, text):
+    def test_random_text_raises_only_the_documented_error(self, text):
         try:
             found = parse(text)
         except ExpressionError as error:
@@ -342,13 +342,13 @@ def time_ms(text):
 
 
 class ExpressionsPageTest(base.BaseTestCase):
-    def test_the_examples_are_expressions(self):
+    def test_the_examples_of_the_page_are_valid(self):
         first, _, examples, *_ = blocks()
 
         self.assertEqual(4, len([parse(text) for text in examples]))
         self.assertEqual(3, parse(first[0]).sub_expressions[0].periods)
 
-    def test_the_error_has_the_position_and_the_expectation(self):
+    def test_the_error_on_the_page_has_the_position_and_the_expected_text(self):
         text, message = blocks()[3]
 
         self.assertEqual(message, str(self.assertRaises(ExpressionError, parse, text)))

@@ -38,10 +38,10 @@ SUB_ALARM = {"subAlarmExpression": {"metricDefinition": {"name": "m" * 150}}, "s
 
 
 class AlarmChangeTest(base.BaseTestCase):
-    def test_a_small_change_keeps_everything(self):
+    def test_a_small_change_is_published_completely(self):
         self.assertEqual(CHANGE.message, CHANGE.bounded().message)
 
-    def test_the_largest_change_has_a_message_that_kafka_takes_by_default(self):
+    def test_the_largest_change_fits_the_default_message_size_of_kafka(self):
         dimensions = {f"{number:03}".ljust(255, "k"): "\U0001f600" * 255 for number in range(100)}
         values = [-1.7976931348623157e308] * MOST_VALUES
         largest = replace(
@@ -57,14 +57,14 @@ class AlarmChangeTest(base.BaseTestCase):
         self.assertEqual((9_000, MOST_REASON_CHARACTERS), (largest.metrics_total, len(largest.reason)))
         self.assertEqual(largest, AlarmChange.read(largest.message))
 
-    def test_the_first_metrics_are_kept(self):
+    def test_a_shortened_list_has_the_first_metrics(self):
         change = replace(
             CHANGE,
             metrics=[AlarmedMetric(str(number), {}) for number in range(MOST_METRICS + 1)],
         ).bounded()
         self.assertEqual([str(number) for number in range(MOST_METRICS)], [each.name for each in change.metrics])
 
-    def test_the_number_of_metrics_of_an_older_message_is_that_of_its_list(self):
+    def test_the_number_of_metrics_of_an_older_message_is_the_length_of_its_list(self):
         older = CHANGE.message.replace(b',"metrics_total":1', b"")
         self.assertEqual(1, AlarmChange.read(older).metrics_total)
         damaged = CHANGE.message.replace(b'"metrics_total":1', b'"metrics_total":[]')
@@ -87,10 +87,10 @@ class OutboxTest(SqliteTestCase):
     def clear(self, *rows):
         self.alarms_database.write(lambda connection: outbox.clear(connection, rows))
 
-    def test_clearing_a_row_late_keeps_a_later_row_with_its_number(self):
+    def test_a_late_deletion_keeps_a_later_row_with_the_same_number(self):
         self.put("a", 1)
         (first,) = self.waiting()
-        self.clear(first)  # by another request, which published it too
+        self.clear(first)  # another request published it too
         self.put("a", 2)
         (second,) = self.waiting()
         self.assertEqual(first.number, second.number)
@@ -100,7 +100,7 @@ class OutboxTest(SqliteTestCase):
         self.clear()
         self.assertEqual([], self.waiting())
 
-    def test_the_messages_of_one_alarm_are_found_in_order(self):
+    def test_messages_of_an_alarm_are_returned_in_order(self):
         for time_ms, alarm_id in enumerate("aba"):
             self.put(alarm_id, time_ms)
         self.assertEqual([1, 3], [row.number for row in self.waiting("a")])

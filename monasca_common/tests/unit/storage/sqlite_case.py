@@ -29,7 +29,7 @@ class SqliteTestCase(base.BaseTestCase):
 
 
 def copy_schema(path):
-    """Create an SQLite file with the schema at this path. A migration in each test would take 0.12 s."""
+    """Create an SQLite file with the schema at this path; a migration in each test would take 0.12 s."""
     path = Path(path)
     path.touch(mode=0o600)
     path.write_bytes(_migrated())

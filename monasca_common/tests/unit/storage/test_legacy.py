@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the old services kept their rows, as their files say it."""
+"""The storage of configuration files of the old services."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MYSQL = "[database]\nconnection = mysql+pymysql://monapi:hidden@mysql:3306/mon\
 
 class OldStorageTest(ConfigurationTestCase):
     def logged(self, text: str, call=storage_settings):
-        """What the call returns, and what it logs as warnings."""
+        """Return the result of the call, and its warnings."""
         with self.assertLogs("monasca_common", "WARNING") as logs:
             result = call(self.configured(text))
         return result, [record.getMessage() for record in logs.records]
 
     def refused_with(self, text: str):
-        """What is logged, one text, before a missing connection is refused."""
+        """Return the warnings before a missing connection is refused, as one text."""
         with self.assertLogs("monasca_common", "WARNING") as logs:
             self.assertIn("is not set", self.refused(storage_settings, self.configured(text)))
         return "\n".join(record.getMessage() for record in logs.records)
@@ -49,7 +49,7 @@ class OldStorageTest(ConfigurationTestCase):
 
         self.assertEqual("influxdb://mon_persister:hidden@127.0.0.1:8086/mon", settings.connection)
 
-    def test_a_server_without_a_password_is_asked_without_one(self):
+    def test_a_server_without_a_password_gets_no_login(self):
         self.assertEqual("influxdb://influx.example.org:8087/monasca", self.logged(_SERVER)[0].connection)
 
     def test_every_character_of_user_and_password_reaches_the_server(self):
@@ -61,19 +61,19 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertEqual(("influx.example.org", 8087, "monasca"), (where.host, where.port, where.database))
         self.assertNotIn("w+rd", "".join(logged))
 
-    def test_an_address_of_version_6_is_one_in_the_url(self):
+    def test_an_ipv6_address_is_kept_in_the_url(self):
         settings, _ = self.logged("[influxdb]\nip_address = 2001:db8::1\n")
 
         self.assertEqual(("2001:db8::1", 8086), (address(settings.connection).host, address(settings.connection).port))
 
-    def test_tls_stays_and_its_certificate_is_verified_from_now_on(self):
+    def test_tls_is_kept_and_the_certificate_is_verified(self):
         settings, logged = self.logged(_SERVER + "ssl = true\nverify_ssl = false\n")
 
         self.assertTrue(address(settings.connection).tls)
         self.assertIn("[influxdb] verify_ssl = false is ignored", logged[-1])
         self.assertIn("?ca_file=", logged[-1])
 
-    def test_verified_tls_is_nothing_to_warn_of(self):
+    def test_verified_tls_causes_no_warning(self):
         _, logged = self.logged(_SERVER + "ssl = true\nverify_ssl = true\n")
 
         self.assertEqual(1, len(logged))
@@ -96,22 +96,22 @@ class OldStorageTest(ConfigurationTestCase):
             )
             self.forget_warnings()
 
-    def test_a_driver_in_the_new_form_is_not_given_the_old_server(self):
+    def test_another_driver_in_the_new_form_does_not_use_the_old_server(self):
         said = self.refused_with(_SERVER + "[storage]\ndriver = postgresql\n")
 
         self.assertIn("[storage] driver = postgresql counts", said)
 
-    def test_a_driver_in_the_new_form_may_take_the_old_server(self):
+    def test_the_influxdb_driver_in_the_new_form_uses_the_old_server(self):
         settings, _ = self.logged(_SERVER + "[storage]\ndriver = influxdb\n")
 
         self.assertEqual("influxdb://influx.example.org:8087/monasca", settings.connection)
 
-    def test_a_url_of_the_new_form_without_its_driver_is_refused_as_ever(self):
+    def test_a_postgresql_url_without_its_driver_is_refused(self):
         text = _SERVER + "[database]\nconnection = postgresql://u:hidden@host/d\n"
 
         self.assertIn("change one of them", self.refused(load_storage, self.configured(text)))
 
-    def test_metrics_of_influxdb_are_read_as_its_driver(self):
+    def test_the_old_influxdb_repository_selects_the_influxdb_driver(self):
         settings, logged = self.logged(_METRICS_DRIVER.format("influxdb.metrics_repository") + _SERVER)
 
         self.assertEqual("influxdb", settings.driver)
@@ -145,14 +145,14 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertIn("db_per_tenant = true is not supported", said)
         self.assertIn("write [storage] driver = influxdb", said)
 
-    def test_the_mysql_of_an_earlier_api_is_not_the_storage(self):
+    def test_mysql_of_an_old_api_is_not_used_as_storage(self):
         settings, logged = self.logged(_SERVER + _MYSQL)
 
         self.assertEqual("influxdb://influx.example.org:8087/monasca", settings.connection)
         self.assertIn("[database] connection is ignored, because it is an earlier API's MySQL", logged[0])
         self.assertNotIn("hidden", "".join(logged))
 
-    def test_a_mysql_without_an_old_group_is_refused_as_ever(self):
+    def test_mysql_without_an_old_group_is_refused(self):
         self.assertIn("'mysql'", self.refused(load_storage, self.configured(_MYSQL)))
 
     def test_a_driver_for_mysql_keeps_its_url(self):
@@ -180,7 +180,7 @@ class OldStorageTest(ConfigurationTestCase):
         ):
             self.assertIn(text, said)
 
-    def test_each_line_is_logged_once_a_process(self):
+    def test_each_warning_is_logged_once_per_process(self):
         text = _METRICS_DRIVER.format("influxdb.x") + _SERVER + "ssl = true\nbatch_size = 1\n" + _MYSQL
         _, logged = self.logged(text)
         self.assertEqual(sorted(set(logged)), sorted(logged))
@@ -189,12 +189,12 @@ class OldStorageTest(ConfigurationTestCase):
             storage_settings(self.configured(text))
             has_database(self.configured(text))
 
-    def test_a_file_without_old_groups_is_nothing_to_warn_of(self):
+    def test_a_file_without_old_groups_causes_no_warning(self):
         with self.assertNoLogs("monasca_common", "WARNING"):
             storage_settings(self.configured(_SQLITE))
             self.assertFalse(has_database(self.configured("")))
 
-    def test_a_value_that_cannot_be_read_is_refused_by_name(self):
+    def test_an_invalid_value_is_refused_by_name(self):
         self.assertIn("port in group [influxdb]", self.refused(storage_settings, self.configured(_SERVER + "port = x")))
         said = self.refused(storage_settings, self.configured(_SERVER + "password = up$stairs\n"))
         self.assertIn("$$", said)

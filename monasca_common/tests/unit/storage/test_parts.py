@@ -10,7 +10,7 @@ _TOO_LONG_SECONDS = 30.0
 
 
 class Database:
-    """Takes ``most`` rows in one call; each takes ``seconds_a_row``."""
+    """A database that stores at most ``most`` rows per call, and needs ``seconds_a_row`` for each row."""
 
     def __init__(self, most=1_000_000):
         self.most = most
@@ -46,14 +46,14 @@ class PartsTest(base.BaseTestCase):
         self.size = parts.PartSize()
 
     def write(self, count=8, *, first=0, step=1):
-        """``count`` rows at offsets that are ``step`` apart."""
+        """Write ``count`` rows at offsets that are ``step`` apart."""
         offsets = range(first, first + count * step, step)
         rows = Rows(Kind.METRICS, [measurement(offset) for offset in offsets], offsets)
         whole = claim(first, first + count * step)
         return list(parts.write(self.database, whole, rows, self.size, monotonic=self.database.monotonic))
 
     def write_until_stored(self, **named):
-        """How often it was too much."""
+        """Write until everything is stored, and return the number of calls with too many rows."""
         for failures in range(20):
             try:
                 self.write(**named)
@@ -74,45 +74,45 @@ class PartsTest(base.BaseTestCase):
         self.assertEqual([(0, 20), (20, 40), (40, 60), (60, 80)], self.database.claims)
         self.assertEqual([10.0 * n for n in range(8)], self.database.stored)
 
-    def test_the_size_that_worked_is_remembered(self):
+    def test_a_size_that_succeeded_is_used_again(self):
         self.database.most, self.database.seconds_a_row = 2, 10.0
         self.write_until_stored()
         self.assertEqual(0, self.write_until_stored(first=8))
         self.assertEqual(16, len(self.database.stored))
 
-    def test_the_size_grows_again_when_the_database_is_quick(self):
+    def test_the_size_grows_while_the_database_is_fast(self):
         self.database.most, self.database.seconds_a_row = 1, 10.0
         self.write_until_stored()
         self.database.most, self.database.seconds_a_row, self.database.claims = 1000, 0.01, []
         self.write(100, first=8)
         self.assertLess(len(self.database.claims), 10)
 
-    def test_rows_that_were_stored_before_do_not_count_as_quick(self):
+    def test_skipped_rows_do_not_increase_the_size(self):
         self.database.most, self.database.seconds_a_row = 2, 10.0
         self.write_until_stored()
         self.database.seconds_a_row = 0.0
         self.write()
         self.assertEqual(2, self.size.most_rows)
 
-    def test_a_single_row_that_is_too_much_is_a_database_that_is_unavailable(self):
+    def test_a_single_row_that_is_too_slow_means_an_unavailable_database(self):
         self.database.most = 0
         self.size.most_rows = 1
         error = self.assertRaises(StorageUnavailable, self.write)
         self.assertNotIsInstance(error, TooMuchAtOnce)
 
-    def test_one_failure_of_several_threads_halves_once(self):
+    def test_concurrent_failures_halve_the_size_once(self):
         for _ in range(3):
             self.size.too_much(100, 1.0)
         self.assertEqual(50, self.size.most_rows)
 
-    def test_refused_rows_have_their_positions_in_the_whole(self):
+    def test_refused_rows_have_their_positions_in_the_whole_batch(self):
         self.size.most_rows = 3
         self.database.refused = {4.0}
         refused = self.assertRaises(RowsRefused, self.write)
         self.assertEqual({4: "refused"}, refused.reasons)
         self.assertEqual([0.0, 1.0, 2.0], self.database.stored)
 
-    def test_a_claim_without_rows_is_claimed(self):
+    def test_a_claim_without_rows_is_stored(self):
         self.size.most_rows = 1
         self.write(0)
         self.assertEqual([(0, 0)], self.database.claims)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one rule for first reads, and how much is asked of SQLite; PostgreSQL is in `functional.storage`."""
+"""Tests of the rule for first reads, and of the number of statements with SQLite. `functional.storage` tests
+PostgreSQL."""
 
 import contextlib
 import sqlite3
@@ -24,11 +25,11 @@ class FirstReadsTest(base.BaseTestCase):
         self.asked = partitions
         return dict.fromkeys(partitions, 7)
 
-    def test_a_topic_without_stored_offsets_starts_by_the_option(self):
+    def test_a_topic_without_stored_offsets_starts_as_configured(self):
         self.assertEqual({ZERO: 7, ONE: 7}, first_reads([ONE, ZERO], {}, self.resolve))
         self.assertEqual([ZERO, ONE], self.asked)
 
-    def test_a_partition_that_comes_to_a_topic_later_is_read_whole(self):
+    def test_an_added_partition_is_read_from_its_start(self):
         self.assertEqual({TWO: 0}, first_reads([ZERO, TWO], {ZERO: 5, ONE: 3}, self.fail))
 
     def test_the_option_is_not_used_if_all_partitions_have_offsets(self):
@@ -37,7 +38,7 @@ class FirstReadsTest(base.BaseTestCase):
 
 
 class ManyPartitions:
-    """``self.transaction()``: one on the database of the case, as an `Execute`; ``dialect``: its own."""
+    """Subclasses have ``self.transaction()``, which opens a transaction as an `Execute`, and a ``dialect``."""
 
     def setUp(self):
         super().setUp()
@@ -47,7 +48,7 @@ class ManyPartitions:
 
     @contextlib.contextmanager
     def positions(self):
-        """Within a transaction; what it takes is in ``self.statements``."""
+        """Open a transaction, and record its statements in ``self.statements``."""
         self.statements.clear()
         with self.transaction() as execute:
 
@@ -58,7 +59,7 @@ class ManyPartitions:
             yield StoredPositions(counted, self.dialect)
 
     # Rule 23
-    def test_ten_thousand_partitions_are_begun_and_read_with_a_statement_each(self):
+    def test_starting_and_reading_ten_thousand_partitions_takes_one_statement_each(self):
         with self.positions() as positions:
             self.assertEqual(self.many, positions.begin(GROUP, self.many, self.ids))
         self.assertEqual(1, len(self.statements))
@@ -69,7 +70,7 @@ class ManyPartitions:
             self.assertEqual(self.many, positions.begin(GROUP, dict.fromkeys(self.many, 9), self.ids))
         self.assertEqual(1, len(self.statements))
 
-    def test_ten_thousand_partitions_are_advanced_with_a_statement_for_the_lock_and_one_to_move_them(self):
+    def test_advancing_ten_thousand_partitions_takes_two_statements(self):
         claims = {Claim(GROUP, *each, "an-id", start, start + 5): each for each, start in self.many.items()}
         with self.positions() as positions:
             positions.begin(GROUP, self.many, self.ids)
@@ -82,7 +83,7 @@ class ManyPartitions:
             moved = {each.partition: start + 5 for each, start in self.many.items()}
             self.assertEqual(moved, positions.of_topic(GROUP, "metrics", "an-id"))
 
-    def test_an_offset_that_changed_since_it_was_read_is_not_moved(self):
+    def test_an_offset_that_changed_after_it_was_read_is_not_advanced(self):
         claim = Claim(GROUP, *ZERO, "an-id", 0, 5)
         with self.positions() as positions:
             positions.begin(GROUP, {ZERO: 0}, self.ids)
@@ -93,7 +94,7 @@ class ManyPartitions:
             self.assertIn("the stored offset of metrics/0 changed", str(error))
             self.assertEqual({ZERO: 3}, positions.next_offsets(GROUP, {ZERO: "an-id"}))
 
-    def test_ten_thousand_partitions_are_reset_with_three_statements(self):
+    def test_resetting_ten_thousand_partitions_takes_three_statements(self):
         with self.positions() as positions:
             positions.begin(GROUP, self.many, self.ids)
         half = {each: offset + 1 if offset % 2 else None for each, offset in self.many.items()}
@@ -113,7 +114,7 @@ class SqlitePositionsTest(ManyPartitions, SqliteTestCase):
         with contextlib.closing(sqlite3.connect(self.database.storage().path)) as connection, connection:
             yield connection.execute
 
-    def test_the_drivers_calls_take_one_statement_each(self):
+    def test_each_call_of_the_driver_takes_one_statement(self):
         writer = self.database.writer()
         writer._connection.set_trace_callback(self.statements.append)
         for call in (

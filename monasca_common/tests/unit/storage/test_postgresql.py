@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PostgreSQL driver computes without a server."""
+"""The parts of the PostgreSQL driver that need no server."""
 
 import struct
 
@@ -20,7 +20,7 @@ from monasca_common.storage.sql.writer import keyed_rows
 
 
 class MeaningTest(base.BaseTestCase):
-    def test_rows_are_to_blame_for_their_data_their_encoding_and_their_size(self):
+    def test_errors_of_data_encoding_and_size_are_errors_of_a_row(self):
         for error in (
             errors.NumericValueOutOfRange(),
             errors.UntranslatableCharacter(),
@@ -32,7 +32,7 @@ class MeaningTest(base.BaseTestCase):
         ):
             self.assertTrue(is_of_a_row(error), repr(error))
 
-    def test_rows_are_not_to_blame_for_the_state_of_the_database(self):
+    def test_errors_of_the_database_are_not_errors_of_a_row(self):
         for error in (
             errors.DiskFull(),
             errors.LockNotAvailable(),
@@ -49,7 +49,7 @@ class MeaningTest(base.BaseTestCase):
         ):
             self.assertFalse(is_of_a_row(error), repr(error))
 
-    def test_every_error_of_psycopg_becomes_one_of_storage(self):
+    def test_every_psycopg_error_becomes_a_storage_error(self):
         for raised, expected in (
             (errors.UndefinedTable("no table"), SchemaMismatch),
             (errors.UndefinedColumn("no column"), SchemaMismatch),
@@ -68,7 +68,7 @@ SERIES = bytes(range(16))
 
 
 def fields_of(encoded):
-    """Rows of a binary COPY, each a list of its fields' bytes."""
+    """Return the rows of a binary COPY as lists of the bytes of their fields."""
     assert encoded[:19] == b"PGCOPY\n\xff\r\n\0" + bytes(8)
     place, rows = 19, []
     while (count := struct.unpack_from("!h", encoded, place)[0]) != -1:
@@ -91,7 +91,7 @@ class EncodingTest(base.BaseTestCase):
             [SERIES, struct.pack("!q", 1_790_000_000_000), struct.pack("!d", -1.5), None, struct.pack("!q", 7)], row
         )
 
-    def test_value_meta_is_the_version_of_jsonb_and_the_text(self):
+    def test_value_meta_is_encoded_as_the_version_of_jsonb_and_the_text(self):
         [row] = fields_of(encoding.measurements([(SERIES, 1, 1.0, '{"ü": "1"}', 7)]))
         self.assertEqual(b'\x01{"\xc3\xbc": "1"}', row[3])
         self.assertEqual(struct.pack("!q", 7), row[4])
@@ -103,14 +103,14 @@ class EncodingTest(base.BaseTestCase):
         encoded = fields_of(encoding.measurements(rows))
         self.assertEqual(sorted(keys), [(row[0], struct.unpack("!q", row[1])[0]) for row in encoded])
 
-    def test_no_rows_are_a_header_and_a_trailer(self):
+    def test_zero_rows_are_encoded_as_a_header_and_a_trailer(self):
         self.assertEqual([], fields_of(encoding.measurements([])))
 
-    def test_numbers_beyond_their_columns_are_errors_of_encoding(self):
+    def test_numbers_beyond_their_columns_cannot_be_encoded(self):
         for row in ((SERIES, 2**63, 1.0, None, 1), (SERIES, 1, 1.0, None, -(2**63) - 1)):
             self.assertRaises(struct.error, encoding.measurements, [row])
 
-    def test_other_kinds_have_text_json_and_null_behind_their_key(self):
+    def test_other_kinds_have_text_json_and_null_after_their_key(self):
         table = encoding.KEYED_TABLES[Kind.LOGS]
         entry = LogEntry(5, "tenant", "region", "größe", "{}", '{"a": 1}')
         rows = [(entry[0], b"id", *entry[1:])]
@@ -122,7 +122,7 @@ class EncodingTest(base.BaseTestCase):
         without = [(entry[0], b"id", *entry._replace(message=None)[1:])]
         self.assertIsNone(fields_of(encoding.keyed(table, without))[0][4])
 
-    def test_of_several_rows_with_one_key_the_first_is_kept(self):
+    def test_the_first_of_several_rows_with_one_key_is_kept(self):
         entries = [
             LogEntry(time, "t", "r", text, "{}", "{}") for time, text in ((1, "a"), (1, "b"), (2, "c"), (1, "d"))
         ]
@@ -130,7 +130,7 @@ class EncodingTest(base.BaseTestCase):
         kept = encoding.first_of_each_key(keyed_rows(rows))
         self.assertEqual(["a", "c", "d"], [row[4] for row in kept])
 
-    def test_equal_objects_have_one_text_as_jsonb(self):
+    def test_equal_objects_have_the_same_jsonb_text(self):
         texts = ('{"bb":"1","a":"2"}', '{ "a" : "2", "bb" : "1" }', '{"a":"x","\\u0061":"2","bb":"1"}')
         self.assertEqual({'{"a": "2", "bb": "1"}'}, set(map(encoding.jsonb_text, texts)))
 
@@ -140,17 +140,17 @@ TODAY = NOON_MS // DAY_MS
 
 
 class PartitionsTest(base.BaseTestCase):
-    def test_a_name_is_that_of_its_day_and_back(self):
+    def test_the_name_of_a_partition_contains_its_day(self):
         self.assertEqual("logs_20260921", partitions.partition_name("logs", TODAY))
         for day in (0, TODAY, TODAY + 30_000, -1):
             name = partitions.partition_name("alarm_history", day)
             self.assertEqual(day, partitions._day_of_name("alarm_history", name))
 
-    def test_other_names_are_somebody_elses(self):
+    def test_other_names_are_not_partitions(self):
         for name in ("logs_backup", "logs_2026", "logs", "logs_20261399", "events_20260921"):
             self.assertIsNone(partitions._day_of_name("logs", name))
 
-    def test_days_begin_at_midnight_utc_before_the_epoch_too(self):
+    def test_days_start_at_midnight_utc_also_before_1970(self):
         self.assertEqual([0, 0, 1, -1], [partitions.day_of(time) for time in (0, DAY_MS - 1, DAY_MS, -1)])
 
     def test_partitions_of_two_days_before_and_after_are_created(self):

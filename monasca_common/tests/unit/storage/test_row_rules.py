@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules for the rows of a call: which of one key stays, which are refused, and which are too old."""
+"""The rules for the rows of one call: which row of a key is kept, and which rows are refused or too old."""
 
 import itertools
 import math
@@ -27,16 +27,16 @@ _ROWS = st.tuples(
 
 
 class ReductionTest(base.BaseTestCase):
-    def test_keys_that_differ_all_stay_in_order(self):
+    def test_rows_with_different_keys_are_kept_in_order(self):
         rows = [(b"b", 1, 1.0, None, 1), (b"a", 1, 1.0, None, 1), (b"a", 2, 1.0, None, 1)]
         self.assertEqual((rows, 0, 0), _parts(reduced(rows)))
 
-    def test_others_count_by_whether_their_value_is_the_winners(self):
+    def test_removed_rows_are_counted_as_repeated_or_conflicting(self):
         rows = [(b"a", 1, 1.0, None, 1), (b"a", 1, 2.0, None, 3), (b"a", 1, 2.0, None, 2)]
         for order in itertools.permutations(rows):
             self.assertEqual(([rows[1]], 1, 1), _parts(reduced(order)))
 
-    def test_version_then_value_then_value_meta_decide(self):
+    def test_rows_are_ranked_by_version_value_and_value_meta(self):
         rising = [
             (b"a", 1, 9.0, '{"z": "z"}', 1),
             (b"a", 1, 1.0, None, 2),
@@ -48,7 +48,7 @@ class ReductionTest(base.BaseTestCase):
         self.assertEqual(rising, sorted(falling, key=rank))
 
     @given(st.lists(_ROWS, max_size=12), st.randoms(use_true_random=False))
-    def test_any_order_comes_to_the_same_and_counts_add_up(self, rows, chance):
+    def test_the_order_of_rows_does_not_affect_the_result_and_counts_add_up(self, rows, chance):
         first = reduced(rows)
         self.assertEqual(len(rows), len(first.rows) + first.repeated + first.conflicting)
         shuffled = list(rows)
@@ -77,26 +77,26 @@ class FindRefusedTest(base.BaseTestCase):
 
         return find_refused(count, trial)
 
-    def test_all_that_are_refused_are_found_each_with_its_reason(self):
+    def test_each_refused_row_is_found_with_its_reason(self):
         chance = random.Random(1)
         for count in (1, 2, 3, 7, 64, 1000):
             for _ in range(20):
                 bad = sorted(chance.sample(range(count), chance.randint(0, min(count, 9))))
                 self.assertEqual({position: f"row {position}" for position in bad}, self.search(count, bad))
 
-    def test_one_in_many_costs_few_trials(self):
+    def test_a_single_refused_row_among_many_is_found_with_few_trials(self):
         self.search(20_000, [12_345])
         self.assertLessEqual(self.trials, 2 * math.ceil(math.log2(20_000)) + 1)
 
     def test_rows_that_are_refused_only_together_end_the_search(self):
         self.assertEqual({}, find_refused(8, lambda start, stop: "together" if stop - start > 1 else None))
 
-    def test_no_rows_need_no_trial(self):
+    def test_zero_rows_need_no_trial(self):
         self.assertEqual(({}, 0), (self.search(0, []), self.trials))
 
 
 class RetentionTest(base.BaseTestCase):
-    def test_the_window_reaches_from_retention_to_tolerance(self):
+    def test_the_accepted_window_extends_from_retention_to_tolerance(self):
         settings = StorageSettings(
             "sqlite", "", default_retention_days=10, retention_days={Kind.LOGS: 2}, future_tolerance_seconds=60
         )
@@ -104,7 +104,7 @@ class RetentionTest(base.BaseTestCase):
         self.assertEqual(Window(90 * DAY_MS, now_ms + 60_000), retention.window(settings, Kind.METRICS, now_ms))
         self.assertEqual(Window(98 * DAY_MS, now_ms + 60_000), retention.window(settings, Kind.LOGS, now_ms))
 
-    def test_both_ends_belong_to_it(self):
+    def test_both_ends_of_the_window_are_accepted(self):
         self.assertEqual({}, retention.refused([10, 15, 20], Window(10, 20)))
         self.assertEqual({}, retention.refused([], Window(10, 20)))
 

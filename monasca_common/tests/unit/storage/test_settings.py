@@ -18,7 +18,7 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertIsInstance(storage, SqliteStorage)
         self.assertEqual("/var/lib/monasca/monasca.sqlite", str(storage.path))
 
-    def test_a_kind_may_be_kept_for_a_time_of_its_own(self):
+    def test_a_kind_can_have_its_own_retention(self):
         settings = storage_settings(self.storage("retention_days = 30", "logs_retention_days = 7"))
         self.assertEqual([30, 30, 7, 30], [settings.retention_of(kind) for kind in Kind])
 
@@ -28,7 +28,7 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertEqual([30, 30, 7, 30], [limits.retention_of(kind) for kind in Kind])
         self.assertIn("max_dimensions", self.refused(row_limits, self.configured("[storage]\nmax_dimensions = 0\n")))
 
-    def test_names_of_influxdbs_own_measurements_are_reserved_where_it_is_the_driver(self):
+    def test_the_influxdb_driver_reserves_the_names_of_its_own_measurements(self):
         own = frozenset({"alarm_state_history"})
         self.assertEqual(own, row_limits(self.configured("[storage]\ndriver = influxdb\n")).reserved_names)
         self.assertEqual(own, row_limits(self.configured("[influxdb]\nip_address = host\n")).reserved_names)
@@ -36,12 +36,12 @@ class StorageOptionsTest(ConfigurationTestCase):
         settings = storage_settings(self.storage("driver = influxdb", database="connection = influxdb://host/monasca"))
         self.assertEqual(own, settings.reserved_names)
 
-    def test_rows_may_be_further_ahead_than_a_week(self):
+    def test_rows_can_be_more_than_a_week_ahead(self):
         self.assertEqual(
             11 * 86_400, storage_settings(self.storage("future_tolerance_seconds = 950400")).future_tolerance_seconds
         )
 
-    def test_where_the_database_is_must_be_said(self):
+    def test_a_connection_is_required(self):
         self.assertIn("connection in group [database] is not set", self.refused(load_storage, self.configured("")))
 
     def test_an_unknown_driver_is_refused_with_the_known_ones(self):
@@ -54,7 +54,7 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertIn("'postgresql', but driver in group [storage] is 'sqlite'", said)
         self.assertNotIn("secret", said)
 
-    def test_a_url_may_name_the_client_too(self):
+    def test_a_url_can_include_the_client_library(self):
         self.assertIsInstance(
             load_storage(self.storage(database=_URL.replace("sqlite:", "sqlite+pysqlite:"))), SqliteStorage
         )
@@ -88,7 +88,7 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertEqual("postgresql://u:secret@host/d", settings.connection)
         self.assertNotIn("secret", repr(settings))
 
-    def test_reading_before_the_file_is_parsed_is_refused(self):
+    def test_reading_options_before_the_file_is_parsed_is_refused(self):
         from oslo_config import cfg
 
         self.assertIn("was not read yet", self.refused(load_storage, cfg.ConfigOpts()))

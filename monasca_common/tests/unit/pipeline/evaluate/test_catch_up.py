@@ -62,7 +62,7 @@ class CatchUpTest(DatabaseCase):
 
     @few
     @given(expressions(), st.data())
-    def test_wherever_batches_are_cut(self, expression, data):
+    def test_transitions_match_the_reference_wherever_batches_are_split(self, expression, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         whole = self.transitions(text_of(expression), [(measured, END_MS)])
         self.assertEqual(whole, self.transitions(text_of(expression), in_batches(data.draw, measured)))
