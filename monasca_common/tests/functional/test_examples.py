@@ -48,6 +48,12 @@ class ExamplesTest(Waiting, ExampleCase):
     def on_kafka(self, topic, *lines):
         return self.configure(topic, self.group, f"bootstrap_servers = {self.kafka.cluster.bootstrap_servers}", *lines)
 
+    @periodic("a walk-through; the unit tests run the example in memory")
+    def test_the_asyncio_service_publishes_reads_and_handles_every_reading(self):
+        printed = self.succeeds("asyncio_service.py", self.on_kafka(self.kafka.topic(partitions=2)))
+
+        self.assertEqual(["published 10", "read 10", "published 10", "handled 10, clean True"], printed.splitlines())
+
     def test_what_is_produced_is_consumed_and_committed(self):
         topic = self.kafka.topic(partitions=2)
         config = self.on_kafka(topic)
