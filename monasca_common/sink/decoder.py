@@ -99,13 +99,10 @@ class TopicDecoder:
         for table in tables:
             values[_format(table)] += [*_steps(table, MessagePart.VALUE), *([] if table.each is None else [table.each])]
             keys[table.key_serializer] += filter(None, _steps(table, MessagePart.KEY))
-        by_format, by_key = {_format(each): each for each in tables}, {each.key_serializer: each for each in tables}
-        self._values = {
-            each: FieldReader(load(by_format[each], "value"), "value", paths) for each, paths in values.items()
-        }
-        self._keys = {
-            each: FieldReader(load(by_key[each], "key"), "key", paths) for each, paths in keys.items() if paths
-        }
+        of_values = {_format(each): each for each in tables}.items()
+        of_keys = {each.key_serializer: each for each in tables}.items()
+        self._values = {name: FieldReader(load(each, "value"), "value", values[name]) for name, each in of_values}
+        self._keys = {name: FieldReader(load(each, "key"), "key", keys[name]) for name, each in of_keys if keys[name]}
         self._elements = [extractor(_steps(table, MessagePart.ELEMENT)) for table in tables]
 
     def decode(self, part: PartitionBatch, faults: Faults) -> tuple[TableChanges, ...]:

@@ -107,7 +107,7 @@ class InvalidMapping(ConfigurationError):
 class _TableEntry(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     columns: dict[str, Any]
-    mode: Mode = Mode.INSERT
+    mode: str = Mode.INSERT
     key: list[str] = []
     each: str | None = None
     serializer: str = "json"
@@ -167,6 +167,9 @@ class _MappingReader:
         if name.casefold() in {*metadata.tables, "alembic_version"}:
             self._fault("", "is a table of this program: name another table")
         entry = self._converted("", given, _TableEntry) or _TableEntry("unknown", {})
+        if entry.mode not in list(Mode):
+            self._fault("mode", f"is {entry.mode!r}: use one of {', '.join(Mode)}")
+            entry.mode = Mode.INSERT
         if not is_topic_name(entry.topic):
             self._fault("topic", f"is {entry.topic!r}: {TOPIC_NAME_RULE}")
         if entry.each is not None and not re.match(r"value(?=[.\[]|$)", entry.each):
@@ -181,15 +184,15 @@ class _MappingReader:
         else:
             ids = _ROW_ID if each is not None else _ROW_ID[:1]
             key, columns = tuple(column.name for column in ids), [*ids, *columns]
-            if entry.mode is not Mode.INSERT:
+            if entry.mode != Mode.INSERT:
                 self._fault("key", f"is missing, but mode {entry.mode} needs it: name the columns of the primary key")
-        if entry.mode is Mode.DELETE and each is not None:
+        if entry.mode == Mode.DELETE and each is not None:
             self._fault("each", f"is not possible with mode {entry.mode}, because a deletion has no array: remove one")
         for repeated in _repeated([column.name for column in columns]):
             self._fault(f"columns.{repeated}", _MANY)
         required = [replace(each, required=each.required or each.name in key) for each in columns]
         formats = entry.serializer, entry.message_type, entry.key_serializer
-        return TableMapping(name, entry.topic, entry.mode, *formats, each, tuple(required), key)
+        return TableMapping(name, entry.topic, Mode(entry.mode), *formats, each, tuple(required), key)
 
     def _columns(self, entry: _TableEntry) -> Iterator[SinkColumn]:
         for name, given in entry.columns.items():
@@ -244,7 +247,7 @@ class _MappingReader:
             elif not column.type.is_key:
                 kinds = ", ".join(each.name for each in TYPES.values() if each.is_key)
                 self._fault("key", f"names {name!r} of type {column.type.name}: a key has columns of {kinds}")
-            elif entry.mode is Mode.DELETE and column.source.part not in _OF_DELETIONS:
+            elif entry.mode == Mode.DELETE and column.source.part not in _OF_DELETIONS:
                 parts = ", ".join(_OF_DELETIONS)
                 self._fault("key", f"names {name!r}, but a deletion has no value: read it from {parts}")
 

@@ -18,6 +18,11 @@ class MappingTest(SinkTestCase):
                 f"{self.folder}/mapping.toml: [orders] columns.id has type 'int': use one of text, ", str(error)
             )
 
+    def test_an_unknown_mode_hides_no_fault_of_a_column(self):
+        mode, column = self.faults(_TABLE.format('mode = "upsrt"', 'id = "int"'))
+        self.assertEqual("[orders] mode is 'upsrt': use one of insert, upsert, delete-on-tombstone", mode)
+        self.assertIn("columns.id has type 'int'", column)
+
     def test_a_file_that_cannot_be_read_or_is_not_toml_is_refused(self):
         self.assertIn("is not TOML", self.faults("[orders")[0])
         self.assertIn("has no table", self.faults("")[0])
