@@ -27,7 +27,7 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
         self.offset_store = OffsetStore(self.settings.connection)
         self.open_alarms()
 
-    def test_a_page_reads_its_part_of_the_tables_and_not_the_rest(self):
+    def test_a_page_reads_only_its_part_of_the_tables(self):
         alarms = self.alarms("avg(m) > 1")
         self.copy(alarms.ids[0], 20_000)
         with self.offset_store.writing() as connection:

@@ -206,7 +206,7 @@ class BoundsTest(base.BaseTestCase):
         self.addCleanup(connections.close)
         return connections
 
-    def test_a_query_that_takes_too_long_is_given_up_and_its_connection_serves_the_next(self):
+    def test_a_query_that_takes_too_long_is_cancelled_and_its_connection_is_used_again(self):
         url = self.useFixture(SharedPostgresql()).url
         connections = self.connections(url, read_timeout_seconds=_TIMEOUT_SECONDS, read_connections=1)
         pid = connections.run(_run("SELECT pg_backend_pid()"))

@@ -17,7 +17,7 @@ from monasca_common.tests.unit.storage.sql.test_schema import RollingUpgrade
 
 
 class PostgresqlSchemaTest(PostgresqlTestCase):
-    def test_the_steps_come_to_the_tables_that_queries_are_made_of(self):
+    def test_the_migrations_create_the_tables_of_the_queries(self):
         def ours(_object, name, kind, _reflected, _compared):
             return kind != "table" or name in tables.metadata.tables
 

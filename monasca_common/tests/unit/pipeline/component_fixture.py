@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Components that a test defines, found as if a package with their entry points were installed."""
+"""Components that a test defines, found as if their entry points were installed."""
 
 from unittest import mock
 
@@ -10,7 +10,7 @@ from monasca_common.pipeline import components
 
 
 class InstalledComponents(fixtures.Fixture):
-    """``found``: component by name, for one of the namespaces; an exception is that of a package that is broken."""
+    """``found``: the components of a namespace by name; an exception stands for a broken package."""
 
     def __init__(self, namespace, **found):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pipeline's tests share: specification rows, envelopes, and the way from the one to the other."""
+"""Shared parts of the pipeline tests: rows of specifications, envelopes, and the path from records to aggregates."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from oslotest import base
 
 from monasca_common import pipeline
 
-# Their provenance is told beside them.
+# A file in the folder of the golden data names its source.
 GOLDEN = Path(__file__).parents[1] / "models" / "golden"
 SHIPPED = Path(pipeline.__file__).parent / "specification" / "shipped"
 
@@ -22,7 +22,7 @@ def golden(name):
 
 
 def shipped_row(metric_id, **parameters):
-    """A shipped transform row, changed; of one stage unless ``stages=2``."""
+    """Return a shipped transform row with changed parameters; it has one stage unless ``stages=2``."""
     stages = parameters.pop("stages", 1)
     lines = SHIPPED.joinpath("transform_specs.jsonl").read_text().splitlines()
     row = next(row for row in map(json.loads, lines) if row["metric_id"] == metric_id)
@@ -64,7 +64,7 @@ def envelope(name="cpu", timestamp=0, value=1.0, *, dimensions=None, meta=None, 
 
 
 def partials_of(specs, messages, *, bounds=EVER):
-    """``messages``: values alone, or (value, partition, offset)."""
+    """Return the partials of ``messages``, which are values, or tuples of (value, partition, offset)."""
     messages = [one if isinstance(one, tuple) else (one, 0, offset) for offset, one in enumerate(messages)]
     values, partitions, offsets = zip(*messages, strict=True) if messages else ((), (), ())
     accumulator = pipeline.Accumulator()
@@ -73,7 +73,7 @@ def partials_of(specs, messages, *, bounds=EVER):
 
 
 def aggregates(specs, partials):
-    """``{(metric id, start of the period): Aggregate}``."""
+    """Return ``{(metric id, start of the period): Aggregate}``."""
     periods = {}
     for key, partial in partials:
         transform = specs.find(key.specification_id)
@@ -87,7 +87,7 @@ def aggregates(specs, partials):
 
 class PipelineCase(base.BaseTestCase):
     def usages(self, specs, messages):
-        """Of the only specification and the only period."""
+        """Return the usages of the only specification and the only period."""
         (aggregate,) = aggregates(specs, partials_of(specs, messages)).values()
         return aggregate.usages
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aggregation once more, as plainly as it can be said: all records in one list, and sums of fractions.
-
-It shares no code with the pipeline, does nothing twice and nothing fast: whatever the two disagree on is a mistake in
-one of them.
-"""
+"""A plain model of the aggregation, which keeps all records in one list and adds fractions. It shares no code with the
+pipeline and optimizes nothing, so a difference between the two is an error in one of them."""
 
 import json
 import re
@@ -21,7 +18,8 @@ DEFAULT = ["tenant_id", "user_id", "resource_uuid", "geolocation", "region", "zo
 
 
 def aggregate(pre_rows, rows, messages, oldest_ms, latest_ms):
-    """Output rows, in no order; indices of messages that are rejected; rates that have no value, by metric id."""
+    """Return output rows in any order, indices of rejected messages, and the number of rates without a value by metric
+    id."""
     outputs = {row["aggregation_params_map"]["aggregated_metric_name"] for row in rows}
     rejected, events = set(), defaultdict(list)
     for index, (value, partition, offset) in enumerate(messages):
@@ -69,7 +67,7 @@ def has_good_dimensions(metric):
 
 
 class Columns(dict[str, str]):
-    """Every column of a record by its name; what is missing, null or empty is NA."""
+    """Every column of a record by its name; a missing, null or empty column is NA."""
 
     def __init__(self, whole, pre, metric_id):
         super().__init__(event_type=whole["metric"]["name"], metric_id=metric_id)
@@ -177,7 +175,7 @@ def fetch(events, by, operation):
 
 
 def named(by, group):
-    """A project is a tenant, and the other way round."""
+    """Return the columns of the group; tenant_id and project_id replace each other."""
     columns = dict(zip(by, group, strict=True))
     for one, other in (("tenant_id", "project_id"), ("project_id", "tenant_id")):
         if one in columns:

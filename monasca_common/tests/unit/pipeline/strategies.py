@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random specifications and data: few values of each kind, so that they meet, tie and miss each other often."""
+"""Random specifications and data, with few different values of each kind, so that ties are frequent."""
 
 from hypothesis import strategies as st
 
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row
 
-# Hours of several years, at their borders in UTC, one of them across a day's end.
+# Hours of several years, near the borders of hours and days in UTC.
 HOURS_MS = (0, 1_453_305_600_000, 1_457_366_400_000, 1_735_686_000_000, 1_735_689_600_000)
 WITHIN_MS = (0, 1, 599_999, 599_999.75, 600_000, 600_000.5, 1_800_000, 3_599_999, 3_599_999.9, 3_600_000)
 OLDEST_MS, LATEST_MS = 0, 1_735_693_200_000
@@ -45,10 +45,10 @@ bad = st.one_of(
 
 @st.composite
 def messages(draw, most=30):
-    """Values with partition and offset; offsets are each partition's own, and times do not follow them."""
+    """Generate values with partition and offset. The offsets of a partition are independent of the times."""
     values = draw(st.lists(st.one_of(good, good, good, good, bad), max_size=most))
     if values:
-        values += draw(st.lists(st.sampled_from(values), max_size=5))  # the same again, at another offset
+        values += draw(st.lists(st.sampled_from(values), max_size=5))  # the same message at another offset
     offsets = {}
     found = []
     for value in values:
@@ -115,7 +115,7 @@ def transform_rows(draw, metric_id):
 
 @st.composite
 def rows(draw):
-    """Pre-transform rows and transform rows that fit each other."""
+    """Generate pre-transform rows and transform rows that fit each other."""
     metric_ids = [f"m{number}" for number in range(draw(st.integers(1, 3)))]
     required = st.lists(
         st.sampled_from(["creation_time", "dimensions#hostname", "meta#region", "value_meta#x"]), max_size=1

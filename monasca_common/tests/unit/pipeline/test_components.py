@@ -55,7 +55,7 @@ class ComponentsTest(PipelineCase):
         (fault,) = error.faults
         return fault
 
-    def test_an_operation_of_another_package_makes_quantities_and_combines_them(self):
+    def test_an_operation_of_another_package_computes_and_combines_quantities(self):
         self.useFixture(InstalledComponents(components.OPERATIONS, spread=SPREAD))
         messages = [cpu(1), cpu(5), cpu(2, "b"), cpu(9, "b")]
 
@@ -65,7 +65,7 @@ class ComponentsTest(PipelineCase):
         self.assertEqual(4 + 7, self.usage(fetched, messages).quantity)
         self.assertEqual(9 - 5, self.usage(combined, messages).quantity)
 
-    def test_a_second_stage_combines_by_an_operation_of_another_package(self):
+    def test_the_second_stage_can_use_an_operation_of_another_package(self):
         self.useFixture(InstalledComponents(components.OPERATIONS, spread=SPREAD))
         two_stages = row(
             stages=2,
@@ -79,43 +79,43 @@ class ComponentsTest(PipelineCase):
 
         self.assertEqual(10 - 6, usage.quantity)
 
-    def test_a_usage_of_another_package_takes_the_place_of_ours(self):
+    def test_a_usage_of_another_package_replaces_the_included_one(self):
         self.useFixture(InstalledComponents(components.USAGES, count=pipeline.UsageComponent(counted, operations=())))
 
         usage = self.usage(one_of(row("count", NAMING, without=["usage_fetch_operation"])), [cpu(1), cpu(5)])
 
         self.assertEqual(2, usage.quantity)
 
-    def test_setters_change_rows_in_the_specification_s_order_by_their_parameters(self):
+    def test_setters_with_parameters_run_in_the_order_of_the_specification(self):
         self.useFixture(InstalledComponents(components.SETTERS, scale=pipeline.SetterComponent(scaled, ("scale_by",))))
 
         transform_row = row(setters=["rollup_quantity", "scale", *NAMING], scale_by="0.5", usage_fetch_operation="sum")
 
         self.assertEqual(3, self.usage(one_of(transform_row), [cpu(1), cpu(5)]).quantity)
 
-    def test_a_parameter_that_a_component_asks_for_must_be_given(self):
+    def test_a_parameter_of_a_component_is_required(self):
         self.useFixture(InstalledComponents(components.SETTERS, scale=pipeline.SetterComponent(scaled, ("scale_by",))))
 
         fault = self.fault(row(setters=["scale", *NAMING]))
 
         self.assertEqual((f"{PARAMETERS}.scale_by", "is required"), (fault.field, fault.rule))
 
-    def test_a_parameter_that_no_component_asks_for_is_not_known(self):
+    def test_a_parameter_that_no_component_uses_is_refused(self):
         self.assertIn("is not a known field", self.fault(row(scale_by="2")).rule)
 
-    def test_an_operation_that_only_fetches_combines_nothing(self):
+    def test_an_operation_that_only_fetches_is_refused_as_a_rollup(self):
         fault = self.fault(row(setter_rollup_operation="latest"))
 
         self.assertEqual("must be one of avg, max, min, sum, not 'latest'", fault.rule)
 
-    def test_a_component_whose_package_is_broken_is_told_and_others_are_not_hindered(self):
+    def test_a_broken_component_is_reported_and_others_can_be_used(self):
         broken = ConfigurationError("operation=p95: the plugin cannot be loaded: install numpy")
         self.useFixture(InstalledComponents(components.OPERATIONS, p95=broken))
 
         self.assertIn("install numpy", self.fault(row(usage_fetch_operation="p95")).rule)
         self.assertIn("avg, latest, max, min, oldest, sum,", self.fault(row(usage_fetch_operation="x")).rule)
 
-    def test_an_unknown_name_is_refused_with_those_that_are_known(self):
+    def test_an_unknown_name_is_refused_with_the_known_names(self):
         for load, known in (
             (components.operation, "avg, latest, max, min, oldest, sum"),
             (components.usage, "calculate_rate, fetch_quantity, fetch_quantity_util"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a job of a user; the functional test of the same example has the frames on Spark."""
+"""The Spark session of a user's job; the functional test of the same example runs it on Spark."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 class SessionTest(base.BaseTestCase):
-    def test_the_example_does_not_run_on_another_master_than_the_configured_one(self):
+    def test_the_example_uses_only_the_configured_master(self):
         opened = []
 
         def open_session(settings, name):

@@ -40,8 +40,8 @@ class ExampleComponentsTest(PipelineCase):
         sent = [envelope(timestamp=60_000, value=value, dimensions={"hostname": "a"}) for value in values]
         return self.usage(specs, sent).quantity
 
-    def test_an_operation_is_named_in_a_specification(self):
+    def test_a_specification_can_name_the_operation(self):
         self.assertEqual(6.0, self.quantity(4, 1, 7, usage_fetch_operation="spread"))
 
-    def test_a_usage_and_a_setter_are_named_in_a_specification(self):
+    def test_a_specification_can_name_the_usage_and_the_setter(self):
         self.assertEqual(1.5, self.quantity(1, 2, 3, usage="count_records", setters=["scale_quantity"], scale_by="0.5"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``pipeline status`` reports, over SQLite and the memory broker."""
+"""Tests of ``pipeline status`` with SQLite and the memory broker."""
 
 import contextlib
 import threading
@@ -54,7 +54,7 @@ class JobStatusCase(DatabaseCase):
 
 
 class SetClock(VirtualClock):
-    """``asked`` is called with how often the time was asked for."""
+    """A clock that calls ``asked`` with the number of reads at each read."""
 
     def __init__(self, now_ms):
         super().__init__()
@@ -90,17 +90,17 @@ class UnpublishedPeriodsTest(JobStatusCase):
         status = self.status(**options)
         return status.due, status.still_open
 
-    def test_an_open_period_is_to_be_published_if_each_change_is(self):
+    def test_an_open_period_is_unpublished_if_each_change_is_emitted(self):
         self.assertEqual((2, 0), self.waiting(emit="update"))
 
-    def test_an_open_period_is_not_to_be_published_if_only_final_ones_are(self):
+    def test_an_open_period_is_still_open_if_only_final_periods_are_emitted(self):
         self.assertEqual((1, 1), self.waiting(emit="final"))
 
-    def test_a_period_that_has_ended_is_to_be_published_although_no_job_has_closed_it(self):
+    def test_an_ended_period_is_unpublished_even_if_no_job_has_closed_it(self):
         self.now_ms = NOON_MS + HOUR_MS
         self.assertEqual((2, 0), self.waiting(emit="final"))
 
-    def test_what_is_published_is_neither(self):
+    def test_a_published_period_is_neither_unpublished_nor_open(self):
         with self.offset_store.writing() as connection:
             connection.execute(periods.aggregate_period.update().values(published=1))
         self.assertEqual((0, 0), self.waiting(emit="final"))
@@ -136,7 +136,7 @@ class EvaluationTest(JobStatusCase):
 
 
 class ActivityTest(JobStatusCase):
-    """Whether the job runs, and its last batch."""
+    """The state of a job, and its last batch."""
 
     def setUp(self):
         super().setUp()
@@ -150,30 +150,30 @@ class ActivityTest(JobStatusCase):
         status = self.status()
         return status.state, status.started_ms, status.seen_ms
 
-    def test_before_any_job_has_run_nothing_is_known(self):
+    def test_before_the_first_start_the_state_of_a_job_is_unknown(self):
         self.assertEqual((JobState.UNKNOWN, None, None), self.state())
 
-    def test_a_job_runs_from_its_start_to_its_end(self):
+    def test_a_job_is_running_from_its_start_to_its_end(self):
         with self.heartbeat():
             self.assertEqual((JobState.RUNNING, NOON_MS, NOON_MS), self.state())
             self.clock.now_ms += 5000
         self.now_ms += 3_600_000
         self.assertEqual((JobState.STOPPED, NOON_MS, NOON_MS + 5000), self.state())
 
-    def test_a_job_that_does_not_report_any_more_is_silent(self):
+    def test_a_job_without_recent_heartbeats_is_silent(self):
         with self.heartbeat():
             self.now_ms += 60_000
             self.assertEqual(JobState.RUNNING, self.status().state)
             self.now_ms += 1
             self.assertEqual(JobState.SILENT, self.status().state)
 
-    def test_a_running_job_reports_again_and_again(self):
+    def test_a_running_job_sends_heartbeats_repeatedly(self):
         reported = threading.Event()
         with self.heartbeat(interval_seconds=0.001):
             self.clock.asked = lambda times: times > 3 and reported.set()
             self.assertTrue(reported.wait(60))
 
-    def test_a_process_that_ends_does_not_hide_another_that_runs(self):
+    def test_a_process_that_ends_does_not_hide_a_running_one(self):
         with self.heartbeat() as other:
             with self.heartbeat():
                 pass
@@ -185,7 +185,7 @@ class ActivityTest(JobStatusCase):
         with Heartbeat("sqlite:////nowhere/x.sqlite", [("g", "t")], self.clock):
             pass
 
-    def test_the_last_batch_is_reported_and_shows_that_the_job_runs(self):
+    def test_a_stored_batch_is_reported_as_the_last_and_the_job_as_running(self):
         for offsets in (10, 7):
             batch = LastBatch(NOON_MS + offsets, 2.5, offsets, 6)
             with self.offset_store.writing() as connection:
@@ -195,7 +195,7 @@ class ActivityTest(JobStatusCase):
         with self.heartbeat():
             self.assertEqual(batch, self.status().last_batch)
 
-    def test_a_rolled_back_batch_is_not_noted(self):
+    def test_a_rolled_back_batch_is_not_reported(self):
         with contextlib.suppress(ZeroDivisionError), self.offset_store.writing() as connection:
             activity.note_batch(connection, self.source, LastBatch(NOON_MS, 2.5, 10, 6))
             raise ZeroDivisionError

@@ -42,18 +42,18 @@ class AggregateOptionsTest(ConfigurationTestCase):
         self.assertEqual(("update", 600, 45), (settings.emit, settings.slack_seconds, settings.retention_days))
         self.assertEqual("sqlite:////tmp/nowhere.sqlite", stream.connection)
 
-    def test_duplicates_are_left_out_where_it_says_how_far_to_look_back(self):
+    def test_the_look_back_for_duplicates_is_0_by_default(self):
         self.assertEqual((0, 500), tuple(self.settings(*line).limits.duplicates_lookback for line in ((), LOOKBACK)))
 
-    def test_it_reports_to_the_audit_where_that_is_enabled(self):
+    def test_the_job_reports_to_the_audit_if_it_is_enabled(self):
         self.assertIsNone(self.settings().stream.audit)
         audited = self.settings(audit="enabled = true\nfolder = /nowhere").stream.audit
         self.assertEqual((True, "/nowhere"), (audited.enabled, audited.folder))
 
-    def test_its_own_database_comes_before_everybodys(self):
+    def test_the_connection_of_the_job_overrides_the_common_one(self):
         self.assertEqual("sqlite:////own", self.settings("connection = sqlite:////own").stream.connection)
 
-    def test_publishing_is_never_a_transaction_of_others(self):
+    def test_the_producer_of_the_job_does_not_use_the_common_transactional_id(self):
         conf = self.with_kafka("transactional_id = api", database=DATABASE)
         self.assertIsNone(aggregate_settings(conf).stream.producer.transactional_id)
 
@@ -75,7 +75,7 @@ class AggregateOptionsTest(ConfigurationTestCase):
     def test_a_misspelt_option_is_refused(self):
         self.assert_refused("slack_second = 3")
 
-    def test_more_topics_than_one_are_refused(self):
+    def test_several_topics_are_refused(self):
         self.assert_refused("topic = a,b", "this job reads one")
 
     def test_a_missing_file_is_an_error(self):
@@ -91,12 +91,12 @@ class AggregateOptionsTest(ConfigurationTestCase):
         )
         self.assertThat(str(error), Contains(f"{transforms} row 1: aggregation_params_map.usage_fetch_operation"))
 
-    def test_a_dollar_in_a_password_is_told_without_the_password(self):
+    def test_an_unescaped_dollar_in_a_password_is_reported_without_the_password(self):
         told = self.refused(self.settings, "connection = postgresql://u:pa$$w$ord@h/d")
         self.assertThat(told, Contains("connection in group [pipeline_aggregate]"))
         self.assertNotIn("ord", told.replace("words", "").replace("password", ""))
 
-    def test_no_secret_is_shown_by_the_settings(self):
+    def test_the_settings_show_no_secret(self):
         self.assertNotIn("pass", repr(self.settings("connection = postgresql://u:pass@h/d")))
 
 
@@ -122,10 +122,10 @@ class FactsTest(ConfigurationTestCase):
 
 class StatusOptionsTest(ConfigurationTestCase):
     def status(self, job, *lines):
-        """As the job reads its options."""
+        """Return the status options as read by the job."""
         return job(self.with_kafka(pipeline_archive="location = /archive", database=DATABASE, **dict(lines)))
 
-    def test_jobs_that_come_to_an_end_have_a_port_of_their_own(self):
+    def test_backfill_and_replay_have_their_own_status_ports(self):
         def backfill(conf):
             backfill_settings(conf)
             return status_settings(conf, BACKFILL_GROUP)
@@ -143,7 +143,7 @@ class SparkOptionsTest(ConfigurationTestCase):
     def settings(self, *lines):
         return spark_settings(self.with_kafka(spark="\n".join(lines)))
 
-    def test_options_of_spark_are_taken_one_a_line(self):
+    def test_options_of_spark_are_read_one_per_line(self):
         settings = self.settings("options = spark.a = 1=2", "options = spark.b=$$x")
         self.assertEqual({"spark.a": "1=2", "spark.b": "$x"}, dict(settings.options))
         self.assertNotIn("$x", repr(settings))
@@ -158,7 +158,7 @@ class SparkOptionsTest(ConfigurationTestCase):
         for line in ("shuffle_partitions = 0", "shuffle_partitions = many", "master_url = x", "packages = a:b:1"):
             self.assertThat(self.refused(self.settings, line), Contains(line.partition(" =")[0]))
 
-    def test_every_option_is_in_the_sample_with_a_text(self):
+    def test_every_option_has_a_help_text(self):
         groups = dict(list_opts())
         self.assertLessEqual({"spark", "pipeline_aggregate"}, set(groups))
         for options in groups.values():

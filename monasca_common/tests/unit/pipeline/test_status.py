@@ -39,7 +39,7 @@ class ServedTest(base.BaseTestCase):
         self.taken.close()
         with served("backfill", JobStatusSettings(port=self.port), self.watcher) as watcher:
             watcher.tell(JobProgress(100, 50, 2.5, {"records": 90}))
-            for _ in range(2):  # the second time, nothing has come
+            for _ in range(2):  # the second report has no new offsets
                 watcher.tell(JobProgress(150, 0, 1.5, {"records": 130}))
             found = self.scraped("backfill")
         self.assertGreater(found.pop("last_batch_time_seconds"), 0)
@@ -55,7 +55,7 @@ class ServedTest(base.BaseTestCase):
         )
         self.assertEqual([50, 0, 0], [each.left for each in self.heard])
 
-    def test_stages_are_counted_each_and_a_lag_stays_until_another_is_known(self):
+    def test_each_stage_is_counted_and_a_lag_is_kept_until_a_new_one_is_known(self):
         self.taken.close()
         lags = (PartitionLag("metrics", 0, 7.5), PartitionLag("metrics", 1, 2.0))
         with served("aggregate", JobStatusSettings(port=self.port), self.watcher) as watcher:
@@ -85,7 +85,7 @@ class ServedTest(base.BaseTestCase):
             with error:
                 return error.code, json.loads(error.read())
 
-    def test_a_job_is_ready_while_its_last_batch_was_done_and_lives_while_it_turns(self):
+    def test_a_job_is_ready_after_a_successful_batch_and_live_while_its_loop_runs(self):
         self.taken.close()
         with served("evaluate", JobStatusSettings(port=self.port), self.watcher) as watcher:
             self.assertEqual((503, ["no batch is complete yet"]), self.reasons())
@@ -100,7 +100,7 @@ class ServedTest(base.BaseTestCase):
         code, body = self.probed("/readyz")
         return code, body["reasons"]
 
-    def test_a_job_that_does_not_turn_does_not_live(self):
+    def test_a_job_whose_loop_hangs_is_not_live(self):
         self.taken.close()
         with served("evaluate", JobStatusSettings(port=self.port, live_seconds=-1.0), self.watcher):
             self.assertEqual(503, self.probed("/healthz")[0])

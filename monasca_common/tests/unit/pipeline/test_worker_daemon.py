@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every Python worker of Spark is forked from."""
+"""The daemon from which Spark forks its Python workers."""
 
 import gc
 import importlib
@@ -25,8 +25,8 @@ class PrepareTest(base.BaseTestCase):
         with zipfile.ZipFile(f"{self.folder}/shipped.jar", "w") as archive:
             archive.writestr("shipped_by_spark.py", "FOUND = True")
 
-    def test_an_archive_is_read_once_whatever_is_invalidated(self):
-        """Spark invalidates the caches before each task."""
+    def test_an_archive_is_read_once_even_if_its_cache_is_invalidated(self):
+        """Spark invalidates the import caches before each task."""
         worker_daemon.prepare()
         self.addCleanup(sys.modules.pop, "shipped_by_spark", None)
         self.assertTrue(importlib.import_module("shipped_by_spark").FOUND)

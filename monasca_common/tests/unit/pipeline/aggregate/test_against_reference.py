@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever the specifications and the data, the pipeline says what the plain reference says."""
+"""The results of the pipeline equal those of the plain reference for random specifications and data."""
 
 import math
 import random
@@ -17,7 +17,7 @@ BOUNDS = pipeline.TimeBounds(strategies.OLDEST_MS, strategies.LATEST_MS)
 
 
 def written(specs, found):
-    """Rows as the reference has them."""
+    """Return the rows in the form of the reference."""
     return [
         reference.Row(
             metric_id,
@@ -42,11 +42,11 @@ class AgainstReferenceTest(base.BaseTestCase):
         without_quantities = [[row._replace(quantity=None) for row in in_order(rows)] for rows in (expected, found)]
         self.assertEqual(*without_quantities)
         for one, other in zip(in_order(expected), in_order(found), strict=True):
-            # The reference rounds nothing; what cancels out leaves an error of the size of what was there.
+            # The reference does not round; large values that cancel out leave an error in proportion to their size.
             self.assertTrue(math.isclose(one.quantity, other.quantity, rel_tol=1e-9, abs_tol=1e-6), (one, other))
 
     @given(strategies.rows(), strategies.messages())
-    def test_the_rows_of_random_specifications_and_data(self, rows, messages):
+    def test_random_specifications_and_data_have_the_rows_of_the_reference(self, rows, messages):
         specs = specifications(*rows)
         expected, rejected, without_value = reference.aggregate(*rows, messages, BOUNDS.oldest_ms, BOUNDS.latest_ms)
         found = aggregates(specs, partials_of(specs, messages, bounds=BOUNDS))
@@ -58,7 +58,7 @@ class AgainstReferenceTest(base.BaseTestCase):
 
     # Rule 29
     @given(strategies.rows(), strategies.messages(), st.randoms(use_true_random=False))
-    def test_however_the_input_is_split_and_merged_the_output_is_the_same_bytes(self, rows, messages, chance):
+    def test_the_output_is_byte_identical_however_the_input_is_split_and_merged(self, rows, messages, chance):
         specs = specifications(*rows)
         whole = partials_of(specs, messages, bounds=BOUNDS)
         pieces = self._in_pieces(specs, messages, chance)
@@ -76,7 +76,7 @@ class AgainstReferenceTest(base.BaseTestCase):
         return pieces
 
     def _merged_in_any_order(self, pieces, chance):
-        """As a tree of random shape."""
+        """Merge in a random tree."""
         keys = {key: [partial for one, partial in pieces if one == key] for key, _ in pieces}
         for partials in keys.values():
             while len(partials) > 1:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of real clouds, aggregated: what monasca-transform's own tests expect of them, but for its `latest` rates."""
+"""Aggregate metrics of real clouds, and expect the results of the tests of monasca-transform, except for its `latest`
+rates."""
 
 import json
 
@@ -20,7 +21,7 @@ class GoldenTest(pipeline_case.PipelineCase):
     def assert_close(self, expected, usage):
         self.assertAlmostEqual(expected, usage.quantity, delta=1e-9 * abs(expected))
 
-    def test_memory_by_each_operation(self):
+    def test_memory_is_aggregated_by_each_operation(self):
         expected = {"latest": 1024, "oldest": 4096, "max": 8192, "min": 1024, "avg": 3840, "sum": 15360}
         for operation, quantity in expected.items():
             specs = only(shipped_row("mem_total_all", usage_fetch_operation=operation), "mem.total_mb")
@@ -36,13 +37,13 @@ class GoldenTest(pipeline_case.PipelineCase):
                 json.loads(told.value)["metric"]["value_meta"],
             )
 
-    def test_memory_by_host(self):
+    def test_memory_is_aggregated_by_host(self):
         row = shipped_row("mem_total_all", setter_rollup_group_by_list=["host"])
         usage = self.usage(only(row, "mem.total_mb"), golden("mem_and_pod_metrics.jsonl"))
         self.assertEqual("mini-mon", usage.column("host"))
         self.assertEqual("all", usage.column("tenant_id"))
 
-    def test_cores_by_host_and_rolled_up(self):
+    def test_cores_are_aggregated_by_host_and_rolled_up(self):
         by_host = self.usages(
             only(shipped_row("cpu_total_host"), "cpu.total_logical_cores"), golden("cpu_metrics.jsonl")
         )
@@ -53,7 +54,7 @@ class GoldenTest(pipeline_case.PipelineCase):
         usage = self.usage(only(shipped_row("cpu_total_all"), "cpu.total_logical_cores"), golden("cpu_metrics.jsonl"))
         self.assertEqual((15.0, 13), (usage.quantity, usage.count))
 
-    def test_utilisation_by_host(self):
+    def test_utilisation_is_computed_by_host(self):
         specs = only(shipped_row("cpu_util_host"), "cpu.total_logical_cores", "cpu.idle_perc")
         usages = self.usages(specs, golden("cpu_metrics.jsonl"))
         self.assertEqual(
@@ -61,14 +62,14 @@ class GoldenTest(pipeline_case.PipelineCase):
             {usage.column("host"): (round(usage.quantity, 4), usage.count) for usage in usages},
         )
 
-    def test_utilisation_rolled_up_by_each_operation(self):
+    def test_utilisation_is_rolled_up_by_each_operation(self):
         for operation, quantity in {"avg": 7.134214285714285, "latest": 7.77, "oldest": 9.52}.items():
             row = shipped_row("cpu_util_all", usage_fetch_operation=operation)
             usage = self.usage(only(row, "cpu.total_logical_cores", "cpu.idle_perc"), golden("cpu_metrics.jsonl"))
             self.assert_close(quantity, usage)
             self.assertEqual(13, usage.count)
 
-    def test_pods_by_nothing_by_namespace_and_by_app(self):
+    def test_pods_are_aggregated_in_total_by_namespace_and_by_app(self):
         grouped = ["tenant_id", "dimensions#app", "dimensions#namespace", "dimensions#pod_name"]
         for by, value, quantity, count in (
             ([], None, 145.88, 6),
@@ -93,7 +94,7 @@ class GoldenTest(pipeline_case.PipelineCase):
                 dimensions[by[0].removeprefix("dimensions#")] = value
             self.assertEqual(dimensions, json.loads(shown.value)["metric"]["dimensions"])
 
-    def test_a_bare_dimension_of_upstreams_rows_is_all(self):
+    def test_a_dimension_without_a_prefix_has_the_value_all(self):
         row = shipped_row("mem_total_all", dimension_list=["aggregation_period", "host", "interface", "pod_name"])
         specs = only(row, "mem.total_mb")
         usage = self.usage(specs, golden("mem_and_pod_metrics.jsonl"))
@@ -103,7 +104,7 @@ class GoldenTest(pipeline_case.PipelineCase):
 
 
 class SecondStageTest(pipeline_case.PipelineCase):
-    """The shipped specifications, all at once, on all golden data."""
+    """All shipped specifications at once, with all golden data."""
 
     def setUp(self):
         super().setUp()
@@ -111,7 +112,7 @@ class SecondStageTest(pipeline_case.PipelineCase):
         messages = golden("cpu_metrics.jsonl") + golden("mem_and_pod_metrics.jsonl")
         self.aggregates = aggregates(self.specs, partials_of(self.specs, messages))
 
-    def test_ten_minute_windows_are_combined_to_the_hour(self):
+    def test_ten_minute_windows_are_combined_into_an_hour(self):
         found = {
             metric_id: usage
             for (metric_id, _), aggregate in self.aggregates.items()
@@ -123,7 +124,7 @@ class SecondStageTest(pipeline_case.PipelineCase):
         self.assertEqual([13, 13], [found["cpu_total_all"].count, found["cpu_util_all"].count])
         self.assertEqual(3840.0, found["mem_total_all"].quantity)
 
-    def test_what_comes_out_can_be_stored(self):
+    def test_aggregated_metrics_can_be_stored(self):
         values = [
             pipeline.output(
                 pipeline_case.PUBLISHER, self.specs.transforms[metric_id], usage, period_ms, version_ms=1_500

@@ -23,7 +23,7 @@ class OutputTest(pipeline_case.PipelineCase):
             publisher, self.transform, usage, period_ms, version_ms=version_ms, provisional=provisional
         )
 
-    def test_the_envelope(self):
+    def test_the_envelope_has_all_fields_of_the_aggregate(self):
         self.assertEqual(
             {
                 "metric": {
@@ -43,22 +43,22 @@ class OutputTest(pipeline_case.PipelineCase):
             json.loads(self.output().value),
         )
 
-    def test_the_mark_of_a_period_that_is_not_over(self):
+    def test_a_period_that_has_not_ended_is_marked(self):
         meta = json.loads(self.output(provisional=True).value)["metric"]["value_meta"]
         self.assertEqual("true", meta["provisional"])
 
-    def test_the_version_reaches_the_row_to_the_millisecond(self):
+    def test_the_version_is_stored_to_the_millisecond(self):
         for version_ms in (1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_999, 1_700_000_000_050):
             decoded = MetricDecoder().decode_all([self.output(version_ms=version_ms).value])
             self.assertEqual(version_ms, decoded.rows[0].version)
 
     # Rule 30
-    def test_the_same_content_has_the_same_id_whenever_it_is_published(self):
+    def test_the_id_does_not_depend_on_the_time_of_publication(self):
         first = self.output().message_id
         self.assertEqual(16, len(first))
         self.assertEqual(first, self.output(version_ms=2_000).message_id)
 
-    def test_other_content_has_another_id(self):
+    def test_different_content_has_a_different_id(self):
         usage = self.usage_
         ids = [
             one.message_id
@@ -68,7 +68,7 @@ class OutputTest(pipeline_case.PipelineCase):
                 self.output(period_ms=0),
                 self.output(usage=dataclasses.replace(usage, quantity=1.0000000000000002)),
                 self.output(usage=dataclasses.replace(usage, count=3)),
-                # Dimensions show the tenant only: the group is told apart all the same.
+                # The dimensions show only the tenant, but the ids of the groups differ.
                 self.output(usage=dataclasses.replace(usage, group=(("zone", "z"),))),
                 self.output(publisher=dataclasses.replace(PUBLISHER, job="backfill")),
                 self.output(publisher=dataclasses.replace(PUBLISHER, tenant="another")),

@@ -16,7 +16,8 @@ from monasca_common.pipeline.aggregate.partials import (
 from monasca_common.pipeline.aggregate.records import MOST_QUANTITY, Records
 
 quantities = st.floats(-MOST_QUANTITY, MOST_QUANTITY).map(lambda value: value + 0.0)
-# No two records of a topic have the same partition and offset: so a reading's place decides its time and quantity.
+# No two records of a topic have the same partition and offset, so time and quantity depend on the position of the
+# reading.
 readings = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 1.5, 2.0]), st.integers(0, 2), st.integers(0, 9), quantities),
     min_size=1,
@@ -44,7 +45,7 @@ class MergeTest(base.BaseTestCase):
         self.assertEqual(whole(rows), merged)
 
     @given(readings)
-    def test_a_partial_is_what_its_records_say(self, rows):
+    def test_a_partial_combines_its_records(self, rows):
         partial = whole(rows)
         values = [row.quantity for row in rows]
         self.assertEqual((len(rows), min(values), max(values)), (partial.count, partial.least, partial.greatest))
@@ -57,7 +58,7 @@ class MergeTest(base.BaseTestCase):
 
     # Rule 29
     @given(readings)
-    def test_a_row_gives_back_the_partial_even_with_sums_that_were_only_joined(self, rows):
+    def test_a_row_is_read_back_as_its_partial_even_if_its_sums_were_only_concatenated(self, rows):
         partial = whole(rows)
         self.assertEqual(partial, Partial.of_row(partial.as_row()))
         count, _, *rest = partial.as_row()
@@ -66,27 +67,27 @@ class MergeTest(base.BaseTestCase):
 
 
 class ExactSumTest(base.BaseTestCase):
-    def test_what_floats_lose_is_kept(self):
+    def test_an_exact_sum_keeps_what_floats_round_off(self):
         self.assertEqual((1.0,), exact_sum([1e16, 1.0, -1e16]))
         self.assertEqual((), exact_sum([0.1, -0.1, 0.0]))
         self.assertEqual(exact_sum([0.1, 0.2, 0.3]), exact_sum([0.3, 0.2, 0.1]))
 
     @given(st.lists(quantities, max_size=30))
-    def test_the_first_part_is_the_nearest_float_and_none_is_lost(self, values):
+    def test_the_first_part_of_a_sum_is_the_nearest_float_and_the_parts_are_exact(self, values):
         parts = exact_sum(values)
         exact = sum(map(Fraction, values))
         self.assertEqual(exact, sum(map(Fraction, parts)))
         self.assertEqual(float(exact), parts[0] if parts else 0.0)
 
-    def test_the_greatest_quantities_have_a_sum(self):
+    def test_the_greatest_quantities_can_be_added(self):
         parts = exact_sum([MOST_QUANTITY] * 1000)
         self.assertTrue(math.isfinite(parts[0]))
 
 
 class AccumulatorTest(base.BaseTestCase):
     @given(readings, st.integers(1, 400))
-    def test_many_records_at_once_make_what_merging_each_makes(self, rows, times):
-        # The same again at higher offsets, so that more wait for their sum than are kept.
+    def test_many_records_in_one_call_give_the_same_partials_as_merging_each(self, rows, times):
+        # Repeat the records at higher offsets, so that more readings wait for their sum than are kept.
         many = [row._replace(offset=row.offset + 10 * turn) for turn in range(times) for row in rows]
         count = len(many)
         records = Records(
@@ -107,5 +108,5 @@ class AccumulatorTest(base.BaseTestCase):
 
 class GroupTextTest(base.BaseTestCase):
     @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=4).map(tuple))
-    def test_a_group_comes_back_from_its_text(self, group):
+    def test_a_group_is_read_back_from_its_text(self, group):
         self.assertEqual(group, group_of_text(group_text(group)))

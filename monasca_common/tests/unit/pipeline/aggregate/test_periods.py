@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periods and what is published of them, over SQLite and the memory broker."""
+"""Periods and their publication, with SQLite and the memory broker."""
 
 import json
 from unittest import mock
@@ -47,7 +47,7 @@ class PublisherCase(DatabaseCase):
         return PeriodPublisher(self.offset_store, self.kafka.producer(**producer), "metrics", PUBLISHER, closing, emit)
 
     def add(self, *values, hour=0):
-        """A batch of values, by host a, b and so on."""
+        """Merge a batch of values, of the hosts a, b and so on."""
         messages = [
             envelope("cpu", START_MS + hour * HOUR_MS, value, dimensions={"hostname": "abcdefgh"[number]})
             for number, value in enumerate(values)
@@ -66,7 +66,7 @@ class PublisherCase(DatabaseCase):
             staging.clear(connection, aggregate_staging, batch, self.now_ms)
 
     def log(self):
-        """(message id, host, value, version, provisional) of each message."""
+        """Return (message id, host, value, version, provisional) of each message."""
         found = []
         for message in self.kafka.broker.records("metrics"):
             whole = json.loads(message.value)
@@ -82,7 +82,7 @@ class PublisherCase(DatabaseCase):
 
 
 class DueTest(PublisherCase):
-    def test_what_has_changed_is_published_once(self):
+    def test_a_changed_period_is_published_once(self):
         self.add(1.0, 2.0)
         publisher = self.publisher()
         published = publisher.publish(self.now_ms)
@@ -91,13 +91,13 @@ class DueTest(PublisherCase):
         self.assertEqual(0, self.publisher().publish(self.now_ms).messages)
         self.assertEqual([("a", 1.0), ("b", 2.0)], [row[1:3] for row in self.log()])
 
-    def test_more_than_the_producer_has_room_for_is_published_bit_by_bit(self):
+    def test_more_messages_than_the_producer_can_hold_are_published_in_steps(self):
         self.add(*map(float, range(8)))
         published = self.publisher(budget_messages=4).publish(self.now_ms)
         self.assertEqual((8, 0), (published.messages, published.undelivered))
         self.assertEqual([*"abcdefgh"], [row[1] for row in self.log()])
 
-    def test_a_change_has_a_greater_version_though_the_clock_stands_still_or_goes_back(self):
+    def test_a_change_has_a_greater_version_even_if_the_clock_stops_or_goes_back(self):
         publisher, versions = self.publisher(), []
         for step_ms in (0, 0, -5_000, 10):
             self.now_ms += step_ms
@@ -107,7 +107,7 @@ class DueTest(PublisherCase):
         self.assertEqual(sorted(set(versions)), versions)
         self.assertEqual(4, len(versions))
 
-    def test_periods_change_on_their_own(self):
+    def test_only_changed_periods_are_published(self):
         self.add(1.0)
         self.add(5.0, hour=-1)
         publisher = self.publisher()
@@ -115,7 +115,7 @@ class DueTest(PublisherCase):
         self.add(7.0, hour=-1)
         self.assertEqual(1, publisher.publish(self.now_ms).periods)
 
-    def test_a_change_while_it_is_published_is_due_again(self):
+    def test_a_period_that_changes_during_its_publication_is_published_again(self):
         self.add(1.0)
         publisher = self.publisher()
         deliver = PeriodPublisher._publish_bulk
@@ -127,10 +127,10 @@ class DueTest(PublisherCase):
         with mock.patch.object(PeriodPublisher, "_publish_bulk", overtaken):
             publisher.publish(self.now_ms)
         self.assertEqual(1, publisher.publish(self.now_ms).messages)
-        self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the average of one and of both
+        self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the averages of one value and of both values
         self.assertEqual(0, publisher.publish(self.now_ms).messages)
 
-    def test_two_that_publish_the_same_send_the_same(self):
+    def test_two_processes_that_publish_a_period_send_equal_messages(self):
         self.add(1.0, 2.0)
         first, second = self.publisher(), self.publisher()
         deliver = PeriodPublisher._publish_bulk
@@ -145,13 +145,13 @@ class DueTest(PublisherCase):
         rows = self.log()
         self.assertEqual(sorted(rows[:2]), sorted(rows[2:]))
 
-    def test_what_another_job_has_noted_is_not_ours(self):
+    def test_periods_of_another_job_are_not_published(self):
         with self.offset_store.writing() as connection:
             period = Period(self.specs.transforms["cpu_total_host"].id, START_MS)
             periods.touch(connection, "other", [period], Closing(self.specs, 0), self.now_ms)
         self.assertEqual(0, self.publisher().publish(self.now_ms).periods)
 
-    def test_what_is_due_for_other_specifications_waits(self):
+    def test_periods_of_other_specifications_are_not_published(self):
         self.add(1.0)
         other = self.by_host(filter_by_list=[FILTER])
         self.assertEqual(0, self.publisher(specs=other).publish(self.now_ms).periods)
@@ -162,7 +162,7 @@ FILTER = {"field_to_filter": "host", "filter_expression": "x", "filter_operation
 
 
 class CrashTest(PublisherCase):
-    def test_between_delivery_and_clearing_the_repeat_has_the_same_ids_and_the_same_bytes(self):
+    def test_after_a_crash_before_clearing_equal_messages_are_sent_again(self):
         self.add(1.0, 2.0)
         with failpoints.armed("pipeline.before_clearing", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.publisher().publish, self.now_ms)
@@ -170,7 +170,7 @@ class CrashTest(PublisherCase):
         rows = self.log()
         self.assertEqual(rows[:2], rows[2:])
 
-    def test_what_is_not_delivered_stays_due(self):
+    def test_a_period_with_an_undelivered_message_is_published_again(self):
         self.add(1.0, 2.0)
         publisher = self.publisher()
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=2)
@@ -180,7 +180,7 @@ class CrashTest(PublisherCase):
         self.assertEqual({"a", "b"}, {row[1] for row in self.log()})
         self.assertEqual(2, len(set(self.log())))
 
-    def test_mutant_that_clears_before_delivery_loses_what_is_not_delivered(self):
+    def test_mutant_that_clears_before_delivery_loses_an_undelivered_message(self):
         self.add(1.0)
         publisher = self.publisher()
         publish = PeriodPublisher._publish
@@ -200,7 +200,7 @@ class CrashTest(PublisherCase):
 
 
 class ManyTest(PublisherCase):
-    """More messages than a bulk, in a file."""
+    """Publish more messages than a bulk has, from a file."""
 
     def setUp(self):
         super().setUp()
@@ -208,12 +208,12 @@ class ManyTest(PublisherCase):
         self.useFixture(fixtures.MockPatchObject(output, "IN_MEMORY_BYTES", 1))
         self.add(1.0, 2.0, 3.0, 4.0, 5.0)
 
-    def test_all_of_them_are_published_once(self):
+    def test_all_messages_of_several_bulks_are_published_once(self):
         published = self.publisher().publish(self.now_ms)
         self.assertEqual((5, 0), (published.messages, published.undelivered))
         self.assertEqual([("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0), ("e", 5.0)], sorted(self.values()))
 
-    def test_what_one_bulk_leaves_undelivered_keeps_the_period_due(self):
+    def test_an_undelivered_message_of_one_bulk_keeps_the_period_unpublished(self):
         publisher = self.publisher()
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=3)
         self.assertEqual(1, publisher.publish(self.now_ms).undelivered)
@@ -227,7 +227,7 @@ class ManyTest(PublisherCase):
 class ClosingTest(PublisherCase):
     END_MS = START_MS + HOUR_MS + SLACK_MS
 
-    def test_a_period_that_is_over_is_published_without_its_mark(self):
+    def test_a_period_that_has_ended_is_published_without_the_mark(self):
         self.add(1.0)
         publisher = self.publisher()
         for now_ms, messages in ((self.now_ms, 1), (self.END_MS - 1, 0), (self.END_MS, 1), (self.END_MS + 1, 0)):
@@ -237,7 +237,7 @@ class ClosingTest(PublisherCase):
         self.assertGreater(second_version, first_version)
         self.assertNotEqual(first_id, second_id)
 
-    def test_final_rows_wait_until_it_is_over(self):
+    def test_with_emit_final_a_period_is_published_after_its_end(self):
         self.add(1.0)
         publisher = self.publisher("final")
         self.assertEqual(
@@ -248,7 +248,7 @@ class ClosingTest(PublisherCase):
         self.assertEqual(1, publisher.publish(self.now_ms).messages)
         self.assertEqual([(1.0, False), (2.0, False)], [(row[2], row[4]) for row in self.log()])
 
-    def test_the_mark_is_decided_where_a_repeat_finds_it(self):
+    def test_the_mark_is_stored_before_publication(self):
         self.add(1.0)
         with failpoints.armed("pipeline.before_clearing", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.publisher().publish, self.END_MS - 1)
@@ -256,7 +256,7 @@ class ClosingTest(PublisherCase):
         self.assertEqual([True, False], [row[4] for row in self.log()])
         self.assertEqual(2, len({row[3] for row in self.log()}))
 
-    def test_a_day_is_open_for_a_day(self):
+    def test_a_daily_period_is_open_for_a_day(self):
         specs = self.by_host(aggregation_period="daily")
         period = Period(specs.transforms["cpu_total_host"].id, 0)
         closing = Closing(specs, SLACK_MS)

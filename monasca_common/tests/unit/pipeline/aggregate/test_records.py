@@ -26,7 +26,7 @@ class RecordCase(base.BaseTestCase):
         return envelope(timestamp=timestamp, **fields)
 
     def group(self, column, reader=None, **fields):
-        """The column's value in the only record."""
+        """Return the value of the column in the only record."""
         records = self.read(reader or self.reader([column]), self.envelope(**fields))
         self.assertEqual({}, records.rejected)
         ((value,),) = records.groups
@@ -34,7 +34,7 @@ class RecordCase(base.BaseTestCase):
 
 
 class ColumnsTest(RecordCase):
-    def test_the_first_of_several_names_that_has_a_value_counts(self):
+    def test_the_first_name_with_a_value_is_used(self):
         for column, kind, keys in (
             ("tenant_id", "dimensions", ("tenantId", "tenant_id", "project_id")),
             ("project_id", "dimensions", ("tenantId", "tenant_id", "project_id")),
@@ -48,12 +48,12 @@ class ColumnsTest(RecordCase):
                 self.assertEqual(f"the {key}", self.group(column, **{kind: given}))
             self.assertEqual("NA", self.group(column, **{kind: dict.fromkeys(keys)}))
 
-    def test_a_host_is_a_hostname_or_what_value_meta_says(self):
+    def test_a_host_is_the_hostname_or_the_host_in_value_meta(self):
         self.assertEqual("a", self.group("host", dimensions={"hostname": "a"}, value_meta={"host": "b"}))
         self.assertEqual("b", self.group("host", value_meta={"host": "b"}))
         self.assertEqual("NA", self.group("host"))
 
-    def test_defaults_of_the_specification_stand_in_for_meta(self):
+    def test_defaults_of_the_specification_replace_missing_meta(self):
         for column, key in (("region", "set_default_region_to"), ("zone", "set_default_zone_to")):
             self.assertEqual("W", self.group(column, self.reader([column], **{key: "W"})))
             self.assertEqual("here", self.group(column, self.reader([column], **{key: "W"}), meta={column: "here"}))
@@ -68,12 +68,12 @@ class ColumnsTest(RecordCase):
         self.assertEqual("cpu", self.group("event_type"))
         self.assertEqual("mem_total_all", self.group("metric_id"))
 
-    def test_missing_members_are_no_fault(self):
+    def test_missing_members_are_accepted(self):
         message = self.envelope(without=["dimensions", "value_meta", "meta", "creation_time"])
         self.assertEqual([("NA",)], self.read(self.reader(), message).groups)
 
     # Rule 33
-    def test_what_is_remembered_never_stands_for_another_record(self):
+    def test_cached_columns_are_not_used_for_another_record(self):
         reader = self.reader(["host", "region"])
         values = [
             {"dimensions": {"hostname": "a"}},
@@ -94,7 +94,7 @@ class WantedTest(RecordCase):
         self.assertLessEqual(len(records.groups), 1)
         return bool(records.groups)
 
-    def test_what_is_required_must_be_there_and_not_be_empty(self):
+    def test_a_required_column_must_not_be_missing_or_empty(self):
         for required, good, bad in (
             ("dimensions#x", {"dimensions": {"x": "1"}}, ({}, {"dimensions": {"x": ""}}, {"dimensions": {"x": None}})),
             ("meta#x", {"meta": {"x": "1"}}, ({}, {"meta": {"x": None}})),
@@ -107,7 +107,7 @@ class WantedTest(RecordCase):
             for fields in bad:
                 self.assertFalse(self.is_wanted(reader, **fields), (required, fields))
 
-    def test_a_filter_finds_its_expression_anywhere(self):
+    def test_a_filter_matches_its_expression_anywhere_in_the_value(self):
         one = {"field_to_filter": "dimensions#mount", "filter_expression": "var|^/$"}
         for operation in ("include", "exclude"):
             reader = self.reader(filters=[one | {"filter_operation": operation}])
@@ -115,7 +115,7 @@ class WantedTest(RecordCase):
                 wanted = self.is_wanted(reader, dimensions={"mount": mount})
                 self.assertEqual(matches == (operation == "include"), wanted, (operation, mount))
 
-    def test_one_record_is_copied_to_each_specification_that_wants_it(self):
+    def test_a_record_counts_for_each_matching_specification(self):
         rows = [shipped_row("mem_total_all"), shipped_row("mem_usable_all")]
         specs = specifications(
             [pre_row("cpu", "mem_total_all"), pre_row("cpu", "mem_usable_all", required=["dimensions#x"])], rows
@@ -131,7 +131,7 @@ class WantedTest(RecordCase):
         self.assertEqual([both[0], *both], records.specification_ids)
 
     # Rule 34
-    def test_what_is_named_like_an_output_is_never_input(self):
+    def test_a_metric_with_the_name_of_an_output_is_ignored(self):
         row = shipped_row("mem_total_all", aggregated_metric_name="cpu")
         reader = pipeline.RecordReader(specifications([pre_row("cpu", "mem_total_all")], [row]))
         records = self.read(reader, self.envelope())
@@ -145,7 +145,7 @@ class RejectedTest(RecordCase):
         return records.rejected[1].kind, records.rejected[1].reason
 
     # Rule 32
-    def test_malformed_input_is_told_with_place_and_rule(self):
+    def test_a_malformed_record_is_reported_with_its_position_and_the_rule(self):
         for value, reason in (
             (None, "has no value"),
             (b"{", "is not JSON"),
@@ -167,27 +167,27 @@ class RejectedTest(RecordCase):
             self.assertIn(reason, told)
 
     # Rule 31
-    def test_event_times_are_bounded_on_both_sides(self):
+    def test_event_times_are_limited_in_both_directions(self):
         for timestamp, kind in (
             (NOW_MS + 600_000, None),
             (NOW_MS + 600_001, "too_new"),
             (10**18, "too_new"),
             (NOW_MS - DAY_MS, None),
             (NOW_MS - DAY_MS - 1, "too_old"),
-            (NOW_MS // 1000, "too_old"),  # seconds where milliseconds belong
+            (NOW_MS // 1000, "too_old"),  # seconds instead of milliseconds
         ):
             records = self.read(self.reader(), self.envelope(timestamp))
             self.assertEqual(kind, records.rejected[0].kind if records.rejected else None, timestamp)
             self.assertEqual(0 if kind else 1, len(records.indices))
 
-    def test_a_metric_that_nobody_asked_for_is_not_looked_into(self):
+    def test_a_metric_without_a_specification_is_not_validated(self):
         records = self.read(self.reader(), self.envelope(5, name="other", dimensions={"x": 1}))
         self.assertEqual(({}, []), (records.rejected, records.indices))
 
 
 class WindowTest(RecordCase):
     # Rule 31
-    def test_windows_are_ten_minutes_of_event_time_and_fractions_are_kept(self):
+    def test_windows_are_ten_minutes_of_event_time_with_fractions(self):
         times = (0, 599_999, 599_999.9, 600_000, 1_485_288_947_372.3062)
         records = self.read(self.reader(), *map(self.envelope, times), bounds=pipeline.TimeBounds(0, NOW_MS))
         self.assertEqual([0, 0, 0, 600_000, 1_485_288_600_000], records.windows_ms)
@@ -196,7 +196,7 @@ class WindowTest(RecordCase):
 
 class ImportTest(base.BaseTestCase):
     # Rule 41
-    def test_neither_spark_nor_a_database_is_needed(self):
+    def test_importing_requires_neither_spark_nor_a_database(self):
         program = (
             "import sys; from monasca_common import pipeline; pipeline.load()\n"
             "print([name for name in ('pyspark', 'pandas', 'pyarrow', 'sqlalchemy', 'psycopg') if name in sys.modules])"

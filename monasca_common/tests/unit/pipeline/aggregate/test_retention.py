@@ -33,12 +33,12 @@ class RetentionTest(DatabaseCase):
         self.assertEqual(windows, sorted(start for (start,) in self.rows(aggregate_period, "period_start")))
         return [NOW_MS - start for start in windows]
 
-    def test_what_is_older_than_retention_and_a_day_is_forgotten(self):
+    def test_rows_older_than_retention_and_a_day_are_deleted(self):
         self.know(NOW_MS, NOW_MS - 3 * DAY_MS, NOW_MS - 3 * DAY_MS - 1)
         self.assertEqual(1, Retention(self.offset_store, "aggregate", 2 * DAY_MS).apply(NOW_MS))
         self.assertEqual([3 * DAY_MS, 0], self.known())
 
-    def test_it_is_looked_at_once_an_hour(self):
+    def test_retention_is_applied_once_an_hour(self):
         retention = Retention(self.offset_store, "aggregate", DAY_MS)
         self.know(0)
         self.assertEqual(1, retention.apply(NOW_MS))
@@ -46,7 +46,7 @@ class RetentionTest(DatabaseCase):
         self.assertEqual(0, retention.apply(NOW_MS + HOUR_MS - 1))
         self.assertEqual(1, retention.apply(NOW_MS + HOUR_MS))
 
-    def test_another_jobs_is_left_to_it(self):
+    def test_rows_of_another_job_are_kept(self):
         self.know(0, job="other")
         self.assertEqual(0, Retention(self.offset_store, "aggregate", DAY_MS).apply(NOW_MS))
         self.assertEqual([NOW_MS], self.known())

@@ -29,14 +29,14 @@ def cpu(minute, value, host="a", **dimensions):
 
 
 class UsageTest(pipeline_case.PipelineCase):
-    def test_a_tie_in_time_goes_to_the_higher_partition_and_offset(self):
+    def test_of_equal_times_the_higher_partition_and_offset_is_used(self):
         messages = [(cpu(1, 10), 0, 7), (cpu(1, 20), 1, 3), (cpu(1, 30), 1, 2)]
         for operation in ("latest", "oldest"):
             specs = fetching(usage_fetch_operation=operation)
             for order in (messages, messages[::-1]):
                 self.assertEqual(20, self.usage(specs, order).quantity)
 
-    def test_columns_that_a_usage_never_had_are_na_and_those_a_rollup_drops_are_all(self):
+    def test_missing_columns_are_na_and_rolled_up_columns_are_all(self):
         plain = shipped_row("mem_total_all", aggregation_group_by_list=["host"])
         plain["aggregation_params_map"]["aggregation_pipeline"]["setters"] = [
             "set_aggregated_metric_name",
@@ -47,7 +47,7 @@ class UsageTest(pipeline_case.PipelineCase):
         usage = self.usage(fetching(aggregation_group_by_list=["host", "zone"]), [cpu(1, 1)])
         self.assertEqual(("all", "all"), (usage.column("host"), usage.column("zone")))
 
-    def test_a_project_is_a_tenant_whichever_a_specification_names(self):
+    def test_a_specification_can_name_a_project_or_a_tenant(self):
         for by in (["tenant_id"], ["project_id"], ["project_id", "tenant_id"]):
             specs = fetching(
                 aggregation_group_by_list=by, setter_rollup_group_by_list=by, dimension_list=["project_id"]
@@ -56,7 +56,7 @@ class UsageTest(pipeline_case.PipelineCase):
             told = pipeline.output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
             self.assertIn(b'"dimensions":{"project_id":"p"}', told.value)
 
-    def test_a_rolled_up_sum_loses_nothing(self):
+    def test_a_rolled_up_sum_is_exact(self):
         usage = self.usage(fetching(), [cpu(1, 1e16, "a"), cpu(1, 1, "b"), cpu(1, -1e16, "c")])
         self.assertEqual(1.0, usage.quantity)
 
@@ -70,14 +70,14 @@ class UtilisationTest(pipeline_case.PipelineCase):
         idles = [envelope("idle", 2, value, dimensions={"hostname": host}) for host, value in idle]
         return {usage.column("host"): usage.quantity for usage in self.usages(specs, [cpu(0, 8), cpu(0, 4), *idles])}
 
-    def test_what_is_not_idle_is_used(self):
+    def test_utilisation_is_the_part_that_is_not_idle(self):
         self.assertEqual({"a": 4.5}, self.utilised(("a", 20), ("a", 30)))
 
     def test_a_missing_or_zero_idle_gives_the_total(self):
         self.assertEqual({"a": 6}, self.utilised())
         self.assertEqual({"a": 6}, self.utilised(("a", 0)))
 
-    def test_idle_alone_gives_no_row(self):
+    def test_idle_values_without_a_total_give_no_row(self):
         self.assertEqual({"a": 6}, self.utilised(("b", 50)))
 
 
@@ -94,11 +94,11 @@ class RateTest(pipeline_case.PipelineCase):
         self.assertEqual((75.0, 4), (usage.quantity, usage.count))
         self.assertEqual((MINUTES_MS, 3 * MINUTES_MS), (usage.first_ms, usage.last_ms))
 
-    def test_a_rate_from_zero_is_no_row_and_counted(self):
+    def test_a_rate_from_zero_gives_no_row_and_is_counted(self):
         aggregate = self.rate(cpu(1, 0), cpu(2, 5))
         self.assertEqual(((), {"zero_oldest": 1}), (aggregate.usages, dict(aggregate.dropped)))
 
-    def test_a_window_without_a_rate_is_counted_and_the_others_are_compared(self):
+    def test_a_window_without_a_rate_is_counted_and_skipped(self):
         aggregate = self.rate(cpu(1, 0), cpu(2, 9), cpu(11, 10), cpu(12, 8), cpu(21, 7), cpu(22, 5), stages=2)
         (usage,) = aggregate.usages
         self.assertEqual((50.0, 4), (usage.quantity, usage.count))
@@ -116,7 +116,7 @@ class RateTest(pipeline_case.PipelineCase):
         self.assertEqual({"a": 50.0, "c": -100.0}, {usage.column("host"): usage.quantity for usage in aggregate.usages})
         self.assertEqual(1, aggregate.dropped["zero_oldest"])
 
-    def test_over_an_hour_the_first_windows_oldest_and_the_last_windows_latest_are_compared(self):
+    def test_the_rate_of_an_hour_compares_its_oldest_and_latest_values(self):
         messages = [cpu(1, 100), cpu(2, 1), cpu(11, 7), cpu(25, 50), cpu(29, 40)]
         for order in (messages, messages[::-1]):
             (usage,) = self.rate(*order, stages=2).usages
@@ -126,15 +126,15 @@ class RateTest(pipeline_case.PipelineCase):
 class StagesTest(pipeline_case.PipelineCase):
     MESSAGES = (cpu(1, 10), cpu(2, 20), cpu(3, 30), cpu(11, 80))
 
-    def test_in_one_stage_all_records_of_the_period_weigh_the_same(self):
+    def test_with_one_stage_all_records_have_the_same_weight(self):
         self.assertEqual(35, self.usage(fetching(), self.MESSAGES).quantity)
 
-    def test_in_two_stages_all_windows_weigh_the_same(self):
+    def test_with_two_stages_all_windows_have_the_same_weight(self):
         for operation, quantity in {"avg": 50, "sum": 100, "max": 80, "min": 20}.items():
             usage = self.usage(fetching(stages=2, pre_hourly_operation=operation), self.MESSAGES)
             self.assertEqual((quantity, 4, MINUTES_MS), (usage.quantity, usage.count, usage.first_ms))
 
-    def test_the_second_stage_keeps_what_it_groups_by(self):
+    def test_the_second_stage_keeps_the_columns_that_it_groups_by(self):
         specs = fetching(
             stages=2,
             aggregation_group_by_list=["dimensions#mount"],
@@ -144,7 +144,7 @@ class StagesTest(pipeline_case.PipelineCase):
         usages = self.usages(specs, [cpu(1, 1, mount="x"), cpu(11, 3, mount="x"), cpu(12, 9, mount="y")])
         self.assertEqual({"x": 2.0, "y": 9.0}, {usage.column("dimensions#mount"): usage.quantity for usage in usages})
 
-    def test_periods_begin_at_the_hour_and_the_day_of_utc(self):
+    def test_periods_start_at_hours_and_days_of_utc(self):
         for period, length_ms in (("hourly", HOUR_MS), ("daily", 24 * HOUR_MS)):
             specs = fetching(aggregation_period=period)
             start = 20_000 * 24 * HOUR_MS
@@ -155,16 +155,16 @@ class StagesTest(pipeline_case.PipelineCase):
                 {period_ms: aggregate.usages[0].count for (_, period_ms), aggregate in found.items()},
             )
 
-    def test_two_periods_are_not_taken_for_one(self):
+    def test_partials_of_two_periods_are_refused(self):
         specs = fetching()
         partials = partials_of(specs, [cpu(1, 1), cpu(61, 1)])
         self.assertRaises(ValueError, pipeline.aggregate, specs.transforms["mem_total_all"], partials)
 
-    def test_nothing_makes_nothing(self):
+    def test_zero_partials_give_zero_rows(self):
         transform = fetching().transforms["mem_total_all"]
         self.assertEqual((), pipeline.aggregate(transform, []).usages)
 
-    def test_a_quantity_beyond_a_float_is_no_row_and_counted(self):
+    def test_a_quantity_beyond_the_range_of_floats_gives_no_row_and_is_counted(self):
         row = shipped_row(
             "cpu_util_host", usage_fetch_util_quantity_event_type="cpu", usage_fetch_util_idle_perc_event_type="idle"
         )
@@ -178,7 +178,7 @@ BOUNDS = pipeline.TimeBounds(strategies.OLDEST_MS, strategies.LATEST_MS)
 
 
 def periods(specs, messages):
-    """The partials of each transform and period, in no particular order."""
+    """Yield the partials of each transform and period, in any order."""
     found = {}
     for key, partial in partials_of(specs, messages, bounds=BOUNDS):
         transform = specs.find(key.specification_id)
@@ -193,7 +193,7 @@ def in_order(usages):
 
 class BlocksTest(base.BaseTestCase):
     @given(strategies.rows(), strategies.messages())
-    def test_the_rows_of_random_specifications_and_data(self, rows, messages):
+    def test_random_specifications_and_data_have_the_rows_of_the_reference(self, rows, messages):
         specs = specifications(*rows)
         for (metric_id, _), partials in periods(specs, messages).items():
             transform = specs.transforms[metric_id]
@@ -204,7 +204,7 @@ class BlocksTest(base.BaseTestCase):
             found = in_order(rollup.rows(transform, partials, dropped))
             self.assertEqual((in_order(whole.usages), whole.dropped), (found, dropped))
 
-    def test_what_a_stage_drops_keeps_no_block_apart(self):
+    def test_columns_dropped_by_a_stage_do_not_separate_blocks(self):
         def kept(metric_id, **parameters):
             row = shipped_row(metric_id, **parameters)
             return rollup.kept_columns(specifications([pre_row("cpu", metric_id)], [row]).transforms[metric_id])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the database makes of partials is what `Partial.merge` makes of them."""
+"""The database merges partials like `Partial.merge`."""
 
 import itertools
 from unittest import mock
@@ -35,7 +35,7 @@ QUANTITIES = (0.0, 0.1, -0.1, 1e16, -1e16, 1e-300, 1e200, -1e200, 3.0, 1 / 3, 2.
 
 
 def reading(partition, offset):
-    """A place has one record. Few times, so that they tie."""
+    """Generate a reading; each position has one record, and few different times cause ties."""
     return Reading(TIMES_MS[offset % 3], partition, offset, QUANTITIES[(7 * partition + offset) % len(QUANTITIES)])
 
 
@@ -44,7 +44,7 @@ readings = st.builds(reading, st.integers(0, 2), st.integers(0, 20))
 
 @st.composite
 def partials(draw):
-    """Of one to four records."""
+    """Generate a partial of one to four records."""
     return _of(draw(st.lists(readings, min_size=1, max_size=4)))
 
 
@@ -57,7 +57,10 @@ def _of(some):
 
 class Merging:
     def store(self, found, batch="b", attempts=(1,), job="j"):
-        """``found``: (key, partial), each key once."""
+        """Store the partials.
+
+        ``found``: (key, partial), each key once.
+        """
         rows = [usage_table.staged_row(key[0], key[1], group_text(key[2]), one) for key, one in found]
         with self.offset_store.writing() as connection:
             for attempt in attempts:
@@ -82,7 +85,7 @@ class MergeTest(Merging, DatabaseCase):
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(st.lists(st.dictionaries(st.sampled_from(KEYS), partials(), min_size=1), min_size=1, max_size=4))
-    def test_batch_after_batch_and_in_the_other_order(self, batches):
+    def test_the_order_of_batches_does_not_affect_the_result(self, batches):
         expected = merged(itertools.chain.from_iterable(batch.items() for batch in batches))
         for job, order in (("forth", batches), ("back", batches[::-1]), ("short", batches)):
             with self.offset_store.writing() as connection:
@@ -93,13 +96,13 @@ class MergeTest(Merging, DatabaseCase):
             self.assertEqual(expected, self.known(job))
 
     # Rule 28
-    def test_only_the_attempts_that_count_are_merged(self):
+    def test_only_committed_attempts_are_merged(self):
         one = {KEYS[0]: _of([Reading(1.0, 0, 0, 3.0)])}
         self.store(one.items(), attempts=(7, 8))
         self.assertEqual(one, self.known())
         self.assertEqual([], self.rows(aggregate_staging, "batch"))
 
-    def test_what_is_staged_is_counted_by_window(self):
+    def test_staged_rows_are_counted_by_window(self):
         rows = [usage_table.staged_row(*key[:2], group_text(key[2]), _of([Reading(0, 0, 0, 1)])) for key in KEYS]
         with self.offset_store.writing() as connection:
             staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 1, rows, NOW_MS)
@@ -112,7 +115,7 @@ class MergeTest(Merging, DatabaseCase):
             self.assertEqual({("s@1", 0): 3}, usage_table.staged_windows(connection, "b", [2]))
             self.assertEqual({}, usage_table.staged_windows(connection, "b", []))
 
-    def test_what_a_crash_has_left_a_day_ago_is_cleared_and_what_is_new_is_somebodys(self):
+    def test_staged_rows_older_than_a_day_are_removed_and_newer_ones_of_others_are_kept(self):
         row = usage_table.staged_row("s@1", 0, "[]", _of([Reading(0, 0, 0, 1)]))
         with self.offset_store.writing() as connection:
             for batch, staged_ms in (("mine", NOW_MS), ("another's", NOW_MS), ("old", NOW_MS - 86_400_001)):
@@ -120,14 +123,14 @@ class MergeTest(Merging, DatabaseCase):
             staging.clear(connection, aggregate_staging, "mine", NOW_MS)
         self.assertEqual([("another's",)], self.rows(aggregate_staging, "batch"))
 
-    def test_windows_of_a_range_are_removed_and_no_others(self):
+    def test_only_windows_of_the_range_are_removed(self):
         self.store([(key, _of([Reading(0, 0, 0, 1)])) for key in KEYS])
         with self.offset_store.writing() as connection:
             usage_table.remove(connection, "j", ["s@1"], 0, 600_000)
             usage_table.remove(connection, "another", ["t@1"], 0, 10**9)
         self.assertEqual({key for key in KEYS if key[:2] != ("s@1", 0)}, set(self.known()))
 
-    def test_a_sum_that_has_grown_long_is_written_anew_and_still_exact(self):
+    def test_a_long_sum_is_shortened_and_stays_exact(self):
         longest = 0
         for number in range(100):
             self.store([(KEYS[0], _of([Reading(0, 0, number, 0.1)]))])
@@ -136,14 +139,14 @@ class MergeTest(Merging, DatabaseCase):
         self.assertEqual(usage_table.MOST_FLOATS, longest)
         self.assertEqual(exact_sum([0.1] * 100), self.known()[KEYS[0]].sums)
 
-    def test_sums_of_nothing_do_not_grow(self):
+    def test_sums_of_zeros_do_not_grow(self):
         for number in range(100):
             self.store([(KEYS[0], _of([Reading(0, 0, number, 0.0)]))])
         [(sums,)] = self.rows(aggregate_usage, "sums")
         self.assertLess(len(sums), 2 * usage_table.MOST_FLOATS)
         self.assertEqual((), self.known()[KEYS[0]].sums)
 
-    def test_sums_of_other_jobs_and_groups_are_left_alone(self):
+    def test_sums_of_other_jobs_and_groups_are_unchanged(self):
         one = _of([Reading(0, 0, 0, 0.1)])
         for _ in range(20):
             self.store([(KEYS[0], one), (KEYS[1], one)])
@@ -158,9 +161,9 @@ class MergeTest(Merging, DatabaseCase):
 
 
 class GoldenMerge:
-    """Metrics of real clouds, a batch for each. ``self.offset_store`` is an empty database's."""
+    """Metrics of real clouds, one batch for each. ``self.offset_store`` belongs to an empty database."""
 
-    def test_golden_data_batch_after_batch_is_exact_although_sums_are_written_anew(self):
+    def test_golden_data_in_batches_is_exact_even_if_sums_are_shortened(self):
         self.patch(usage_table, "MOST_FLOATS", 2)
         for row, event_types, file in (
             (shipped_row("mem_total_all"), ["mem.total_mb"], "mem_and_pod_metrics.jsonl"),

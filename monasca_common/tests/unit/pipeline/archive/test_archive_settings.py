@@ -51,13 +51,13 @@ class ReplayOptionsTest(ConfigurationTestCase):
         conf = self.with_kafka(kafka, database=DATABASE, pipeline_archive=archive, pipeline_replay="\n".join(lines))
         return replay_settings(conf)
 
-    def test_to_kafka(self):
+    def test_replay_can_publish_to_kafka(self):
         settings = self.settings("output_topic = again")
         self.assertEqual(("/archive", "metrics"), (settings.location, settings.topic))
         self.assertIsInstance(settings.target, KafkaTarget)
         self.assertEqual("again", settings.target.topic)
 
-    def test_to_storage(self):
+    def test_replay_can_write_to_storage(self):
         target = self.settings("to = storage", "kind = logs").target
         self.assertIsInstance(target, StorageTarget)
         self.assertEqual((Kind.LOGS, "sqlite:////tmp/nowhere.sqlite"), (target.kind, target.storage.connection))

@@ -19,7 +19,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def records(*places, value=b"x", dated=True):
-    """Records at (partition, offset, hour), as Spark hands them to a task."""
+    """Return records at (partition, offset, hour), in the form in which Spark passes them to a task."""
     partitions, offsets, hours = zip(*places, strict=True)
     count = len(places)
     return pa.record_batch(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which alarms arise from series, case by case, and whatever the order in which they come."""
+"""The alarms created from series, case by case and in any order of the series."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def joined(known_alarms=(), known=None, new=None, subs=(CPU, DISK)):
 
 
 class JoinTest(base.BaseTestCase):
-    def test_without_match_by_one_alarm_arises_once_every_sub_expression_has_a_series(self):
+    def test_without_match_by_an_alarm_is_created_once_each_sub_expression_has_a_series(self):
         self.assertEqual((), joined(new={CPU: [()]}).alarms)
         later = joined(known={CPU: [()]}, new={DISK: [()]})
         self.assertEqual(((),), later.alarms)
@@ -27,38 +27,38 @@ class JoinTest(base.BaseTestCase):
     def test_each_combination_of_values_has_an_alarm(self):
         self.assertEqual((("a",), ("b",)), joined(new={CPU: [("a",), ("b",)]}, subs=[CPU]).alarms)
 
-    def test_a_series_of_a_host_joins_the_alarm_of_each_of_its_devices(self):
+    def test_a_series_of_a_host_joins_the_alarms_of_all_its_devices(self):
         made = joined(new={CPU: [("h", "")], DISK: [("h", "d1"), ("h", "d2")]})
         self.assertEqual((("h", "d1"), ("h", "d2")), made.alarms)
         for alarm in made.alarms:
             self.assertIn(AlarmPart(alarm, CPU, ("h", "")), made.parts)
 
-    def test_a_device_that_comes_later_has_an_alarm_with_the_host_that_was_there(self):
+    def test_a_later_device_has_an_alarm_with_the_existing_host(self):
         later = joined([("h", "d1")], {CPU: [("h", "")], DISK: [("h", "d1")]}, {DISK: [("h", "d2")]})
         self.assertEqual((("h", "d2"),), later.alarms)
         self.assertEqual(
             (AlarmPart(("h", "d2"), CPU, ("h", "")), AlarmPart(("h", "d2"), DISK, ("h", "d2"))), later.parts
         )
 
-    def test_a_series_joins_the_alarms_that_are_there_and_makes_none(self):
+    def test_a_series_joins_existing_alarms_and_creates_none(self):
         later = joined([("h", "d1"), ("h", "d2"), ("g", "d1")], new={CPU: [("h", "")]}, subs=[CPU])
         self.assertEqual((), later.alarms)
         self.assertEqual([("h", "d1"), ("h", "d2")], [part.alarm_values for part in later.parts])
 
-    def test_an_alarm_with_a_gap_takes_a_series_that_has_more(self):
+    def test_an_alarm_with_a_missing_value_accepts_a_series_that_has_the_value(self):
         later = joined([("h", "")], {CPU: [("h", "")]}, {CPU: [("h", "d")]}, subs=[CPU])
         self.assertEqual(((), (AlarmPart(("h", ""), CPU, ("h", "d")),)), (later.alarms, later.parts))
 
-    def test_values_that_no_position_has_in_common_agree(self):
+    def test_series_without_common_values_form_an_alarm(self):
         made = joined(new={CPU: [("h", "")], DISK: [("", "d")]})
         self.assertEqual(1, len(made.alarms))
         self.assertEqual(2, len(made.parts))
 
-    def test_known_parts_of_known_alarms_are_not_told_again(self):
+    def test_known_parts_of_known_alarms_are_not_returned_again(self):
         self.assertEqual((), joined([("h",)], {CPU: [("h",)]}, subs=[CPU]).parts)
 
     @given(st.data())
-    def test_full_values_make_the_same_alarms_however_they_are_cut_into_batches(self, data):
+    def test_complete_values_create_the_same_alarms_however_they_are_batched(self, data):
         values = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"))
         arrivals = data.draw(st.lists(st.tuples(st.sampled_from([CPU, DISK]), values), max_size=12))
         alarms, parts, known = [], set(), {CPU: set(), DISK: set()}

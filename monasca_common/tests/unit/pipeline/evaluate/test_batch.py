@@ -44,7 +44,7 @@ class EmptyTopic:
 
 
 class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
-    """Without records, Spark has nothing to do."""
+    """A batch without records needs no Spark."""
 
     def setUp(self):
         super().setUp()
@@ -59,7 +59,7 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         clock = VirtualClock(start_ms=2000)
         self.evaluation = Evaluation(spark, settings, EmptyTopic(), self.offset_store, publisher, clock)
 
-    def test_what_a_crash_left_of_a_pass_is_in_the_report_too(self):
+    def test_the_report_includes_the_finished_part_of_an_interrupted_pass(self):
         self.alarms.arrive(self.alarms.ids[0], [(1000, 2.0, 0)])
         with failpoints.armed("evaluate.inside_page", "raise"), suppress(FailPointReached):
             self.evaluation.step()
@@ -72,7 +72,7 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
 
 
 class SteppingClock(VirtualClock):
-    """``step_ms``: by how much its wall clock has stepped."""
+    """A clock whose wall clock is ``step_ms`` ahead of its monotonic time."""
 
     step_ms = 0
 
@@ -81,7 +81,7 @@ class SteppingClock(VirtualClock):
 
 
 class AcceptedTimeTest(ConfigurationTestCase, DatabaseCase):
-    """The driver reads the records itself, over the memory broker."""
+    """The driver itself reads the records, from the memory broker."""
 
     def setUp(self):
         super().setUp()
@@ -104,7 +104,7 @@ class AcceptedTimeTest(ConfigurationTestCase, DatabaseCase):
         self.evaluation.step()
 
     def rejected(self, step_ms, *times):
-        """How many measurements of these times are rejected by the first batch after the step."""
+        """Return the number of measurements with these times that the first batch after the step rejects."""
         self.clock.step_ms = step_ms
         records = [Record(envelope("m", time_ms, meta={"tenantId": "t", "region": "r"})) for time_ms in times]
         self.producer.publish("metrics", records).raise_for_undelivered()
@@ -126,7 +126,7 @@ class ArrivalsTest(base.BaseTestCase):
     """A record is (partition, offset, Kafka's time in ms)."""
 
     def last(self, *batches):
-        """What the tasks of one batch of Kafka's add up to."""
+        """Combine the results of the tasks of a batch."""
         greatest, whole = Greatest(), {}
         for records in batches:
             whole = greatest.addInPlace(whole, self.arrivals(records)[0])
@@ -143,21 +143,21 @@ class ArrivalsTest(base.BaseTestCase):
         list(folding([pa.RecordBatch.from_pylist(rows)]))
         return found[0]
 
-    def test_the_last_record_of_a_partition_counts_although_one_before_it_is_a_day_ahead(self):
+    def test_the_last_record_of_a_partition_counts_even_if_an_earlier_one_is_a_day_ahead(self):
         records = [(0, 5, 1_000), (1, 5, 7_000), (0, 6, 2_000 + DAY_MS), (0, 7, 3_000)]
         self.assertEqual({0: (7, 3_000), 1: (5, 7_000)}, self.last(records))
 
-    def test_the_last_of_all_tasks_counts_whichever_is_done_first(self):
+    def test_the_last_record_counts_in_any_order_of_the_tasks(self):
         tasks = [(0, 7, 3_000)], [(0, 6, 2_000 + DAY_MS)]
         self.assertEqual({0: (7, 3_000)}, self.last(*tasks))
         self.assertEqual({0: (7, 3_000)}, self.last(*reversed(tasks)))
 
-    def test_arrivals_are_noted_by_their_buckets(self):
+    def test_arrivals_are_stored_by_bucket(self):
         self.assertEqual({0, 20_000}, self.arrivals([(0, 1, 1_000), (0, 2, 9_999), (1, 1, 20_000)])[1])
 
 
 class TaskFoldTest(base.BaseTestCase):
-    def test_of_series_that_no_definition_has_nothing_is_kept(self):
+    def test_series_without_a_definition_are_not_kept(self):
         sub = parse("max(m) > 1").sub_expressions[0]
         matcher = batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)])
         task = batch._TaskFold(matcher, matcher.decode)
@@ -167,7 +167,7 @@ class TaskFoldTest(base.BaseTestCase):
 
 
 class RejectedTest(base.BaseTestCase):
-    def test_records_that_are_no_metric_or_of_a_definition_and_too_new_are_rejected(self):
+    def test_records_that_are_not_metrics_or_too_new_for_their_definition_are_rejected(self):
         rejected, counts = [], []
         fold = batch.RecordFold(
             batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, parse("cpu > 1").root)]),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch that catches up hours has the result of a batch each second, from folding to transitions; without Spark."""
+"""A batch that catches up several hours has the same result as one batch per second, from folding to transitions. Spark
+is not used."""
 
 import itertools
 import json
@@ -36,7 +37,7 @@ few = settings(max_examples=20, deadline=None, suppress_health_check=list(Health
 
 @st.composite
 def expressions(draw):
-    """Of up to three metrics of their own, so that an alarm arises some time after the first measurement."""
+    """Generate expressions of up to three metrics, so that an alarm is created after the first measurement."""
     subs = [
         SubExpression(
             draw(st.sampled_from(FUNCTIONS)),
@@ -73,19 +74,19 @@ class CatchUpTest(DatabaseCase):
         self.assertEqual([], self.transitions(text, [(measured, END_MS)]))
         self.assertEqual([], self.transitions(text, one_by_one(measured)))
 
-    def test_what_opened_the_window_in_which_the_alarm_arises_counts(self):
+    def test_earlier_measurements_of_the_window_in_which_an_alarm_is_created_count(self):
         measured = [(1_000, 5.0, 0), (600_000, 5.0, 0), (610_000, 0.0, 1)]
         text = "max(m0, deterministic) > 1 or max(m1, deterministic) > 1"
         expected = [("ALARM", 600_000), ("OK", 750_000)]
         self.assertEqual(expected, [change[:2] for change in self.transitions(text, [(measured, END_MS)])])
         self.assertEqual(expected, [change[:2] for change in self.transitions(text, one_by_one(measured))])
 
-    def test_of_last_every_change_is_told_and_dated_by_its_measurement(self):
+    def test_each_change_of_last_is_published_with_the_time_of_its_measurement(self):
         measured = [(number * 1_000, float(number % 2), 0) for number in range(1, 1_000)]
         found = [change[:2] for change in self.transitions("last(m0) > 0", [(measured, END_MS)])]
         self.assertEqual([("ALARM" if value else "OK", time_ms) for time_ms, value, _ in measured], found)
 
-    def test_of_last_few_measurements_are_kept_once_they_are_evaluated(self):
+    def test_evaluated_measurements_of_last_are_removed(self):
         measured = [(number * 1_000, float(number % 2), 0) for number in range(1, 1_000)]
         cut = [measured[start : start + 100] for start in range(0, len(measured), 100)]
         kept = []
@@ -99,7 +100,7 @@ class CatchUpTest(DatabaseCase):
         self.assertEqual(len(measured), len(found))
         self.assertLess(max(kept), 2 * 128)
 
-    def test_of_last_the_newest_value_from_before_the_alarm_exists_counts(self):
+    def test_the_newest_value_of_last_before_the_alarm_exists_counts(self):
         measured = [(1_000, 5.0, 0), (2_000, 0.0, 0), (3_000, 5.0, 0), (60_000, 0.0, 1), (61_000, 0.0, 0)]
         text = "last(m0, deterministic) > 1 or last(m1, deterministic) > 1"
         for batches in ([(measured, END_MS)], one_by_one(measured)):
@@ -107,7 +108,8 @@ class CatchUpTest(DatabaseCase):
             self.assertEqual([("ALARM", 3_000), ("OK", 61_000)], found)
 
     def transitions(self, text, batches):
-        """(new state, time, reason, values) of each; a measurement of a batch comes to Kafka at its own time."""
+        """Return (new state, time, reason, values) of each transition. Each measurement arrives in Kafka at its own
+        time."""
         number = next(_numbers)
         text = text.replace("(m", f"(x{number}.m")
         definition = self.definitions.create("t", AlarmDefinition(new_id(), text), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sub-expressions a series belongs to, beside a plain comparison with all."""
+"""The sub-expressions that a series matches, compared with a plain comparison with all sub-expressions."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ class SubExpressionIndexTest(base.BaseTestCase):
         self.assertEqual({1}, set(map(len, compared.by_pair.values())))
 
     @given(st.data())
-    def test_it_finds_what_a_comparison_with_all_finds(self, data):
+    def test_the_index_finds_the_same_as_a_comparison_with_all(self, data):
         pairs = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"), max_size=3)
         texts = data.draw(st.lists(st.tuples(st.sampled_from(["cpu", "mem"]), pairs), max_size=12))
         subs = [
@@ -66,7 +66,7 @@ class SubExpressionIndexTest(base.BaseTestCase):
         }
         self.assertEqual(expected, set(found(SubExpressionIndex(subs), series(name, **dimensions))))
 
-    def test_keys_differ_where_values_do(self):
+    def test_different_values_have_different_keys(self):
         values = [("a", "b"), ("ab", ""), ("", "ab"), ("a,b",), (), ("",), ('a","b',)]
         keys = set(map(match_key, values))
         self.assertEqual({16}, set(map(len, keys)))

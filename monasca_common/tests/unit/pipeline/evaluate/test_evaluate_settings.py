@@ -12,23 +12,23 @@ class EvaluateOptionsTest(ConfigurationTestCase):
     def settings(self, *lines, database=DATABASE, **groups):
         return evaluate_settings(self.with_kafka(database=database, pipeline_evaluate="\n".join(lines), **groups))
 
-    def test_without_a_word_metrics_are_evaluated_each_second(self):
+    def test_by_default_metrics_are_evaluated_each_second(self):
         settings = self.settings()
         stream = settings.stream
         self.assertEqual(("metrics", "spark-evaluate", 1.0), (stream.topic, stream.group, stream.trigger_seconds))
         self.assertEqual(("alarm-state-transitions", 30), (settings.alarm_transitions_topic, settings.delay_seconds))
 
-    def test_state_is_kept_in_the_database_of_alarms(self):
+    def test_state_is_stored_in_the_alarms_database(self):
         alarms = "connection = sqlite:////tmp/alarms.sqlite"
         self.assertEqual("sqlite:////tmp/alarms.sqlite", self.settings(alarms=alarms).stream.connection)
         self.assertEqual("sqlite:////tmp/nowhere.sqlite", self.settings().stream.connection)
 
-    def test_each_value_that_makes_no_sense_is_refused_by_name(self):
+    def test_each_invalid_evaluation_option_is_refused_by_name(self):
         lines = ("delay_seconds = -1", "outage_grace_seconds = x", "duplicates_lookback = -1", "topic = a, b")
         for line in (*lines, "connection = sqlite:///x"):
             self.assertThat(self.refused(self.settings, line), Contains(line.partition(" ")[0]))
 
-    def test_the_line_of_a_start_says_what_is_read_and_written(self):
+    def test_the_start_line_names_the_topics_and_the_database(self):
         facts = EvaluateJob(self.with_kafka(database="connection = postgresql://me:hush@db/monasca")).facts()
         self.assertEqual(("metrics as spark-evaluate", "alarm-state-transitions"), (facts["reads"], facts["writes"]))
         self.assertNotIn("hush", str(facts))

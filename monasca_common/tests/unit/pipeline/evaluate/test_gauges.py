@@ -26,7 +26,7 @@ class EvaluationMetricsTest(DatabaseCase):
             stored = EvaluatorState(NOON_MS - 60_000, 0, watermarks_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
             watermark.save(connection, "job", stored)
 
-    def test_ages_states_and_what_waits(self):
+    def test_gauges_have_ages_states_and_unpublished_transitions(self):
         self.begin()
         with self.offset_store.writing() as connection:
             for number, state in enumerate(("OK", "OK", "ALARM")):
@@ -39,7 +39,7 @@ class EvaluationMetricsTest(DatabaseCase):
         states = [self.value("alarms", state=state) for state in ("OK", "UNDETERMINED", "ALARM")]
         self.assertEqual(([2, 0, 1], 1), (states, self.value("unpublished_transitions")))
 
-    def test_ages_grow_while_the_database_is_asked_now_and_then(self):
+    def test_ages_grow_between_database_queries(self):
         self.begin()
         with mock.patch.object(gauges, "read_gauges", wraps=gauges.read_gauges) as read:
             self.value("alarms", state="OK")
@@ -50,9 +50,9 @@ class EvaluationMetricsTest(DatabaseCase):
             self.value("alarms", state="OK")
             self.assertEqual(2, read.call_count)
 
-    def test_before_the_first_batch_there_is_none(self):
+    def test_before_the_first_batch_the_gauges_are_missing(self):
         self.assertIsNone(self.value("evaluation_delay_seconds"))
 
-    def test_without_a_database_there_is_none(self):
+    def test_without_a_database_the_gauges_are_missing(self):
         registry = EvaluationMetrics("sqlite:////nowhere/at/all.sqlite", "job", self.clock).registry
         self.assertIsNone(registry.get_sample_value("monasca_pipeline_evaluation_delay_seconds", OF_JOB))

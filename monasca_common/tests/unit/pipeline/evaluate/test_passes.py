@@ -16,8 +16,8 @@ class SqlitePassesTest(PassesContract, DatabaseCase):
         self.settings = StorageSettings("sqlite", self.url)
         self.open_alarms()
 
-    def test_a_page_reads_its_part_of_the_tables_and_not_the_rest(self):
-        """With all windows for each alarm a page of 2,000 took 25 s."""
+    def test_a_page_reads_only_its_part_of_the_tables(self):
+        """When a page read all windows of each alarm, a page of 2,000 alarms took 25 s."""
         alarms = self.alarms("avg(m) > 1", count=500)
         with self.offset_store.writing() as connection:
             window = "0, 0, 1, '1.0', 1, 1, 1000, ''"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staged windows and series become stored windows and alarms; on SQLite."""
+"""Staged windows and series become stored windows and alarms; tests with SQLite."""
 
 from monasca_common.alarms.alarm_tables import Alarms
 from monasca_common.alarms.database import AlarmsDatabase
@@ -51,13 +51,13 @@ class StagedMergeCase(DatabaseCase):
         return list(folding.rows())
 
     def batch(self, *measurements, known=None):
-        """One batch of (name, dimensions, second, value); the number of alarms that it made."""
+        """Merge a batch of (name, dimensions, second, value), and return the number of new alarms."""
         known = known or self.known()
         rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
-            # An attempt that does not count.
+            # An attempt that failed.
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 8, rows, NOW_MS)
             windows.check_staged(connection, "batch", staged)
             windows.drop_changed(connection, "batch", staged)
@@ -70,7 +70,7 @@ class StagedMergeCase(DatabaseCase):
 
 
 class FirstStateTest(StagedMergeCase):
-    """The whole of a merge, which ends before the next pass begins."""
+    """A complete merge, which ends before the next pass starts."""
 
     def setUp(self):
         super().setUp()
@@ -91,19 +91,19 @@ class FirstStateTest(StagedMergeCase):
         return sorted((values[0], state) for values, state in self.rows(tables.alarm, "match_values", "state"))
 
     # Rule 49
-    def test_an_alarm_of_last_is_never_seen_before_its_first_state(self):
+    def test_an_alarm_of_last_is_created_with_its_first_state(self):
         self.define("last(cpu) > 5", "host")
         self.merge(("cpu", {"host": "a"}, 1, 9.0), ("cpu", {"host": "b"}, 1, 1.0))
         self.assertEqual([("a", "ALARM"), ("b", "OK")], self.states())
         self.assertEqual(2, self.runner.run(self.scan).transitions)
         self.assertEqual(2, len(self.rows(tables.alarm_outbox, "number")))
 
-    def test_an_alarm_that_has_windows_is_left_to_the_pass(self):
+    def test_an_alarm_with_windows_is_evaluated_by_the_next_pass(self):
         self.define("last(cpu) > 5 and max(cpu) > 5", "host")
         self.merge(("cpu", {"host": "a"}, 1, 9.0))
         self.assertEqual([("a", "UNDETERMINED")], self.states())
 
-    def test_more_than_a_page_is_left_to_the_pass(self):
+    def test_more_alarms_than_a_page_are_evaluated_by_the_next_pass(self):
         self.define("last(cpu) > 5", "host")
         self.merge(*(("cpu", {"host": host}, 1, 9.0) for host in "abc"))
         self.assertEqual(["ALARM", "ALARM", "UNDETERMINED"], sorted(state for _, state in self.states()))
@@ -112,7 +112,7 @@ class FirstStateTest(StagedMergeCase):
 
 
 class AlarmsTest(StagedMergeCase):
-    def test_a_new_series_makes_an_alarm_with_its_series_and_the_state_of_the_beginning(self):
+    def test_a_new_series_creates_an_alarm_with_the_series_and_the_initial_state(self):
         definition = self.define("max(cpu) > 5", "host")
         self.assertEqual(1, self.batch(("cpu", {"host": "a"}, 1, 1.0)))
         columns = ("id", "definition_id", "match_values", "state", "state_updated", "created")
@@ -126,7 +126,7 @@ class AlarmsTest(StagedMergeCase):
         self.assertEqual([(alarm_id,)], self.rows(tables.alarm_changed, "alarm_id"))
         self.assertEqual(0, self.batch(("cpu", {"host": "a"}, 2, 1.0)))
 
-    def test_a_series_that_comes_later_joins_the_alarm_that_is_there(self):
+    def test_a_later_series_joins_the_existing_alarm(self):
         self.define("max(cpu) > 5", "host")
         self.batch(("cpu", {"host": "a", "core": "0"}, 1, 1.0))
         self.assertEqual(0, self.batch(("cpu", {"host": "a", "core": "1"}, 2, 1.0)))
@@ -141,7 +141,7 @@ class AlarmsTest(StagedMergeCase):
         pairs = [("core", "0"), ("core", "1"), ("host", "a"), ("host", "a")]
         self.assertEqual([("t", "cpu", *pair) for pair in pairs], sorted(found))
 
-    def test_an_alarm_that_is_made_again_knows_nothing_from_before_it_was_deleted(self):
+    def test_a_recreated_alarm_has_no_data_from_before_its_deletion(self):
         self.define("last(cpu) > 5", "host")
         self.batch(("cpu", {"host": "a"}, 1, 9.0), ("cpu", {"host": "b"}, 1, 9.0))
         alarms = {host: alarm_id for alarm_id, (host,) in self.rows(tables.alarm, "id", "match_values")}
@@ -150,7 +150,7 @@ class AlarmsTest(StagedMergeCase):
         found = [readings_of(readings) for (readings,) in self.rows(tables.alarm_window, "readings")]
         self.assertEqual([[1.0], [9.0, 1.0]], sorted([each.quantity for each in some] for some in found))
 
-    def test_an_alarm_of_two_sub_expressions_waits_for_both_and_has_the_windows_before_it(self):
+    def test_an_alarm_of_two_sub_expressions_is_created_with_the_second_and_has_the_earlier_windows(self):
         self.define("max(cpu) > 5 and max(mem) > 5", "host")
         self.assertEqual(0, self.batch(("cpu", {"host": "a"}, 1, 9.0)))
         self.assertEqual([], self.rows(tables.alarm, "id"))
@@ -159,7 +159,7 @@ class AlarmsTest(StagedMergeCase):
         self.assertEqual(2, len(self.rows(tables.alarm_metric, "alarm_id")))
         self.assertEqual(2, len(self.rows(tables.alarm_window, "windows")))
 
-    def test_an_alarm_is_looked_at_where_a_measurement_may_have_decided_it(self):
+    def test_an_alarm_is_evaluated_if_a_measurement_can_have_decided_it(self):
         self.define("max(cpu) > 5", "host")
         self.batch(("cpu", {"host": "a"}, 1, 1.0))
         with self.offset_store.writing() as connection:
@@ -174,7 +174,7 @@ class AlarmsTest(StagedMergeCase):
 class WindowsTest(StagedMergeCase):
     COLUMNS = ("record_count", "sums", "least", "greatest", "newest", "readings")
 
-    def test_batches_add_up_and_long_sums_stay_short(self):
+    def test_batches_are_added_and_long_sums_are_shortened(self):
         self.define("sum(cpu) > 5")
         readings = [Reading(float(NOW_MS + second * 1000), 0, second, 0.1) for second in range(59)]
         for reading in readings:
@@ -186,18 +186,18 @@ class WindowsTest(StagedMergeCase):
         found = WindowPartial(count, tuple(map(float, sums.split())), *ends).normalised(sub.expression)
         self.assertEqual(whole, found)
 
-    def test_what_last_needs_is_one_row(self):
+    def test_the_readings_of_last_are_one_row(self):
         self.define("last(cpu) > 5")
         for second in range(200):
             self.batch(("cpu", {}, second, 1.0))
             with self.offset_store.writing() as connection:
-                connection.execute(tables.alarm_changed.delete())  # as a pass does that evaluates the alarm
+                connection.execute(tables.alarm_changed.delete())  # like a pass that evaluates the alarm
         ((start, readings),) = self.rows(tables.alarm_window, "window_start", "readings")
         self.assertEqual(0, start)
         self.assertLess(len(readings_of(readings)), 200)
         self.assertEqual(199, readings_of(readings)[-1].offset)
 
-    def test_a_window_of_another_generation_is_replaced_and_one_that_is_old_left_out(self):
+    def test_a_window_of_an_older_generation_is_replaced_and_never_replaces_a_newer_one(self):
         definition = self.define("max(cpu) > 5")
         self.batch(("cpu", {}, 1, 9.0))
         before = self.known()
@@ -209,7 +209,7 @@ class WindowsTest(StagedMergeCase):
         self.batch(("cpu", {}, 3, 8.0))
         self.assertEqual([(1, 1)], self.rows(tables.alarm_window, "windows", "record_count"))
 
-    def test_what_was_staged_of_a_deleted_definition_is_left_out(self):
+    def test_staged_rows_of_a_deleted_definition_are_ignored(self):
         definition = self.define("max(cpu) > 5")
         before = self.known()
         self.definitions.delete("t", definition)
@@ -217,7 +217,7 @@ class WindowsTest(StagedMergeCase):
         for table in (tables.alarm_window, tables.alarm_series):
             self.assertEqual([], self.rows(table, "sub_expression_id"))
 
-    def test_rows_that_are_missing_are_noticed(self):
+    def test_missing_staged_rows_are_an_error(self):
         with self.offset_store.writing() as connection:
             self.assertRaises(StagingLost, windows.check_staged, connection, "batch", StagedAttempts((7,), 1))
 

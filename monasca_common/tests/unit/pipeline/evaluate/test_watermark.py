@@ -33,11 +33,11 @@ def scanned(stored, *scans):
 class WatermarkTest(base.BaseTestCase):
     stored = EvaluatorState(100_000, 0, seen_ms=100_000, watermarks_ms={0: 100_000, 1: 100_000})
 
-    def test_a_partition_that_was_read_to_its_end_is_known_up_to_the_scan(self):
+    def test_a_partition_read_to_its_end_has_the_time_of_the_scan_as_its_watermark(self):
         found = scanned(self.stored, Scan(110_000, {0, 1}))
         self.assertEqual(({0: 110_000, 1: 110_000}, 110_000), (found.watermarks_ms, least_ms(found)))
 
-    def test_else_up_to_its_last_record_and_the_least_counts(self):
+    def test_the_watermark_of_other_partitions_is_their_last_record_and_the_least_counts(self):
         found = scanned(self.stored, Scan(130_000, {1}, {0: 105_000}))
         self.assertEqual((105_000, 130_000), (least_ms(found), found.seen_ms))
 
@@ -58,13 +58,13 @@ class WatermarkTest(base.BaseTestCase):
         scans = [Scan(110_000, {0, 1}, partitions={0, 1, 2}), Scan(120_000, {0, 1, 2}, partitions={0, 1, 2})]
         self.assertEqual([100_000, 120_000], [least_ms(scanned(self.stored, *scans[:count])) for count in (1, 2)])
 
-    def test_the_first_look_restarts_nothing(self):
+    def test_the_first_scan_restarts_no_watermark(self):
         logged = self.useFixture(fixtures.FakeLogger())
         scan = Scan(130_000, {0}, partitions={0, 1}, topic_id="new")
         self.assertEqual({0: 130_000, 1: 130_000}, scanned(initial(scan, 0), scan).watermarks_ms)
         self.assertEqual("", logged.output)
 
-    def test_progress_of_a_clock_that_was_an_hour_ahead_goes_back_once_records_have_the_time_of_the_scan(self):
+    def test_progress_of_a_fast_clock_is_reset_once_records_have_the_time_of_the_scan(self):
         idle_period = IdlePeriod(50_000, 3_700_000, 4_000_000)
         stored = EvaluatorState(3_700_000, 0, None, "", 3_700_000, {0: 3_700_000}, (idle_period,))
         for last_kafka_ms in ({}, {0: 59_999}):
@@ -73,7 +73,7 @@ class WatermarkTest(base.BaseTestCase):
         self.assertEqual((120_000, {0: 120_000}, ()), (found.evaluated_to_ms, found.watermarks_ms, found.idle_periods))
         self.assertEqual(120_000, found.seen_ms)
 
-    def test_the_first_evaluation_goes_back_to_the_first_arrival_and_a_day_at_most(self):
+    def test_the_first_evaluation_starts_at_the_first_arrival_at_most_a_day_ago(self):
         now_ms = 10 * DAY_MS
         firsts = [
             initial(Scan(now_ms, arrivals=found), 0).evaluated_to_ms for found in ({now_ms - 70_000, now_ms}, {0}, ())
@@ -81,32 +81,32 @@ class WatermarkTest(base.BaseTestCase):
         self.assertEqual([now_ms - 70_000, now_ms - DAY_MS, now_ms], firsts)
         self.assertEqual(now_ms, initial(Scan(now_ms, arrivals={now_ms + 50_000}), 0).evaluated_to_ms)
 
-    def test_a_partition_of_which_nothing_was_read_holds_all_back(self):
+    def test_an_unread_partition_holds_back_the_watermark(self):
         self.assertEqual(100_000, least_ms(scanned(self.stored, Scan(130_000, {1}))))
 
-    def test_a_clock_that_is_a_day_ahead_moves_no_watermark_beyond_the_scan(self):
+    def test_a_record_from_a_day_ahead_moves_no_watermark_beyond_the_scan(self):
         found = scanned(self.stored, Scan(110_000, (), {0: 110_000 + DAY_MS, 1: 105_000}))
         self.assertEqual((105_000, 110_000), (least_ms(found), found.seen_ms))
 
-    def test_no_watermark_goes_back(self):
+    def test_watermarks_never_decrease(self):
         found = scanned(self.stored, Scan(90_000, {0}, {1: 50_000}))
         self.assertEqual(self.stored, found)
 
-    def test_a_minute_without_look_and_without_arrivals_is_no_idle_period_and_more_is_one(self):
+    def test_more_than_a_minute_without_scans_and_arrivals_is_an_idle_period(self):
         self.assertEqual((), scanned(self.stored, Scan(160_000, {0, 1})).idle_periods)
         idle_period = IdlePeriod(100_000, 160_001, 190_001)
         self.assertEqual((idle_period,), scanned(self.stored, Scan(160_001, {0, 1})).idle_periods)
 
-    def test_a_gap_among_arrivals_of_one_batch_is_an_idle_period(self):
+    def test_a_gap_between_arrivals_of_a_batch_is_an_idle_period(self):
         arrivals = {*range(100_000, 200_000, 10_000), *range(700_000, 800_000, 10_000)}
         found = scanned(self.stored, Scan(800_000, {0, 1}, {}, arrivals))
         self.assertEqual((IdlePeriod(190_000, 700_000, 730_000),), found.idle_periods)
 
-    def test_a_pause_in_which_metrics_went_on_is_caught_up_without_an_idle_period(self):
+    def test_a_pause_of_the_job_with_arrivals_is_caught_up_without_an_idle_period(self):
         arrivals = set(range(100_000, 7_300_000, 10_000))
         self.assertEqual((), scanned(self.stored, Scan(7_300_000, {0, 1}, {}, arrivals)).idle_periods)
 
-    def test_the_backlog_of_one_partition_is_no_idle_period_although_another_was_read_to_its_end(self):
+    def test_the_backlog_of_one_partition_is_not_an_idle_period_if_another_was_read_to_its_end(self):
         scans = [
             Scan(7_300_000 + batch, {1}, {0: end_ms}, set(range(end_ms - 1_200_000, end_ms, 10_000)))
             for batch, end_ms in enumerate(range(1_300_000, 7_300_000, 1_200_000))
@@ -114,13 +114,13 @@ class WatermarkTest(base.BaseTestCase):
         ended = Scan(7_300_010, {0, 1}, {}, set(range(6_100_000, 7_300_000, 10_000)))
         self.assertEqual((), scanned(self.stored, *scans, ended).idle_periods)
 
-    def test_what_is_read_later_does_not_change_what_all_partitions_were_read_beyond(self):
+    def test_later_reads_do_not_change_an_idle_period_before_all_watermarks(self):
         idle_period = IdlePeriod(100_000, 700_000, 730_000)
         stored = scanned(self.stored, Scan(700_000, {0, 1}))
         self.assertEqual((idle_period,), scanned(stored, Scan(701_000, {0, 1}, {}, {650_000})).idle_periods)
 
     @given(TIMES, TIMES, st.data())
-    def test_however_batches_cut_a_backlog_its_idle_periods_are_those_of_one_batch(self, first, second, data):
+    def test_idle_periods_of_a_backlog_do_not_depend_on_the_batches(self, first, second, data):
         left, stored, scan_ms = {0: sorted(first), 1: sorted(second)}, self.stored, 2_000_000
         whole = scanned(stored, Scan(scan_ms, {0, 1}, {}, first | second))
         while any(left.values()):
@@ -133,21 +133,21 @@ class WatermarkTest(base.BaseTestCase):
             scan = Scan(scan_ms, ended, last, {time for times in read.values() for time in times})
             stored = scanned(stored, scan, scan)
             guesses = [each for each in stored.idle_periods if each.end_ms > least_ms(stored)]
-            # No evaluation that can be done now asks for them.
+            # Evaluations that are possible now do not need these idle periods.
             self.assertEqual([], [each for each in guesses if each.start_ms < least_ms(stored)])
         stored = scanned(stored, Scan(scan_ms, {0, 1}))
         self.assertEqual(whole.idle_periods, tuple(sorted(stored.idle_periods, key=lambda each: each.start_ms)))
 
-    def test_the_same_look_again_changes_nothing(self):
+    def test_a_repeated_scan_changes_nothing(self):
         scan = Scan(800_000, {0}, {1: 750_000}, {300_000})
         self.assertEqual(scanned(self.stored, scan), scanned(self.stored, scan, scan))
 
-    def test_an_idle_period_is_forgotten_when_no_evaluation_asks_for_it(self):
+    def test_an_idle_period_that_no_evaluation_needs_is_deleted(self):
         old, late = IdlePeriod(1, 2, 100_000), IdlePeriod(1, 2, 100_001)
         stored = EvaluatorState(100_000, 0, None, "", 100_000, {0: 100_000}, (old, late))
         self.assertEqual((late,), scanned(stored, Scan(101_000, {0})).idle_periods)
 
-    def test_before_the_first_look_time_is_where_evaluation_begins(self):
+    def test_before_the_first_scan_the_watermark_is_the_start_of_evaluation(self):
         self.assertEqual(5, least_ms(EvaluatorState(5, 0)))
 
 
@@ -163,36 +163,36 @@ class SteadyTimeTest(base.BaseTestCase):
         self.assertEqual(10 * HOUR_MS, self.scan(0))
 
     def scan(self, seconds):
-        """The time of a scan after ``seconds``."""
+        """Return the time of a scan after ``seconds``."""
         self.clock.advance(seconds)
         return self.steady.time_ms(self.clock.time_ms() + self.step_ms)
 
-    def test_a_small_step_is_followed_and_a_large_one_is_not(self):
+    def test_a_small_step_of_the_clock_is_followed_and_a_large_one_is_not(self):
         self.step_ms = LONGEST_STEP_MS
         self.assertEqual(self.clock.time_ms() + 1000 + self.step_ms, self.scan(1))
         self.step_ms += LONGEST_STEP_MS + 1
         self.assertEqual(self.clock.time_ms() + 1000 + LONGEST_STEP_MS, self.scan(1))
 
-    def test_a_clock_that_steps_an_hour_and_back_is_never_followed(self):
+    def test_a_clock_that_steps_by_an_hour_and_back_is_not_followed(self):
         for step_ms in (HOUR_MS, HOUR_MS, -HOUR_MS, 0):
             self.step_ms = step_ms
             self.assertEqual(self.clock.time_ms() + 1000, self.scan(1))
             self.steady.compare([self.clock.time_ms()])
         self.assertEqual(1, self.logged.output.count("stepped by 3600 s"))
 
-    def test_a_step_is_followed_once_a_record_has_its_time(self):
+    def test_a_large_step_is_followed_once_a_record_has_the_new_time(self):
         self.step_ms = HOUR_MS
         self.scan(1)
         self.steady.compare([self.clock.time_ms() + HOUR_MS - LONGEST_STEP_MS])
         self.assertEqual(self.clock.time_ms() + HOUR_MS + 1000, self.scan(1))
 
-    def test_a_step_is_followed_after_ten_minutes_without_records(self):
+    def test_a_large_step_is_followed_after_ten_minutes_without_records(self):
         self.step_ms = HOUR_MS
         self.scan(1)
         self.assertEqual(10 * HOUR_MS + 601_000, self.scan(ACCEPTED_AFTER_SECONDS))
         self.assertEqual(11 * HOUR_MS + 602_000, self.scan(1))
 
-    def test_records_of_the_time_before_the_step_postpone_that(self):
+    def test_records_with_the_old_time_delay_following_a_large_step(self):
         self.step_ms = HOUR_MS
         self.scan(ACCEPTED_AFTER_SECONDS)
         self.steady.compare([self.clock.time_ms()])

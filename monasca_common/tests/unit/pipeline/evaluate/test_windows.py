@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folded rows beside the partials of alarms, whatever the borders of batches and tasks."""
+"""Folded rows are compared with the partials of alarms, for random borders of batches and tasks."""
 
 import math
 from random import Random
@@ -48,7 +48,7 @@ def folded(one, readings):
 
 class WindowFoldTest(base.BaseTestCase):
     @given(st.sampled_from(TEXTS), READINGS, st.randoms(use_true_random=False))
-    def test_random_tasks_make_what_one_list_makes(self, text, values, random: Random):
+    def test_random_tasks_give_the_same_rows_as_one_list(self, text, values, random: Random):
         one = active(text)
         sub = one.expression
         readings = [Reading(float(time), 0, offset, value) for offset, (time, value) in enumerate(values)]
@@ -69,7 +69,7 @@ class WindowFoldTest(base.BaseTestCase):
         expected = {start: WindowPartial.of(sub, each) for start, each in windows.items()}
         self.assertEqual(expected, {start: partial_of(row) for start, row in merged.items()})
 
-    def test_a_window_of_many_readings_is_folded_in_bounded_memory(self):
+    def test_a_window_of_many_readings_is_folded_in_limited_memory(self):
         one = active("sum(cpu) > 5")
         readings = [Reading(float(offset), 0, offset, 0.1) for offset in range(2000)]
         row, _ = folded(one, readings)
@@ -81,11 +81,11 @@ class WindowFoldTest(base.BaseTestCase):
 
 class TextTest(base.BaseTestCase):
     @given(st.lists(FINITE), st.lists(FINITE))
-    def test_texts_that_are_concatenated_are_the_concatenation(self, one, other):
+    def test_concatenated_texts_are_read_as_concatenated_values(self, one, other):
         self.assertEqual((*one, *other), sums_of(f"{sums_text(one)} {sums_text(other)}"))
 
     @given(st.lists(st.builds(Reading, FINITE, st.integers(0, 9), st.integers(0, 2**63), FINITE)))
-    def test_readings_come_back_to_the_last_bit(self, readings):
+    def test_readings_are_read_back_exactly(self, readings):
         found = readings_of(readings_text(readings))
         self.assertEqual(tuple(readings), found)
         self.assertEqual(

@@ -13,7 +13,7 @@ from monasca_common.tests.unit.pipeline.pipeline_case import EVER, envelope, pre
 
 
 class StageSecondsTest(base.BaseTestCase):
-    def test_each_stage_has_its_seconds_and_those_that_come_twice_are_added(self):
+    def test_each_stage_has_its_seconds_and_repeated_stages_are_added(self):
         self.now = 0.0
         timing = StageSeconds(self)
         for name, seconds in (("stage", 2.0), ("merge", 0.5), ("stage", 1.0)):
@@ -34,10 +34,10 @@ class EventTimeLagsTest(base.BaseTestCase):
         ranges = [OffsetRange(partition, 0, 1) for partition in partitions]
         return {each.partition: each.seconds for each in self.lags.after(ranges, newest or {}, now_ms)}
 
-    def test_it_is_the_age_of_the_newest_record_of_each_partition(self):
+    def test_the_lag_is_the_age_of_the_newest_record_of_each_partition(self):
         self.assertEqual({0: 5.0, 1: 0.5}, self.after(0, 1, newest={0: 5_000.0, 1: 9_500}))
 
-    def test_a_partition_that_had_nothing_new_does_not_lag(self):
+    def test_a_partition_without_new_records_has_no_lag(self):
         self.after(0, 1, newest={0: 5_000, 1: 9_500})
         self.assertEqual({0: 7.0, 1: 0.0}, self.after(0, newest={0: 5_000}, now_ms=12_000))
         self.assertEqual({0: 0.0, 1: 0.0}, self.after())
@@ -56,10 +56,13 @@ class EventTimeLagsTest(base.BaseTestCase):
 
 
 class NewestTimeTest(base.BaseTestCase):
-    """The newest event time of each partition, as an executor finds it."""
+    """The newest event time of each partition, as computed by an executor."""
 
     def newest(self, *messages):
-        """``messages``: (partition, time), a record that nothing wants if the time is None."""
+        """Return the newest times.
+
+        ``messages``: (partition, time); a time of None stands for a record that is not counted.
+        """
         partitions, times_ms = zip(*messages, strict=True)
         values = [envelope("cpu", time_ms) if time_ms else envelope("other", 9_000) for time_ms in times_ms]
         batch = pa.record_batch(
@@ -76,16 +79,16 @@ class NewestTimeTest(base.BaseTestCase):
         ((_, _, newest),) = told
         return newest
 
-    def test_of_one_partition(self):
+    def test_one_partition_has_its_newest_time(self):
         self.assertEqual({3: 7_000.0}, self.newest((3, 5_000), (3, None), (3, 7_000), (3, 6_000)))
 
-    def test_of_several(self):
+    def test_several_partitions_have_their_newest_times(self):
         self.assertEqual({0: 5_000.0, 1: 7_000.0}, self.newest((0, 5_000), (1, 7_000), (1, 6_000), (2, None)))
 
-    def test_without_any_record(self):
+    def test_without_records_there_is_no_newest_time(self):
         self.assertEqual({}, self.newest((0, None)))
 
-    def test_the_greatest_of_all_tasks_stays(self):
+    def test_the_greatest_time_of_all_tasks_is_kept(self):
         greatest = Greatest()
         whole = greatest.zero({0: 1.0})
         for each in ({0: 5.0}, {1: 7.0}, {0: 4.0, 1: 8.0}):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that the driver reads without Spark, over SQLite and the memory broker: each message id counts once."""
+"""Small batches, which the driver reads without Spark, with SQLite and the memory broker: message ids count once."""
 
 from random import Random
 from unittest import mock
@@ -28,7 +28,7 @@ LOOKBACK = 1000
 
 
 class Driver:
-    """One process of a job that stores the value of each message that counts."""
+    """A process of a job that stores the value of each message that counts."""
 
     def __init__(self, case, lookback=LOOKBACK, most_offsets=10_000):
         stream = StreamSettings(
@@ -66,8 +66,8 @@ class SmallBatchesCase(DatabaseCase):
             connection.execute(sa.text("CREATE TABLE counted (value TEXT)"))
 
     def send(self, *ids, partition=0):
-        """A message of each id, which is its value too. One after the other, because a producer sends an id that is
-        under way once."""
+        """Send a message per id, which is also its value. Messages are sent one by one, because a producer sends an id
+        that is in flight only once."""
         for each in ids:
             record = Record(each.encode(), partition=partition, message_id=each.encode())
             self.producer.publish(self.topic, [record]).raise_for_undelivered()
@@ -77,7 +77,7 @@ class SmallBatchesCase(DatabaseCase):
             return sorted(connection.execute(sa.text("SELECT value FROM counted")).scalars())
 
     def reads(self):
-        """The ranges that drivers read from now on, in a list that grows."""
+        """Return a list to which the ranges that drivers read from now on are appended."""
         ranges = []
         real = SourceTopic.read
 
@@ -134,8 +134,8 @@ class DuplicatesTest(SmallBatchesCase):
         self.assertEqual(0, driver.step().results["duplicates"])
         self.assertEqual(["a", "a"], self.counted())
 
-    def test_ids_that_are_too_many_to_remember_are_searched_in_the_log(self):
-        self.useFixture(MonkeyPatch(f"{small_batch.__name__}.MOST_IDS", 6))  # two of each partition
+    def test_too_many_ids_for_memory_are_searched_in_the_log(self):
+        self.useFixture(MonkeyPatch(f"{small_batch.__name__}.MOST_IDS", 6))  # two messages of each partition
         driver = Driver(self)
         self.send("a", "b", "c", "d")
         driver.step()
@@ -151,7 +151,7 @@ class DuplicatesTest(SmallBatchesCase):
         self.assertEqual([((OffsetRange(1, 0, 3),), [OffsetRange(0, 0, 2)])], searched)
         self.assertEqual(["a", "b", "c", "d", "e"], self.counted())
 
-    def test_offsets_that_move_back_make_their_ids_count_again(self):
+    def test_after_offsets_move_back_their_ids_count_again(self):
         driver = Driver(self)
         self.send("a", "b")
         driver.step()
@@ -172,19 +172,19 @@ class DuplicatesTest(SmallBatchesCase):
 
 
 class CrashTest(SmallBatchesCase):
-    def test_a_driver_that_fails_anywhere_and_repeats_the_batch_counts_each_once(self):
+    def test_a_driver_that_fails_at_any_point_and_repeats_the_batch_counts_each_id_once(self):
         driver = Driver(self)
         for number, point in enumerate(POINTS * 2):
             self.send(f"{number}", f"{number}", partition=1)
             with failpoints.armed(f"pipeline.{point}", "raise"):
                 self.assertRaises(FailPointReached, driver.step)
-            self.send(f"{number}")  # it is read before the copy that the failed batch has seen
+            self.send(f"{number}")  # the batch reads this message before the copy that the failed batch has seen
             if number >= len(POINTS):
                 driver = Driver(self)
             driver.step()
         self.assertEqual(sorted(map(str, range(8))), self.counted())
 
-    def test_two_drivers_that_overtake_each_other_count_each_once(self):
+    def test_two_concurrent_drivers_count_each_id_once(self):
         random = Random(5)
         drivers = [Driver(self), Driver(self)]
         for number in range(60):
@@ -233,11 +233,11 @@ class ReadingTest(SmallBatchesCase):
         driver.step()
         self.assertEqual(["a", "b"], self.counted())
 
-    def test_offsets_without_messages_at_the_end_of_a_range_are_passed(self):
+    def test_offsets_without_messages_at_the_end_of_a_range_are_skipped(self):
         driver = Driver(self)
         for name in ("a", "b"):
             self.send(name)
-            self.kafka.broker.skip_offsets(self.topic, 0, 2)  # as control records do
+            self.kafka.broker.skip_offsets(self.topic, 0, 2)  # like control records
             self.assertEqual((3, 0), (driver.step().done, driver.step().done))
         self.assertEqual(["a", "b"], self.counted())
 

@@ -18,11 +18,11 @@ class MissingArchiveTest(base.BaseTestCase):
         self.folder = Path(self.useFixture(fixtures.TempDir()).path, "archive")
 
     def replay(self):
-        """Without files there is nothing to do for Spark."""
+        """Replay an archive without files, for which Spark has no work."""
         archive = Archive(str(self.folder), "metrics", Selection())
         return Replay(None, archive, MatchingCount(archive), tasks=1).run(JobWatcher())
 
-    def test_a_location_that_is_not_there_is_an_error_with_its_path(self):
+    def test_a_missing_location_is_an_error_with_its_path(self):
         error = self.assertRaises(ConfigurationError, self.replay)
         self.assertIn(f"{self.folder}/topic=metrics does not exist", str(error))
 
@@ -31,10 +31,10 @@ class MissingArchiveTest(base.BaseTestCase):
         error = self.assertRaises(ConfigurationError, self.replay)
         self.assertIn(f"{self.folder}/topic=metrics does not exist", str(error))
 
-    def test_an_archive_without_messages_is_no_error(self):
+    def test_an_archive_without_messages_is_not_an_error(self):
         (self.folder / layout.topic_folder("metrics")).mkdir(parents=True)
         self.assertEqual((0, 0), (self.replay().done, self.replay().left))
 
-    def test_an_archive_whose_first_batch_is_under_way_is_no_error(self):
+    def test_an_archive_with_an_unfinished_first_batch_is_not_an_error(self):
         (self.folder / layout.staging_folder("metrics") / "batch").mkdir(parents=True)
         self.assertEqual(0, self.replay().left)

@@ -22,23 +22,23 @@ class FilingTest(base.BaseTestCase):
             [Message("metrics", 0, offset, None, None, envelopes.metric(offset), ()) for offset in range(count)]
         )
 
-    def test_a_batch_that_is_too_much_is_stored_in_parts(self):
+    def test_a_batch_that_is_too_slow_is_stored_in_parts(self):
         self.storage.faults += [TooMuchAtOnce("too slow")] * 2
         self.assertEqual(8, self.write(8)["stored"])
         self.assertEqual([float(n) for n in range(8)], [row.value for row in self.storage.rows])
         self.assertGreater(len(self.storage.claims), 1)
 
-    def test_refused_rows_are_left_out_of_parts_too(self):
+    def test_refused_rows_are_also_skipped_in_parts(self):
         self.storage.faults += [TooMuchAtOnce("too slow"), RowsRefused({1: "too old"})]
         counts = self.write(8)
         self.assertEqual(Counter(stored=7, refused=1), +counts)
         self.assertEqual([0.0, *map(float, range(2, 8))], [row.value for row in self.storage.rows])
 
-    def test_a_row_that_is_too_much_ends_it(self):
+    def test_a_single_row_that_is_too_slow_ends_the_replay(self):
         self.storage.faults += [TooMuchAtOnce("too slow")] * 9
         self.assertRaises(StorageUnavailable, self.write, 8)
 
-    def test_archived_logs_that_their_id_alone_identifies_are_stored_by_it(self):
+    def test_archived_logs_with_message_ids_are_stored_by_id(self):
         filing = senders._FileWriter(self.storage.open_writer(), "a.parquet", Kind.LOGS, keeps_offsets=False)
         own = (("message-id", b"x" * 32),)
         messages = [Message("log", 0, 0, None, None, b"{", own)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in the books: what a batch accounted for is handled, and nothing else, whenever its driver dies."""
+"""Jobs in the audit: the messages of stored offsets are reported as handled, and no others, whenever a driver dies."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ IN_BUCKET = 20  # messages, in two partitions
 
 
 class WithoutPositions(OffsetAudit):
-    """The mutant: what its predecessor did not report is never reported."""
+    """A mutant: offsets that the previous driver did not report are never reported."""
 
     def starts_at(self, topic, next_offsets):
         pass
@@ -37,7 +37,7 @@ class OffsetAuditTest(AuditCase):
         OffsetStore(self.url).begin(SOURCE, {0: 0, 1: 0})
 
     def send(self):
-        """A bucket's messages, half of them to each partition."""
+        """Send the messages of a bucket, half of them to each partition."""
         with self.audited_producer() as (producer, reporter):
             records = [Record(b"%d" % number, partition=number % 2) for number in range(IN_BUCKET)]
             producer.publish(TOPIC, records).raise_for_undelivered()
@@ -47,7 +47,7 @@ class OffsetAuditTest(AuditCase):
 
     @contextlib.contextmanager
     def job(self, audit=OffsetAudit):
-        """A driver on a machine of its own, with what it reported sent when it ends."""
+        """Run a driver with its own audit folder. Its reports are sent when it ends."""
         folder = self.useFixture(fixtures.TempDir()).path
         self.settings = dataclasses.replace(self.settings, folder=folder)
         with self.reporter("spark", SOURCE.group) as reporter:
@@ -55,7 +55,7 @@ class OffsetAuditTest(AuditCase):
             reporter.report()
 
     def batch(self, offset_store):
-        """All of the log that is not accounted for."""
+        """Handle all messages of the log after the stored offsets."""
         ends = {tp.partition: self.kafka.broker.watermarks(tp)[1] for tp in self.partitions()}
         starts = offset_store.next_offsets(SOURCE)
         with offset_store.advance(SOURCE, [OffsetRange(each, starts[each], end) for each, end in ends.items()]):
@@ -70,7 +70,7 @@ class OffsetAuditTest(AuditCase):
             self.batch(offset_store)
 
     def handled(self):
-        """(expected, messages, lost, late) of the tier by bucket."""
+        """Return (expected, messages, lost, late) of the tier by bucket."""
         return [self.figures().get((number, "spark")) for number in range(self.buckets)]
 
     def test_a_batch_is_reported_once_and_idle_turns_report_nothing(self):
@@ -103,12 +103,12 @@ class OffsetAuditTest(AuditCase):
             self.batch(offset_store)
         self.send()
         self.killed_before_its_report()
-        with self.job() as offset_store:  # which may find nothing new
+        with self.job() as offset_store:  # which can be empty
             offset_store.next_offsets(SOURCE)
         self.count(since_ms=0)
         self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)] * 2, self.handled())
 
-    def test_a_job_that_does_not_report_where_it_starts_is_found_out(self):
+    def test_mutant_that_does_not_report_its_start_is_detected(self):
         with self.job(WithoutPositions) as offset_store:
             self.send()
             self.batch(offset_store)
@@ -133,7 +133,7 @@ class OffsetAuditTest(AuditCase):
         self.count(since_ms=0)
         self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)] * 3, self.handled())
 
-    def test_of_two_drivers_that_did_the_same_batch_the_fenced_one_claims_nothing_more(self):
+    def test_of_two_drivers_of_a_batch_the_fenced_one_reports_nothing(self):
         self.send()
         with self.job() as first, self.job() as second:
             starts = second.next_offsets(SOURCE)

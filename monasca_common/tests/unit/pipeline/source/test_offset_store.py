@@ -31,7 +31,7 @@ class OffsetStoreTest(DatabaseCase):
         self.assertEqual({0: 3, 1: 4}, self.offset_store.next_offsets(SOURCE))
         self.assertEqual(1, len(self.rows(aggregate_period, "job")))
 
-    def test_neither_is_stored_where_the_block_fails(self):
+    def test_neither_results_nor_offsets_are_stored_if_the_block_fails(self):
         self.offset_store.begin(SOURCE, {0: 0})
         with (
             testtools.ExpectedException(ZeroDivisionError),
@@ -69,9 +69,9 @@ class OffsetStoreTest(DatabaseCase):
         advance.__enter__()
         self.assertRaises(Fenced, advance.__exit__, None, None, None)
         self.assertEqual({0: 3, 1: 4, 2: 0}, self.offset_store.next_offsets(SOURCE))
-        self.advance((0, 3, 5))  # nobody else has to
+        self.advance((0, 3, 5))  # other processes do not wait for it
 
-    def test_two_at_the_same_time_do_not_both_get_through(self):
+    def test_of_two_concurrent_transactions_only_one_succeeds(self):
         self.offset_store.begin(SOURCE, {0: 0})
         barrier, outcomes = threading.Barrier(2), []
 
@@ -92,7 +92,7 @@ class OffsetStoreTest(DatabaseCase):
         self.assertEqual(["fenced", "stored"], sorted(outcomes))
         self.assertEqual({0: 3}, self.offset_store.next_offsets(SOURCE))
 
-    def test_groups_and_topics_stand_on_their_own(self):
+    def test_groups_and_topics_have_separate_offsets(self):
         self.offset_store.begin(SOURCE, {0: 0})
         for other in (replace(SOURCE, group="other"), replace(SOURCE, topic="other")):
             self.assertEqual({}, self.offset_store.next_offsets(other))
@@ -104,7 +104,7 @@ class OffsetStoreTest(DatabaseCase):
         self.assertRaises(TopicMismatch, self.offset_store.next_offsets, again)
         self.assertRaises(TopicMismatch, self.offset_store.begin, again, {1: 0})
         self.assertRaises(TopicMismatch, self.advance, (0, 0, 1), source=again)
-        # A broker that does not tell ids is believed.
+        # Topics of a broker that reports no ids are assumed to be the same.
         self.assertEqual({0: 0}, self.offset_store.next_offsets(replace(SOURCE, topic_id=None)))
 
     def test_refused_rows_do_not_stop_a_replay(self):

@@ -79,7 +79,7 @@ class RangeReaderTest(base.BaseTestCase):
         ]
         self.assertEqual([[1], [2, 3]], read)
 
-    def test_records_that_are_no_messages_are_passed_at_the_end_of_the_log(self):
+    def test_control_records_at_the_end_of_the_log_are_skipped(self):
         reader = self.reader(FakeConsumer(records=[1], first=[1], end=5))
         self.assertEqual([[1]], [part.offsets for part in reader.read([OffsetRange(0, 1, 5)])])
 

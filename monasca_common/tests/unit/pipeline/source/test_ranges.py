@@ -14,7 +14,7 @@ from monasca_common.tests.unit.pipeline.database_case import SOURCE, DatabaseCas
 
 
 class TopicOfTest:
-    """What Kafka says of a topic. ``start``: where the option of that name points, of each partition."""
+    """The state of a topic in Kafka. ``start``: the offset at which the option of this name starts, by partition."""
 
     def __init__(self, start=0, **extents):
         self.start = start
@@ -34,7 +34,7 @@ class NextRangesTest(DatabaseCase):
         planned = plan(topic, self.offset_store, SOURCE, most)
         return list(planned.ranges), planned.behind
 
-    def test_the_first_batch_begins_where_the_option_says(self):
+    def test_the_first_batch_starts_as_configured(self):
         ranges, behind = self.ranges(TopicOfTest(7, p0=(5, 10), p1=(0, 7)))
         self.assertEqual(([OffsetRange(0, 7, 10)], 0), (ranges, behind))
         self.assertEqual({0: 7, 1: 7}, self.offset_store.next_offsets(SOURCE))
@@ -47,7 +47,7 @@ class NextRangesTest(DatabaseCase):
         self.assertEqual([OffsetRange(0, 10, 12)], self.ranges(topic)[0])
         self.assertEqual([0], topic.asked)
 
-    def test_a_partition_that_comes_later_is_read_whole_wherever_the_option_points(self):
+    def test_an_added_partition_is_read_from_its_start_regardless_of_the_option(self):
         self.ranges(TopicOfTest(7, p0=(0, 10)))
         topic = TopicOfTest(7, p0=(0, 10), p1=(0, 9))
         self.assertEqual([OffsetRange(0, 7, 10), OffsetRange(1, 0, 9)], self.ranges(topic)[0])
@@ -57,7 +57,7 @@ class NextRangesTest(DatabaseCase):
         ranges, behind = self.ranges(TopicOfTest(p0=(0, 80), p1=(0, 20), p2=(0, 0)), most=10)
         self.assertEqual(([OffsetRange(0, 0, 8), OffsetRange(1, 0, 2)], 90), (ranges, behind))
 
-    def test_nothing_new_is_no_range(self):
+    def test_a_partition_without_new_messages_has_no_range(self):
         self.assertEqual(([], 0), self.ranges(TopicOfTest(5, p0=(5, 5))))
 
     def test_unread_offsets_removed_by_retention_are_an_error_with_their_number_and_the_remedy(self):
@@ -75,7 +75,7 @@ class NextRangesTest(DatabaseCase):
             error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(**extents))
             self.assertThat(str(error), Contains(f"offsets reset --group {SOURCE.group} {target}`"))
 
-    def test_a_log_that_ends_before_the_position_is_another_one(self):
+    def test_a_log_that_ends_before_the_stored_offset_is_an_error(self):
         self.offset_store.begin(SOURCE, {0: 30})
         error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(p0=(0, 20)))
         self.assertThat(str(error), Contains("the log ends at 20"))
@@ -91,7 +91,7 @@ class NextRangesTest(DatabaseCase):
         self.assertEqual([OffsetRange(*each) for each in wanted], found)
 
     @given(st.dictionaries(st.integers(0, 9), st.integers(-2, 10**9)), st.integers(1, 10**9))
-    def test_each_that_is_behind_has_a_share_and_none_more_than_it_needs(self, backlog, most):
+    def test_each_partition_with_a_backlog_has_a_share_of_at_most_its_backlog(self, backlog, most):
         shares = share(backlog, most)
         behind = {partition: count for partition, count in backlog.items() if count > 0}
         self.assertEqual(behind.keys(), shares.keys())

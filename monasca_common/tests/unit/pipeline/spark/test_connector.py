@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""librdkafka's options as the Java client of Spark's connector has them."""
+"""Options of librdkafka are translated for the Java client of Spark's connector."""
 
 from pathlib import Path
 
@@ -29,10 +29,10 @@ class SecurityTest(base.BaseTestCase):
             }
         )
 
-    def test_nothing_is_plaintext(self):
+    def test_the_default_protocol_is_plaintext(self):
         self.assertEqual({"security.protocol": "PLAINTEXT"}, java_security({}))
 
-    def test_logins_name_the_module_of_their_mechanism(self):
+    def test_logins_name_the_login_module_of_their_mechanism(self):
         for mechanism, module in {
             "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
             "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -47,11 +47,11 @@ class SecurityTest(base.BaseTestCase):
                 self.login(mechanism),
             )
 
-    def test_a_password_cannot_leave_its_quotes(self):
+    def test_quotes_in_a_password_are_escaped(self):
         line = self.login("PLAIN", password='a"b\\;c')["sasl.jaas.config"]
         self.assertTrue(line.endswith('password="a\\"b\\\\;c";'), line)
 
-    def test_authorities_and_certificates_travel_as_text(self):
+    def test_authorities_and_certificates_are_passed_as_text(self):
         options = java_security(
             {
                 "security.protocol": "ssl",
@@ -74,7 +74,7 @@ class SecurityTest(base.BaseTestCase):
             options,
         )
 
-    def test_a_file_that_cannot_be_read_is_named(self):
+    def test_an_unreadable_file_is_named(self):
         error = self.assertRaises(
             ConfigurationError, java_security, {"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"}
         )

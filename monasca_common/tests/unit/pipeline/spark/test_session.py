@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session needs and how it is configured, without one."""
+"""The requirements and the configuration of a session, tested without a session."""
 
 import importlib
 import importlib.util
@@ -28,7 +28,7 @@ class InstalledTest(base.BaseTestCase):
         self.assertNotIn("\n", str(error))
 
     def java(self, text):
-        """A Java that says this of its version."""
+        """Install a Java that prints this as its version."""
         home = Path(self.useFixture(fixtures.TempDir()).path)
         (home / "bin").mkdir()
         program = home / "bin" / "java"
@@ -58,12 +58,12 @@ class InstalledTest(base.BaseTestCase):
             self.java(text)
             self.assert_unavailable(f"is Java {version}, but Kafka and Spark need 17")
 
-    def test_a_new_one_will_do(self):
+    def test_a_new_java_is_accepted(self):
         for text in ('openjdk version "17.0.15" 2025', 'openjdk version "21-ea"'):
             self.java(text)
             session.check_installed()
 
-    def test_the_package_and_its_commands_are_imported_without_any_of_it(self):
+    def test_the_package_and_its_commands_are_imported_without_spark(self):
         code = """
 import sys
 for name in ("pyspark", "py4j", "pandas", "pyarrow"):
@@ -76,7 +76,7 @@ import monasca_common.pipeline.aggregate.job
 
 
 class ReasonTest(base.BaseTestCase):
-    def test_of_an_error_in_a_task_it_is_pythons_and_not_sparks(self):
+    def test_the_reason_of_an_error_in_a_task_is_the_python_exception(self):
         text = """An error occurred while calling o1.x.
 : org.apache.spark.SparkException: Job aborted: org.apache.PythonException: Traceback (most recent call last):
   File "x.py", line 3, in y
@@ -99,7 +99,7 @@ some.errors.Away: no route""",
         self.assertEqual("plain", session.reason(Exception("plain\nand more")))
         self.assertEqual("ValueError", session.reason(ValueError()))
 
-    def test_of_an_error_in_java_it_is_the_last_cause(self):
+    def test_the_reason_of_an_error_in_java_is_the_last_cause(self):
         text = """An error occurred while calling o127.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult:
 \tat org.apache.spark.x
@@ -126,7 +126,7 @@ class ConfigurationTest(base.BaseTestCase):
             self.assertEqual("/cache/clients.jar,/cache/connector.jar", found["spark.jars"])
             self.assertNotIn("spark.jars.packages", found)
 
-    def test_workers_are_forked_from_a_daemon_that_there_is(self):
+    def test_workers_are_forked_from_an_existing_daemon(self):
         module = session.configuration(SparkSettings())["spark.python.daemon.module"]
         self.assertTrue(callable(importlib.import_module(module).main))
 
@@ -180,7 +180,7 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
         return built
 
-    def test_jars_do_not_take_the_place_of_those_of_the_packages(self):
+    def test_jars_do_not_replace_the_jars_of_the_packages(self):
         """spark-submit has merged them when a session is built."""
         built = self.open(SparkSettings(options={"spark.jars.packages": "a:b:1", "spark.jars": "/x.jar"}))
 
@@ -228,13 +228,13 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual((0o600, False), (seen["mode"] & 0o777, seen["path"].exists()))
         self.assertEqual(logging.WARNING, seen["level"])
         self.assertEqual("--name given pyspark-shell", os.environ["PYSPARK_SUBMIT_ARGS"])
-        # It works in a folder of its own, and says each thing in a line unless somebody looks closer.
+        # The session has its own folder, and logs one line per event at the default level.
         own = r"(\S+/monasca-spark-\w+)"
         self.assertThat(seen["java"], MatchesRegex(rf"-Duser\.dir={own} -Djava\.io\.tmpdir=\1 -Xgiven$"))
-        self.assertIn("monasca-spark-", seen["path"].parent.name)  # which the next one removes if this one is killed
+        self.assertIn("monasca-spark-", seen["path"].parent.name)  # the next session removes it after a kill
         self.assertEqual("-Xgiven", os.environ["SPARK_SUBMIT_OPTS"])
 
-    def test_under_spark_submit_the_java_that_it_has_started_is_taken(self):
+    def test_under_spark_submit_its_running_java_is_used(self):
         def connect(*_):
             connected.append(True)
             pyspark.SparkContext._gateway = object()

@@ -19,7 +19,7 @@ class ShippedTest(base.BaseTestCase):
         self.assertEqual((17, 26, ()), (len(specs.pre_transforms), len(specs.transforms), specs.warnings))
         self.assertEqual(set(specs.transforms), {one for row in specs.pre_transforms for one in row.metric_ids})
 
-    def test_they_can_be_sent_to_executors(self):
+    def test_the_shipped_specifications_can_be_sent_to_executors(self):
         specs = pipeline.load()
         sent = pickle.loads(pickle.dumps(specs))
         self.assertEqual(specs, sent)
@@ -50,7 +50,7 @@ class TransformFaultsTest(FaultsCase):
         self.assertEqual(("transform.jsonl", 1, f"{PARAMETERS}.{field}"), (source, number, where))
         self.assertIn(rule, text)
 
-    def test_an_unknown_operation_is_told_with_those_that_are_known(self):
+    def test_an_unknown_operation_is_refused_with_the_known_operations(self):
         row = self.changed(usage_fetch_operation="median")
         self.assert_fault("usage_fetch_operation", "one of avg, latest, max, min, oldest, sum, not 'median'", row)
 
@@ -63,7 +63,7 @@ class TransformFaultsTest(FaultsCase):
         for field in ("usage_fetch_util_quantity_event_type", "usage_fetch_util_idle_perc_event_type"):
             self.assert_fault(field, "is required", self.changed("cpu_util_all", without=field))
 
-    def test_each_field_that_is_missing_is_told(self):
+    def test_each_missing_field_is_reported(self):
         for field in (
             "aggregated_metric_name",
             "aggregation_period",
@@ -77,10 +77,10 @@ class TransformFaultsTest(FaultsCase):
         ):
             self.assert_fault(field, "is required", self.changed(without=field))
 
-    def test_a_misspelt_field_is_not_passed_over(self):
+    def test_a_misspelt_field_is_refused(self):
         self.assert_fault("filter_by", "is not a known field: write one of", self.changed(filter_by=[]))
 
-    def test_an_unknown_column_is_told_with_those_that_are_known(self):
+    def test_an_unknown_column_is_refused_with_the_known_columns(self):
         for field in (
             "aggregation_group_by_list",
             "setter_rollup_group_by_list",
@@ -89,15 +89,15 @@ class TransformFaultsTest(FaultsCase):
         ):
             self.assert_fault(field, "[1] is not a known column ('pod')", self.changed(**{field: ["host", "pod"]}))
 
-    def test_an_unknown_map_is_no_column(self):
+    def test_a_column_of_an_unknown_map_is_refused(self):
         self.assert_fault("dimension_list", "('extra#x')", self.changed(dimension_list=["extra#x"]))
 
-    def test_a_bad_regular_expression_is_told_with_its_mistake(self):
+    def test_an_invalid_regular_expression_is_refused_with_its_error(self):
         one = {"field_to_filter": "host", "filter_expression": "(", "filter_operation": "include"}
         row = self.changed(filter_by_list=[one])
         self.assert_fault("filter_by_list", "[0]: filter_expression '(' is not a regular expression", row)
 
-    def test_a_filter_neither_includes_nor_excludes(self):
+    def test_an_unknown_filter_operation_is_refused(self):
         one = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "drop"}
         self.assert_fault("filter_by_list", "[0]: filter_operation", self.changed(filter_by_list=[one]))
 
@@ -116,17 +116,17 @@ class TransformFaultsTest(FaultsCase):
             row[PARAMETERS]["aggregation_pipeline"] = row[PARAMETERS]["aggregation_pipeline"] | {name: value}
             self.assert_fault(f"aggregation_pipeline.{name}", rule, row)
 
-    def test_only_rates_are_combined_as_rates(self):
+    def test_only_rates_can_be_combined_as_rates(self):
         self.assert_fault("pre_hourly_operation", "calculate_rate", self.changed(pre_hourly_operation="rate"))
 
-    def test_two_dimensions_of_one_name_are_refused(self):
+    def test_two_dimensions_with_the_same_name_are_refused(self):
         self.assert_fault("dimension_list", "'host' more than once", self.changed(dimension_list=["host", "meta#host"]))
 
     def test_a_name_that_the_api_would_refuse_is_refused(self):
         self.assert_fault("aggregated_metric_name", "has <", self.changed(aggregated_metric_name="a<b"))
 
     # Rule 40
-    def test_an_expression_in_a_field_is_text_and_nothing_else(self):
+    def test_code_in_a_field_is_not_evaluated(self):
         path = Path(tempfile.gettempdir()) / "evaluated"
         row = self.changed(aggregation_group_by_list=[f"__import__('pathlib').Path({str(path)!r}).touch()"])
         self.assert_fault("aggregation_group_by_list", "is not a known column", row)
@@ -135,7 +135,7 @@ class TransformFaultsTest(FaultsCase):
 
 class FilesTest(FaultsCase):
     # Rule 40
-    def test_every_fault_of_both_files_is_told_with_its_row(self):
+    def test_each_fault_of_both_files_is_reported_with_its_row(self):
         rows = [
             self.changed(usage_fetch_operation="x"),
             self.changed("vcpus_all"),
@@ -156,12 +156,12 @@ class FilesTest(FaultsCase):
             sorted(fault[:3] for fault in self.faults(rows, pre_rows)),
         )
 
-    def test_a_metric_id_without_a_transform_is_told_with_the_remedy(self):
+    def test_a_metric_id_without_a_transform_is_reported_with_the_remedy(self):
         source, row, field, rule = self.fault([], [pre_row("a", "nobody")])
         self.assertEqual(("pre.jsonl", 1, "metric_id_list[0]"), (source, row, field))
         self.assertEqual("'nobody' is not the metric_id of a row of transform.jsonl: add a row or remove the id", rule)
 
-    def test_an_event_type_that_is_sent_twice_to_one_metric_id_would_count_twice(self):
+    def test_an_event_type_listed_twice_for_one_metric_id_is_refused(self):
         rows = [self.changed()]
         for pre_rows in (
             [pre_row("a", "mem_total_all", "mem_total_all")],
@@ -169,11 +169,11 @@ class FilesTest(FaultsCase):
         ):
             self.assertIn("count twice", self.fault(rows, pre_rows)[3])
 
-    def test_a_required_field_of_the_old_form_is_told_how_to_write_it(self):
+    def test_a_required_field_of_the_old_form_is_refused_with_the_new_form(self):
         rule = self.fault([self.changed()], [pre_row("a", "mem_total_all", required=["resource_id"])])[3]
         self.assertIn("dimensions#resource_id", rule)
 
-    def test_a_line_that_is_no_json_names_file_and_row(self):
+    def test_a_line_that_is_not_json_is_reported_with_file_and_row(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             file.write('\n{"event_type": \n')
             file.flush()
@@ -190,7 +190,7 @@ class FilesTest(FaultsCase):
 
 
 class IdTest(base.BaseTestCase):
-    """A specification's id changes with what its partials hold, and with nothing else."""
+    """The id of a specification changes only if the layout of its partials changes."""
 
     def id_of(self, *, required=(), defaults=None, **parameters):
         row = shipped_row("mem_total_all", **parameters)
@@ -211,7 +211,7 @@ class IdTest(base.BaseTestCase):
         self.assertEqual(6, len(ids))
 
     # Rule 35
-    def test_what_is_made_of_partials_does_not_change_it(self):
+    def test_operations_on_partials_do_not_change_the_id(self):
         self.assertEqual(
             self.id_of(),
             self.id_of(
@@ -228,24 +228,24 @@ class WarningsTest(base.BaseTestCase):
         (warning,) = self.warnings(*args)
         self.assertIn(text, warning)
 
-    def test_rows_that_would_replace_each_other(self):
+    def test_rows_that_would_replace_each_other_cause_a_warning(self):
         row = shipped_row("mem_total_all", setter_rollup_group_by_list=["host", "tenant_id"], dimension_list=["host"])
         self.assert_warns("differ in tenant_id only", row, "mem.total_mb")
 
-    def test_a_rollup_by_what_a_usage_does_not_have(self):
+    def test_a_rollup_by_a_column_that_the_usage_lacks_causes_a_warning(self):
         row = shipped_row("mem_total_all", setter_rollup_group_by_list=["region"])
         self.assert_warns("rolled up by region", row, "mem.total_mb")
 
-    def test_a_utilisation_that_lacks_one_of_its_event_types(self):
+    def test_a_utilisation_that_lacks_an_event_type_causes_a_warning(self):
         self.assert_warns("sends it cpu.idle_perc", shipped_row("cpu_util_all"), "cpu.total_logical_cores")
 
-    def test_a_transform_that_nothing_feeds(self):
+    def test_a_transform_without_input_causes_a_warning(self):
         self.assert_warns("never has a record", shipped_row("mem_total_all"))
 
-    def test_an_output_that_is_also_an_input(self):
+    def test_an_output_that_is_also_an_input_causes_a_warning(self):
         self.assert_warns("excluded as input", shipped_row("mem_total_all"), "mem.total_mb_agg")
 
-    def test_a_bare_dimension_whose_values_were_probably_wanted(self):
+    def test_a_dimension_without_a_prefix_causes_a_warning(self):
         grouped = ["host", "dimensions#interface"]
         row = shipped_row("mem_total_all", aggregation_group_by_list=grouped, dimension_list=["interface"])
         self.assert_warns("write dimensions#interface", row, "mem.total_mb")

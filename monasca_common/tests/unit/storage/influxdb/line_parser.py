@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InfluxDB's line protocol read by its published rules, one character at a time; it shares nothing with the writer."""
+"""A parser of InfluxDB's line protocol by its published rules, one character at a time, independent of the writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Point(NamedTuple):
 
 
 def parse(text: str) -> list[Point]:
-    """All points of a body; comments and white space at the start of a line are dropped, as the server does."""
+    """Return all points of a body; comments and white space at the start of a line are dropped, as the server does."""
     points = []
     position = 0
     while position < len(text):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver makes of everything that a server, or what stands for one, can answer."""
+"""The driver's reaction to all possible answers of a server, or of another program on its port."""
 
 import base64
 import http.server
@@ -29,7 +29,10 @@ PASSWORD = "p@ss/word"
 
 
 class FakeInflux(http.server.ThreadingHTTPServer):
-    """Keeps the requests; ``answer`` decides: ``(status, body)``, or ``None`` to hang up without a word."""
+    """A server that records the requests.
+
+    ``answer``: returns ``(status, body)``, or ``None`` to close the connection without an answer.
+    """
 
     handle_error = lambda *_: None  # noqa: E731 - clients that go away are what these tests are about
 
@@ -56,7 +59,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
-        if self.server.closes_after_each:  # as a server does with what idles: without announcing it
+        if self.server.closes_after_each:  # like a server that closes an idle connection without notice
             self.close_connection = True
 
     def log_message(self, *_):
@@ -94,7 +97,7 @@ class FaultCase(base.BaseTestCase):
         return writer.write(Claim("g", "t", 0, None, 0, len(names)), rows(*names))
 
     def refuse(self, *names, text="unable to parse '…': invalid"):
-        """As InfluxDB does: what is good in a request is stored, and the answer is a refusal."""
+        """Refuse some points like InfluxDB: valid points of the request are stored, and the answer is a refusal."""
         bad = tuple(name.encode() + b"," for name in names)
         self.server.answer = lambda lines: (
             (400, error(text)) if any(line.startswith(bad) for line in lines) else (204, b"")
@@ -127,7 +130,7 @@ class TestWrites(FaultCase):
         writer.write(Claim("g", "t", 0, None, 0, 5), Rows(Kind.METRICS, large, range(5)))
         self.assertEqual([2, 2, 1], [len(body.splitlines()) for _, _, body in self.server.requests])
 
-    def test_there_are_no_offsets_beside_the_rows(self):
+    def test_no_offsets_are_stored_with_the_rows(self):
         writer, partition = self.writer(), TopicPartition("metrics", 0)
         self.assertEqual({partition: 5}, writer.begin("g", {partition: 5}, {partition: None}))
         self.write(writer, "a")
@@ -154,7 +157,7 @@ class TestRefusals(FaultCase):
         self.assertIn("alarm history", refused.reasons[1])
         self.assertEqual([], self.server.requests)
 
-    def test_the_rows_beside_a_refused_one_are_written(self):
+    def test_other_rows_of_a_call_with_a_refused_row_are_written(self):
         writer = self.writer()
         self.refuse("bad")
         self.assertRaises(RowsRefused, self.write, writer, "a", "bad", "c")
@@ -180,7 +183,7 @@ class TestRefusals(FaultCase):
                 self.refuse("bad", text=text)
                 self.assertEqual({0}, set(self.assertRaises(RowsRefused, self.write, writer, "bad").reasons))
 
-    def test_a_reason_is_bounded(self):
+    def test_the_length_of_a_reason_is_limited(self):
         writer = self.writer()
         self.refuse("bad", text="unable to parse " + "x" * 100_000)
         reasons = self.assertRaises(RowsRefused, self.write, writer, "bad").reasons
@@ -198,7 +201,7 @@ class TestUnavailable(FaultCase):
         self.assertNotIn(PASSWORD, failure)
         return failure
 
-    def test_no_answer_of_a_server_makes_dead_letters_of_good_rows(self):
+    def test_error_statuses_mean_unavailable_instead_of_refused_rows(self):
         for status, text, hint in (
             (500, error("timeout"), "timeout"),
             (503, b"<html>busy</html>", "busy"),
@@ -221,7 +224,7 @@ class TestUnavailable(FaultCase):
                 self.server.answer = lambda lines: (204, b"")
                 self.assertEqual(Written(stored=1), self.write(writer, "a"))
 
-    def test_a_hang_up_is_unavailable_after_one_more_attempt(self):
+    def test_a_closed_connection_means_unavailable_after_a_second_attempt(self):
         writer = self.writer()
         self.server.answer = lambda lines: None
         self.unavailable(writer)
@@ -229,14 +232,14 @@ class TestUnavailable(FaultCase):
         self.server.answer = lambda lines: (204, b"")
         self.assertEqual(Written(stored=1), self.write(writer, "a"))
 
-    def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_timeout(self):
+    def test_a_silent_server_means_unavailable_after_the_time_out(self):
         writer = self.writer(timeout_seconds=0.2)
         answered = threading.Event()
         self.addCleanup(answered.set)
         self.server.answer = lambda lines: (204, b"") if answered.wait(50) else None
         self.assertIn("TimeoutError", self.unavailable(writer))
 
-    def test_what_is_not_http_is_unavailable(self):
+    def test_an_answer_that_is_not_http_means_unavailable(self):
         with socket.create_server(("127.0.0.1", 0)) as garbage:
 
             def serve():
@@ -251,23 +254,23 @@ class TestUnavailable(FaultCase):
             self.assertRaises(StorageUnavailable, self.storage().open_writer)
             thread.join()
 
-    def test_a_server_that_is_away_is_told_when_the_writer_is_opened(self):
+    def test_an_unavailable_server_is_reported_when_the_writer_is_opened(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.port = taken.getsockname()[1]
         self.assertRaises(StorageUnavailable, self.storage().open_writer)
 
-    def test_a_database_that_is_not_there_is_told_when_the_writer_is_opened(self):
+    def test_a_missing_database_is_reported_when_the_writer_is_opened(self):
         self.server.answer = lambda lines: (404, error('database not found: "metrics db"'))
         failure = self.assertRaises(StorageUnavailable, self.storage().open_writer)
         self.assertIn("monasca-common db upgrade", str(failure))
 
-    def test_an_upgrade_that_is_refused_says_so(self):
+    def test_a_refused_upgrade_is_an_error(self):
         self.server.answer = lambda lines: (200, b'{"results":[{"error":"not allowed"}]}')
         self.assertRaises(StorageUnavailable, self.storage().upgrade)
 
 
 class TestAddress(base.BaseTestCase):
-    def test_an_address_may_name_what_it_needs(self):
+    def test_an_address_can_contain_all_connection_parameters(self):
         found = address("influxdb+https://u:p%40w@[::1]:9000/db?retention_policy=week&ca_file=/ca.pem")
         self.assertEqual(
             ("::1", 9000, "db", True, "u", "p@w", "week", "/ca.pem"),
@@ -277,7 +280,7 @@ class TestAddress(base.BaseTestCase):
         self.assertEqual(8086, address("influxdb://h/db").port)
         self.assertNotIn("p@w", repr(found))
 
-    def test_a_bad_address_is_refused_without_being_quoted(self):
+    def test_an_invalid_address_is_refused_and_not_shown(self):
         for url in (
             "influxdb://h",
             "influxdb:///db",
@@ -306,11 +309,11 @@ class CredentialsTest(ConfigurationTestCase):
             self.assertNotIn("hidden", said)
             self.assertNotIn("mona:", said)
 
-    def test_it_is_sent_if_an_option_says_so(self):
+    def test_a_password_is_sent_without_tls_if_the_option_allows_it(self):
         conf = self.storage("influxdb://mona:hidden@host/monasca", "allow_insecure_credentials = true")
         self.assertIsInstance(load_storage(conf), InfluxdbStorage)
 
-    def test_tls_this_machine_and_no_password_need_no_consent(self):
+    def test_tls_loopback_and_no_password_do_not_need_the_option(self):
         for url in (
             "influxdb+https://mona:hidden@host/monasca",
             "influxdb://mona:hidden@localhost/monasca",
@@ -323,10 +326,10 @@ class CredentialsTest(ConfigurationTestCase):
             with self.subTest(url):
                 self.assertIsInstance(load_storage(self.storage(url)), InfluxdbStorage)
 
-    def test_an_api_which_only_reads_needs_no_consent(self):
+    def test_reading_does_not_need_the_option(self):
         self.assertIsNone(storage_of(self.storage("influxdb://mona:hidden@host/monasca")))
 
-    def test_an_old_file_needs_consent_too(self):
+    def test_an_old_file_needs_the_option_too(self):
         said = self.refused(load_storage, self.configured(_OLD))
         self.assertIn("sends a password to influx.example.org without TLS", said)
         self.assertIn("[influxdb] ssl = true", said)

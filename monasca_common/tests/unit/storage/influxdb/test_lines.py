@@ -25,21 +25,21 @@ def series(name="cpu", tenant="t", region="r", **dimensions):
 
 
 class TestMeasurementLines(base.BaseTestCase):
-    def test_a_measurement_is_written_as_dashboards_know_it(self):
+    def test_a_measurement_is_written_in_the_format_of_existing_dashboards(self):
         row = Measurement(series(host="a b", app="x"), 1000, 0.5, '{"unit":"s"}', 5000)
         self.assertEqual(
             r'cpu,_region=r,_tenant_id=t,app=x,host=a\ b value=0.5,value_meta="{\"unit\":\"s\"}",version=5000i 1000',
             measurement_line(series_head(row.series), row),
         )
 
-    def test_no_value_meta_is_an_empty_object_so_that_overwriting_removes_it(self):
+    def test_missing_value_meta_is_an_empty_object_so_that_overwriting_removes_it(self):
         line = measurement_line("cpu", Measurement(series(), 1000, 0.5, None, 5000))
         self.assertEqual('cpu value=0.5,value_meta="{}",version=5000i 1000', line)
 
     @given(SERIES, NUMBERS, st.none() | ANY_TEXT, st.integers(0, 2**63 - 1))
     @example(series(name="\\,"), 1.0, '\\"', 0)
     @example(series(k="a\\b"), 1.0, "\\", 0)
-    def test_what_is_written_is_read_back_by_an_independent_parser(self, one, value, value_meta, version):
+    def test_a_line_is_read_back_by_an_independent_parser(self, one, value, value_meta, version):
         row = Measurement(one, 1000, value, value_meta, version)
         try:
             head = series_head(one)
@@ -57,7 +57,7 @@ class TestMeasurementLines(base.BaseTestCase):
     def test_ordinary_text_is_never_refused(self, one):
         series_head(one)
 
-    def test_what_the_protocol_misreads_is_refused(self):
+    def test_text_that_the_protocol_misreads_is_refused(self):
         for changes in (
             {"name": "#comment"}, {"name": "\tindented"}, {"name": "a\\"}, {"name": "a\\,b"}, {"name": "a\\\"b"},
             {"name": "a\nb"},
@@ -67,7 +67,7 @@ class TestMeasurementLines(base.BaseTestCase):
             with self.subTest(changes):
                 self.assertRaises(NotWritable, series_head, series(**changes))
 
-    def test_a_metric_cannot_be_a_row_of_alarm_history(self):
+    def test_a_metric_cannot_have_the_name_of_the_alarm_history(self):
         error = self.assertRaises(NotWritable, series_head, series(name="alarm_state_history"))
         self.assertIn("its name, alarm_state_history, is that of InfluxDB's measurement of alarm history", str(error))
         series_head(series(name="alarm_state_history2"))

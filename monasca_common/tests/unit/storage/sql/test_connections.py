@@ -32,7 +32,7 @@ from monasca_common.storage.testing.database import SqlDatabase
 
 
 class TestTranslated(base.BaseTestCase):
-    def test_what_may_pass_is_told_from_what_does_not(self):
+    def test_temporary_and_permanent_errors_are_distinguished(self):
         for raised, expected in (
             (errors.DeadlockDetected("deadlock"), StorageUnavailable),
             (errors.SerializationFailure("conflict with recovery"), StorageUnavailable),
@@ -48,7 +48,7 @@ class TestTranslated(base.BaseTestCase):
 
 
 class ConnectArgumentsTest(base.BaseTestCase):
-    def test_a_url_with_or_without_the_driver_is_taken_apart(self):
+    def test_a_url_with_or_without_the_driver_is_parsed(self):
         for scheme in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
             found = connect_arguments(f"{scheme}://user:p%40ss@host:5433/name?sslmode=require")
             expected = {"user": "user", "password": "p@ss", "host": "host", "port": 5433, "dbname": "name"}
@@ -59,7 +59,7 @@ class ConnectArgumentsTest(base.BaseTestCase):
         found = connect_arguments("postgresql://u@/name?host=a:1&host=b:2")
         self.assertEqual(("a,b", "1,2"), (found["host"], found["port"]))
 
-    def test_what_is_no_url_is_refused_without_quoting_it(self):
+    def test_an_invalid_url_is_refused_and_not_shown(self):
         for url in ("sesame", "postgresql://user:sesame@host:port/name"):
             error = self.assertRaises(ConfigurationError, connect_arguments, url)
             self.assertNotIn("sesame", str(error))
@@ -72,7 +72,7 @@ class DeadlineTest(base.BaseTestCase):
         self.finished = False
 
     def bounded(self, waits, each_seconds=float("inf")):
-        """The generator that the connection hands on to psycopg's own waiting."""
+        """Return the generator that the connection passes to psycopg's wait function."""
         made = BoundedConnection.__new__(BoundedConnection)
         made.pgconn = SimpleNamespace(finish=self.finish, status=ConnStatus.BAD)
         made.deadline = 110.0
@@ -91,7 +91,7 @@ class DeadlineTest(base.BaseTestCase):
     def finish(self):
         self.finished = True
 
-    def test_within_the_deadline_readiness_and_the_result_pass_through(self):
+    def test_within_the_deadline_readiness_and_the_result_are_passed_on(self):
         steps = self.bounded(3)
         next(steps)
         for ready in (0, 2):
@@ -99,7 +99,7 @@ class DeadlineTest(base.BaseTestCase):
         done = self.assertRaises(StopIteration, steps.send, 1)
         self.assertEqual([0, 2, 1], done.value)
 
-    def test_past_the_deadline_the_connection_is_given_up_unless_an_answer_is_there(self):
+    def test_after_the_deadline_the_connection_is_closed_unless_an_answer_has_arrived(self):
         steps = self.bounded(3)
         next(steps)
         self.now = 111.0
@@ -108,7 +108,7 @@ class DeadlineTest(base.BaseTestCase):
         self.assertRaises(NoAnswer, steps.send, 0)
         self.assertTrue(self.finished)
 
-    def test_an_answer_may_take_its_own_time_whatever_the_deadline(self):
+    def test_each_answer_has_its_own_time_limit(self):
         steps = self.bounded(3, each_seconds=5.0)
         next(steps)
         steps.send(0)
@@ -135,7 +135,7 @@ class GroupedTransactionsTest(base.BaseTestCase):
         return made
 
     def behind_another(self, grouped, works):
-        """What each of these works comes to, which all wait while another is under way."""
+        """Return the results of these works, which all wait for another work in progress."""
         begun, go_on = threading.Event(), threading.Event()
 
         def holds(_connection):
@@ -167,7 +167,7 @@ class GroupedTransactionsTest(base.BaseTestCase):
         with schema.engine(self.database.settings.connection).connect() as connection:
             return sorted(connection.scalars(sa.text("SELECT text FROM note")))
 
-    def test_what_waits_is_one_transaction_and_each_gets_its_own_result(self):
+    def test_waiting_works_share_a_transaction_and_have_separate_results(self):
         self.database.prepare()
         grouped = self.open()
         outcomes = self.behind_another(grouped, [writes("a"), writes("b"), writes("c")])
@@ -175,7 +175,7 @@ class GroupedTransactionsTest(base.BaseTestCase):
         self.assertEqual(["a", "b", "c"], self.notes())
         self.assertEqual(2, self.commits)
 
-    def test_a_work_that_is_refused_takes_no_other_with_it(self):
+    def test_a_failed_work_does_not_fail_the_others(self):
         self.database.prepare()
         grouped = self.open()
         fault = ValueError("mine")
@@ -186,7 +186,7 @@ class GroupedTransactionsTest(base.BaseTestCase):
         self.assertEqual("b", outcomes[3])
         self.assertEqual(["a", "b"], self.notes())
 
-    def test_all_are_told_that_the_database_is_unavailable(self):
+    def test_an_unavailable_database_fails_all_works(self):
         self.database.prepare()
         grouped = self.open()
         away = StorageUnavailable("away")
@@ -194,7 +194,7 @@ class GroupedTransactionsTest(base.BaseTestCase):
         self.assertEqual([], self.notes())
         self.assertEqual("c", grouped.run(writes("c")))
 
-    def test_a_connection_that_was_closed_meanwhile_is_opened_again(self):
+    def test_a_connection_closed_by_the_server_is_opened_again(self):
         self.database.prepare()
         grouped = self.open()
         died = []
@@ -232,7 +232,7 @@ def fails(error):
 
 
 class WaitingForSqliteTest(base.BaseTestCase):
-    """It has one writer at a time: a write of the API waits for the batch of the evaluator."""
+    """SQLite allows one writer at a time: a write of the API waits for the batch of the evaluator."""
 
     def setUp(self):
         super().setUp()
@@ -244,7 +244,7 @@ class WaitingForSqliteTest(base.BaseTestCase):
         waited_ms = Transactions(self.settings).run(lambda each: each.exec_driver_sql("PRAGMA busy_timeout").scalar())
         self.assertEqual(20_000, waited_ms)
 
-    def test_who_waited_too_long_is_told_so(self):
+    def test_a_write_that_waits_too_long_fails_with_an_error(self):
         impatient = Transactions(replace(self.settings, read_timeout_seconds=0.1))
         with schema.engine(self.settings.connection, to_write=True).begin():
             error = self.assertRaises(LockTimeout, impatient.run, lambda _: None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema, and a database that a newer program has upgraded. The revisions 9001 and 9002 are made up."""
+"""The schema, and a database that was upgraded by a newer program. The revisions 9001 and 9002 do not exist."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class SchemaTest(base.BaseTestCase):
         scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
         self.assertEqual([schema.REVISION], scripts.get_heads())
 
-    def test_the_steps_come_to_the_tables_that_queries_are_made_of(self):
+    def test_the_migrations_create_the_tables_of_the_queries(self):
         self.upgrade()
         with self.engine.connect() as connection:
             options = {"compare_type": True, "include_object": lambda _, name, *__: name not in _OF_POSTGRESQL}
@@ -52,20 +52,20 @@ class SchemaTest(base.BaseTestCase):
             made = connection.scalar(sa.text("SELECT sql FROM sqlite_master WHERE name = 'measurements'"))
         self.assertIn("WITHOUT ROWID", made)
 
-    def test_an_upgrade_that_was_done_is_no_error(self):
+    def test_a_repeated_upgrade_is_not_an_error(self):
         self.upgrade()
         self.upgrade()
         with self.engine.connect() as connection:
             self.assertEqual(schema.REVISION, schema.revision(connection.exec_driver_sql, "sqlite"))
 
-    def test_an_upgrade_that_fails_leaves_nothing(self):
+    def test_a_failed_upgrade_is_rolled_back(self):
         with self.engine.begin() as connection:
             connection.execute(sa.text("CREATE TABLE events (in_the_way INTEGER)"))
         self.assertRaises(sa.exc.OperationalError, self.upgrade)
         with self.engine.connect() as connection:
             self.assertEqual(["events"], sa.inspect(connection).get_table_names())
 
-    def test_a_newer_schema_is_left_alone_and_told(self):
+    def test_a_newer_schema_is_refused_and_not_changed(self):
         self.upgrade()
         with self.engine.begin() as connection:
             connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
@@ -94,7 +94,7 @@ class PostgresqlSchemaTest(base.BaseTestCase):
             made = str(sa.schema.CreateTable(tables.metadata.tables[name]).compile(dialect=postgresql.dialect()))
             self.assertIn("PARTITION BY RANGE (time)", made)
 
-    def test_a_url_without_a_client_is_that_of_psycopg(self):
+    def test_a_url_without_a_client_uses_psycopg(self):
         engine = schema.engine("postgresql://user:secret@localhost/monasca")
         self.assertEqual("psycopg", engine.dialect.driver)
 
@@ -120,7 +120,7 @@ class RollingUpgrade(Scenario):
         self.before = schema.REVISION
 
     def newer_program(self, revision, oldest_program):
-        """Upgrades the database by one more step."""
+        """Upgrade the database by one more step."""
         declaration = f'oldest_program = "{oldest_program}"' if oldest_program else ""
         text = STEP.format(revision=revision, before=self.before, declaration=declaration)
         (self.steps / f"{revision}.py").write_text(text)
@@ -142,7 +142,7 @@ class RollingUpgrade(Scenario):
         self.addCleanup(reader.close)
         return reader.names(SeriesFilter("tenant"), PageOf(10))
 
-    def test_on_a_compatible_step_writers_readers_and_jobs_go_on(self):
+    def test_after_a_compatible_step_writers_readers_and_jobs_continue(self):
         self.newer_program("9001", schema.REVISION)
         self.assertEqual([schema.REVISION], self.oldest_stored())
         writer = self.database.writer()
@@ -152,7 +152,7 @@ class RollingUpgrade(Scenario):
         status = self.database.storage().status()
         self.assertEqual(("9001", True, 1), (status.found, status.usable, len(status.offsets)))
 
-    def test_on_an_incompatible_step_none_of_them_starts(self):
+    def test_after_an_incompatible_step_no_writer_reader_or_job_starts(self):
         self.newer_program("9001", schema.REVISION)
         self.newer_program("9002", "9002")
         for start in (
@@ -165,13 +165,13 @@ class RollingUpgrade(Scenario):
         status = self.database.storage().status()
         self.assertEqual(("9002", False, ()), (status.found, status.usable, status.offsets))
 
-    def test_what_one_step_took_away_a_later_one_does_not_give_back(self):
+    def test_a_compatible_step_does_not_undo_an_incompatible_one(self):
         self.newer_program("9001", "9001")
         self.newer_program("9002", schema.REVISION)
         self.assertEqual(["9001"], self.oldest_stored())
         self.assertRaises(SchemaMismatch, self.database.storage().open_writer)
 
-    def test_a_step_that_does_not_say_who_may_run_on_it_is_not_made(self):
+    def test_a_step_without_a_declared_compatibility_is_not_applied(self):
         self.assertRaises(AttributeError, self.newer_program, "9001", None)
         self.assertEqual(schema.REVISION, self.database.storage().status().found)
 

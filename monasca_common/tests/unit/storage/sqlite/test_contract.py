@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contracts of storage, over SQLite; and the bounds of its reads."""
+"""The contracts of storage with SQLite, and the limits of its reads."""
 
 import sqlite3
 import threading
@@ -68,7 +68,7 @@ class SqliteReadBoundsTest(SqliteTestCase):
         self.addCleanup(reader.close)
         return reader
 
-    def test_a_query_that_takes_too_long_is_given_up_and_its_connection_serves_the_next(self):
+    def test_a_query_that_takes_too_long_is_cancelled_and_its_connection_is_used_again(self):
         connections = self.connections(read_timeout_seconds=1.0, read_connections=1)
         self.assertRaises(QueryTimeout, connections.run, _run(_FOR_EVER))
         self.assertEqual([(1,)], connections.run(_run("SELECT 1")))
@@ -83,7 +83,7 @@ class SqliteReadBoundsTest(SqliteTestCase):
 
         self.assertRaises(QueryTimeout, connections.run, work)
 
-    def test_when_every_connection_is_busy_a_read_waits_no_longer_than_it_may_take(self):
+    def test_the_wait_of_a_read_for_a_connection_is_limited(self):
         connections = self.connections(read_timeout_seconds=0.1, read_connections=1)
 
         def work(_connection, _deadline):
@@ -96,7 +96,7 @@ class SqliteReadBoundsTest(SqliteTestCase):
         error = self.assertRaises(StorageError, connections.run, _run("DELETE FROM series"))
         self.assertIn("readonly", str(error))
 
-    def test_a_read_under_way_neither_blocks_the_writer_nor_sees_half_of_what_it_writes(self):
+    def test_a_read_in_progress_neither_blocks_the_writer_nor_sees_partial_writes(self):
         writer = self.database.writer()
         self.write_rows(writer, 0)
         connections = self.connections()
@@ -125,27 +125,27 @@ class SqliteReadBoundsTest(SqliteTestCase):
             thread.join()
         self.assertEqual([["cpu.user"]] * 40, found)
 
-    def test_a_file_that_is_not_there_is_unavailable_and_is_not_made(self):
+    def test_a_missing_file_is_unavailable_and_is_not_created(self):
         reader = self.reader(f"sqlite:///{self.folder}/none.sqlite")
         self.assertRaises(StorageUnavailable, reader.names, _TENANT, _ALL)
         self.assertRaises(
             sqlite3.OperationalError, sqlite3.connect, f"file:{self.folder}/none.sqlite?mode=ro", uri=True
         )
 
-    def test_a_file_without_tables_is_told_with_the_remedy(self):
+    def test_a_file_without_tables_is_an_error_with_the_remedy(self):
         path = f"{self.folder}/empty.sqlite"
         sqlite3.connect(path).execute("CREATE TABLE other (a)")
         error = self.assertRaises(SchemaMismatch, self.reader(f"sqlite:///{path}").names, _TENANT, _ALL)
         self.assertIn("db upgrade", str(error))
 
-    def test_a_reader_opened_before_the_database_was_made_reads_it_later(self):
+    def test_a_reader_opened_before_the_database_exists_reads_it_later(self):
         database = self.empty_database()
         reader = self.reader(database.settings.connection)
         self.assertRaises(StorageUnavailable, reader.names, _TENANT, _ALL)
         database.prepare()
         self.assertEqual([], reader.names(_TENANT, _ALL))
 
-    def test_a_name_of_a_file_may_hold_what_a_url_must_quote(self):
+    def test_a_file_name_can_contain_characters_that_urls_quote(self):
         path = f"{self.folder}/a b#c?d.sqlite"
         sqlite3.connect(path).execute("CREATE TABLE other (a)")
         url = sa.URL.create("sqlite", database=path).render_as_string()

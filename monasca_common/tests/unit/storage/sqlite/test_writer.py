@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is SQLite's own: errors of the file, threads of one process, a fork, rows that only SQLite refuses."""
+"""Behaviour that only SQLite has: errors of the file, threads of one process, a fork, and rows that only SQLite
+refuses."""
 
 import contextlib
 import math
@@ -40,7 +41,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertEqual(1, len(self.stored(Kind.METRICS)))
         writer._connection.execute("ROLLBACK")
 
-    def test_a_commit_reaches_the_disk_before_it_is_answered(self):
+    def test_a_commit_is_written_to_disk_before_it_returns(self):
         full = 2
         self.assertEqual(full, self.database.writer()._connection.execute("PRAGMA synchronous").fetchone()[0])
 
@@ -81,7 +82,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertEqual(Written(stored=5000), self.write(writer, Kind.METRICS, rows))
         self.assertEqual(rows, self.stored(Kind.METRICS))
 
-    def test_a_file_that_is_no_database_is_unavailable(self):
+    def test_a_file_that_is_not_a_database_is_unavailable(self):
         self.file.write_bytes(b"no database" * 1000)
         for suffix in ("-wal", "-shm"):
             Path(f"{self.file}{suffix}").unlink(missing_ok=True)
@@ -96,7 +97,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         for call in (self.database.storage().open_writer, self.database.storage().upgrade):
             self.assertIn(self.folder, str(self.assertRaises(StorageUnavailable, call)))
 
-    def test_tables_of_an_older_program_are_told_by_their_revision(self):
+    def test_tables_of_an_older_program_are_recognized_by_their_revision(self):
         with sqlite3.connect(self.file) as connection:
             connection.execute("UPDATE alembic_version SET version_num = '0000'")
         error = self.assertRaises(SchemaMismatch, self.database.storage().open_writer)
@@ -123,7 +124,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertEqual([], failures)
         self.assertEqual(80, len(self.stored(Kind.METRICS)))
 
-    def test_series_are_remembered_after_the_commit_and_not_before(self):
+    def test_series_are_cached_only_after_the_commit(self):
         writer = self.database.writer()
         with failpoints.armed("storage.in_transaction", "raise"):
             self.assertRaises(FailPointReached, self.write, writer, Kind.METRICS, [measurement()])
@@ -131,7 +132,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.write(writer, Kind.METRICS, [measurement()])
         self.assertEqual({measurement().series.id}, writer._known)
 
-    def test_what_is_remembered_of_series_is_bounded(self):
+    def test_the_cache_of_series_is_limited(self):
         self.addCleanup(setattr, sql_writer, "_MAX_KNOWN_SERIES", sql_writer._MAX_KNOWN_SERIES)
         sql_writer._MAX_KNOWN_SERIES = 10
         writer = self.database.writer()
@@ -140,7 +141,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
             self.assertLessEqual(len(writer._known), 10)
         self.assertEqual(20, len(self.stored(Kind.METRICS)))
 
-    def test_a_closed_writer_says_so_and_closing_again_is_nothing(self):
+    def test_a_closed_writer_raises_an_error_and_can_be_closed_again(self):
         writer = self.database.writer()
         writer.close()
         writer.close()
@@ -152,7 +153,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         writer._pid -= 1
         self.assertRaises(ForkedError, self.write, writer, Kind.METRICS, [measurement()])
 
-    def test_pruning_by_small_steps_leaves_what_is_young_of_every_series(self):
+    def test_pruning_in_small_steps_keeps_recent_rows_of_each_series(self):
         from monasca_common.storage.sqlite import prune
 
         self.addCleanup(setattr, prune, "ROWS_A_STEP", prune.ROWS_A_STEP)
@@ -167,7 +168,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         expected = [row for row in rows if row.time_ms >= NOW_MS + 13]
         self.assertEqual(sorted(expected, key=lambda row: (row.time_ms, row.series.id)), self.stored(Kind.METRICS))
 
-    def test_pruning_of_rows_with_a_key_goes_by_small_steps(self):
+    def test_rows_with_a_key_are_pruned_in_small_steps(self):
         self.useFixture(MonkeyPatch("monasca_common.storage.sqlite.prune.ROWS_A_STEP", 7))
         self.write(self.database.writer(), Kind.LOGS, [row(Kind.LOGS, n, time_ms=NOW_MS + n) for n in range(20)])
         days = self.database.settings.default_retention_days
@@ -175,7 +176,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertEqual([("logs", 7), ("logs", 7), ("logs", 3)], [(step.table, step.removed) for step in steps])
         self.assertEqual(3, len(self.stored(Kind.LOGS)))
 
-    def test_a_step_of_pruning_is_bounded_although_it_finds_nothing(self):
+    def test_a_pruning_step_that_finds_no_rows_is_limited_too(self):
         from monasca_common.storage.sqlite import prune
 
         self.useFixture(MonkeyPatch("monasca_common.storage.sqlite.prune.SERIES_A_STEP", 10))
@@ -194,7 +195,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertGreater(len(transactions), 2 * 9)
         self.assertLess(max(map(len, map(str.split, transactions))), 5 * 10)
 
-    def test_series_without_measurements_are_pruned_and_come_back_with_the_next_one(self):
+    def test_series_without_measurements_are_pruned_and_recreated_with_the_next_one(self):
         writer = self.database.writer()
         self.write(writer, Kind.METRICS, [measurement(n) for n in range(3)])
         later_ms = NOW_MS + (self.database.settings.default_retention_days + 1) * 86_400_000
@@ -227,7 +228,7 @@ class PrivateFilesTest(Scenario, SqliteTestCase):
     def modes(self):
         return {path.name: mode(path) for path in Path(self.folder).iterdir()}
 
-    def test_the_database_and_every_file_beside_it_are_private(self):
+    def test_the_database_and_its_other_files_are_private(self):
         with umask(0o022):
             self.fresh.prepare()
             self.assertEqual(0o600, mode(self.path))
@@ -235,7 +236,7 @@ class PrivateFilesTest(Scenario, SqliteTestCase):
             names = {f"monasca.sqlite{suffix}" for suffix in ("", "-wal", "-shm", ".writer-lock")}
             self.assertEqual(dict.fromkeys(names, 0o600), self.modes())
 
-    def test_a_file_that_was_there_keeps_its_permissions(self):
+    def test_an_existing_file_keeps_its_permissions(self):
         with umask(0o022):
             self.path.touch(mode=0o644)
             self.fresh.prepare()
@@ -253,7 +254,7 @@ class PrivateFilesTest(Scenario, SqliteTestCase):
             self.fresh.prepare()
             self.assertEqual(0o600, mode(target))
 
-    def test_a_job_that_finds_no_database_leaves_no_file_that_others_may_read(self):
+    def test_a_job_without_a_database_leaves_no_file_readable_by_others(self):
         with umask(0o022):
             self.assertRaises(SchemaMismatch, OffsetStore(f"sqlite:///{self.path}").check)
             self.assertEqual({"monasca.sqlite": 0o600}, self.modes())
