@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the service share, over a database of either kind and any Kafka: methods, their actions, the ledger."""
+"""Shared parts of the tests of the service, for each database and any Kafka: methods, their actions, and the ledger."""
 
 import sqlalchemy as sa
 
@@ -11,7 +11,7 @@ TENANT, DEFINITION = "t1", "d1"
 
 
 class NotificationCase:
-    """Mixed into a case with ``self.alarms_database``."""
+    """A mixin for a case with ``self.alarms_database``."""
 
     def setUp(self):
         super().setUp()
@@ -23,7 +23,7 @@ class NotificationCase:
         return made
 
     def method(self, address, state="ALARM", *, kind="WEBHOOK", tenant=TENANT, definition=DEFINITION):
-        """The id of a method that the definition's alarms tell of this state."""
+        """Create a method that is notified when an alarm of the definition enters this state, and return its id."""
         self.actions += 1
         made = NotificationMethods(self.alarms_database).create(
             tenant, NotificationMethod(f"method {self.actions}", kind, address), 1
@@ -33,12 +33,12 @@ class NotificationCase:
         return made.id
 
     def ledger(self, *columns):
-        """These columns of each row, in order of alarm and method."""
+        """Return these columns of each row, in order of alarm and method."""
         table = tables.notification
         statement = sa.select(*(table.c[name] for name in columns)).order_by(table.c.alarm_id, table.c.method_id)
         return [tuple(row) for row in self.alarms_database.rows(statement)]
 
 
 def ids(receiver):
-    """The ids of what was received, in order."""
+    """Return the ids of the received notifications, in order."""
     return [headers["Idempotency-Key"] for _, headers, _ in list(receiver.requests)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers on this machine that receive notifications, and fail, hang, cut or redirect on request."""
+"""Real servers on this machine that receive notifications, and fail, hang, disconnect or redirect on request."""
 
 import contextlib
 import json
@@ -16,7 +16,10 @@ _SECONDS = 60
 
 
 def change(**facts):
-    """A change of an alarm; ``facts``: what is different in it."""
+    """Return a change of an alarm.
+
+    ``facts``: the fields that differ from the defaults.
+    """
     usual = {
         "tenant": "t1",
         "alarm_id": "a1",
@@ -37,12 +40,15 @@ def change(**facts):
 
 
 class HttpReceiver:
-    """``requests``: (path, headers, body) of each. ``answer(handler)``: what answers; by default 200."""
+    """A receiver of HTTP requests.
+
+    ``requests``: (path, headers, body) of each request. ``answer(handler)``: sends the answer; by default status 200.
+    """
 
     def __init__(self, tls=None, host="127.0.0.1"):
         self.requests = []
         self.host = host
-        self.names = []  # those that TLS asked for
+        self.names = []  # host names requested by TLS clients
         self.over = threading.Event()
         self.answer = self.answers(200)
         self._server = http_server(self._received, host)
@@ -73,11 +79,11 @@ class HttpReceiver:
         return answer
 
     def hangs(self, handler):
-        """It answers nothing until the test is over."""
+        """Answer nothing until the end of the test."""
         self.over.wait(_SECONDS)
 
     def drips(self, handler):
-        """It sends a status without end, one digit after the other."""
+        """Send an endless status, one digit after another."""
         handler.wfile.write(b"HTTP/1.1 ")
         while not self.over.wait(0.01):
             handler.wfile.write(b"2")
@@ -88,11 +94,11 @@ class HttpReceiver:
             handler.wfile.write(b"x" * 65536)
 
     def cuts(self, handler):
-        """It closes the connection in the middle of a line."""
+        """Close the connection in the middle of a line."""
         handler.wfile.write(b"HTTP/1.1 20")
 
     def hangs_for(self, seconds):
-        """It takes so long that who asked may be gone, and then closes the connection."""
+        """Return an answer that closes the connection after this time, when the client can be gone."""
         return lambda _handler: self.over.wait(seconds)
 
     def answers_after(self, seconds, status):
@@ -104,13 +110,16 @@ class HttpReceiver:
 
     def _received(self, handler):
         self.requests.append((handler.path, dict(handler.headers), body_of(handler)))
-        with contextlib.suppress(OSError):  # who sent may have gone
+        with contextlib.suppress(OSError):  # the client can be gone
             self.answer(handler)
 
 
 class SmtpReceiver:
-    """Speaks as much SMTP as a sender needs. ``mails``: (receiver, text) of each. ``refuses``: a command, and what
-    answers it. ``tls``: the file of a certificate, for STARTTLS."""
+    """A mail server with the commands that a sender needs.
+
+    ``mails``: (receiver, text) of each mail. ``refuses``: the answer to a refused command. ``tls``: the file of a
+    certificate, for STARTTLS.
+    """
 
     def __init__(self, tls=None):
         self.mails = []
@@ -171,7 +180,10 @@ class SmtpReceiver:
 
 
 class JiraReceiver(HttpReceiver):
-    """As much of Jira as a notifier needs. ``issues``: {key: fields}, with ``comments``. ``cloud``: which one it is."""
+    """The parts of Jira that a notifier needs.
+
+    ``issues``: {key: fields}, with ``comments``. ``cloud``: whether it behaves like Jira Cloud.
+    """
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the stages, with a clock that the test moves. Mix it into a case with ``self.database``.
+"""The contract of the stages, with a clock that the test moves: a mixin for a case with ``self.database``.
 
 The test calls the handlers, and `Receivers` is the notifier.
 """
@@ -54,7 +54,7 @@ class Receivers:
 
 
 class SameThread(Executor):
-    """Makes each call in the thread that submits it."""
+    """Run each call in the thread that submits it."""
 
     def submit(self, call, *arguments):
         future = Future()
@@ -76,7 +76,7 @@ class StagesCase:
         self.start()
 
     def start(self, rules=None):
-        """Start a process, without the memory of the one before it."""
+        """Start a process without the memory of the previous one."""
         if rules is not None:
             self.rules = rules
         self.metrics = NotificationMetrics()
@@ -123,7 +123,7 @@ class StagesCase:
         self.alarms_database.write(lambda connection: connection.execute(statement))
 
     def alarm(self, own_id="a1", state="ALARM", *, definition="d1", hostname="h1", tenant="t1", **facts):
-        """The alarm enters the state now: in the database, and in the change that is returned."""
+        """Store the new state of the alarm, and return its change."""
         alarm, metric, dimension = tables.alarm, tables.alarm_metric, tables.alarm_dimension
         values = {"state": state, "state_updated": self.clock.now_ms, "lifecycle_state": None}
         before = self.alarms_database.rows(sa.select(alarm.c.state).where(alarm.c.id == own_id))
@@ -148,18 +148,18 @@ class StagesCase:
         )
 
     def handle(self, made):
-        """The service reads the change."""
+        """Let the service handle the change."""
         self.changes(_read("alarm-state-transitions", made.message))
         self.deliver()
 
     def wait(self, ms=0):
-        """Time passes, and then the service handles what is due."""
+        """Advance the clock, and let the service handle what is due."""
         self.clock.now_ms += ms
         self.releases.release_due()
         self.deliver()
 
     def deliver(self):
-        """The service makes all attempts that no process has claimed, as if they were due."""
+        """Let the service make all attempts that no process has claimed, as if they were due."""
         table = tables.notification_deferred
         unclaimed = (table.c.kind == "scheduled", table.c.message_id == "")
         while True:
@@ -168,7 +168,7 @@ class StagesCase:
                 break
 
     def scheduled(self):
-        """The retries that wait in the database, in the order in which they are due."""
+        """Return the stored retries in the order in which they are due."""
         table = tables.notification_deferred
         columns = [table.c[name] for name in ("notification_id", "method_id", "number", "due", "value")]
         statement = sa.select(*columns).where(table.c.kind == "scheduled").order_by(table.c.due)
@@ -199,7 +199,7 @@ class StagesCase:
         ]
 
     def ledger(self):
-        """The state of each, by alarm."""
+        """Return the state of each notification, by alarm."""
         table = tables.notification
         rows = self.alarms_database.rows(sa.select(table.c.alarm_id, table.c.state).order_by(table.c.alarm_id))
         return [tuple(row) for row in rows]
@@ -266,7 +266,7 @@ class SilencesContract(StagesCase):
         self.handle(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_a_silence_that_is_deleted_ends_then(self):
+    def test_deleting_a_silence_ends_it(self):
         self.method()
         made = self.silence({}, HOUR_MS)
         self.silence({"hostname": "h2"}, HOUR_MS)
@@ -277,7 +277,7 @@ class SilencesContract(StagesCase):
         self.assertEqual((["a1:ALARM"], ["silenced"]), (self.sent(), self.held()))
 
     # Rule 58
-    def test_a_silence_that_is_deleted_while_a_change_is_planned_withholds_it_no_longer(self):
+    def test_a_silence_deleted_while_a_change_is_planned_does_not_withhold_it(self):
         method = self.method()
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
@@ -287,7 +287,7 @@ class SilencesContract(StagesCase):
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
-    def test_a_silence_that_is_deleted_while_what_it_held_is_looked_at_withholds_it_no_longer(self):
+    def test_a_silence_deleted_during_its_release_does_not_withhold_notifications(self):
         method = self.method()
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
@@ -299,7 +299,7 @@ class SilencesContract(StagesCase):
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
-    def test_a_silence_is_of_one_tenant(self):
+    def test_a_silence_affects_only_its_tenant(self):
         self.method()
         self.method("other", definition="d2", tenant="t2")
         self.silence({}, HOUR_MS, tenant="t2")
@@ -318,7 +318,7 @@ class SilencesContract(StagesCase):
         self.handle(made)
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_what_was_sent_by_hand_during_the_silence_is_not_sent_at_its_end(self):
+    def test_a_notification_sent_by_hand_during_the_silence_is_not_sent_at_its_end(self):
         self.method()
         self.silence({}, HOUR_MS)
         self.handle(self.alarm("a1"))
@@ -334,7 +334,7 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
-    def test_nothing_is_sent_by_a_method_that_was_deleted_during_the_silence(self):
+    def test_a_method_deleted_during_the_silence_sends_nothing(self):
         method = self.method()
         self.silence({}, HOUR_MS)
         self.handle(self.alarm("a1"))
@@ -373,7 +373,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a1:OK"], []), (self.sent(), self.held()))
 
-    def test_each_repeat_has_an_id_of_its_own(self):
+    def test_each_repeat_has_its_own_id(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -381,7 +381,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(3, len({notification.id for notification, _ in self.notifier.taken}))
 
-    def test_an_acknowledged_alarm_is_not_repeated_until_that_is_taken_back(self):
+    def test_an_acknowledged_alarm_is_not_repeated_until_its_acknowledgement_is_removed(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -404,7 +404,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_repeats_begin_after_a_silence(self):
+    def test_repeats_start_after_a_silence(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.silence({}, MINUTE_MS)
@@ -413,7 +413,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
-    def test_what_ended_is_not_repeated(self):
+    def test_an_ended_alarm_is_not_repeated(self):
         self.define("d1", "cpu")
         method = self.method(period=60)
         for number, end in enumerate(
@@ -444,7 +444,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS - SECOND_MS)
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_a_repeat_that_waited_for_a_process_until_the_next_is_left_out(self):
+    def test_a_repeat_delayed_by_a_missing_process_until_the_next_one_is_skipped(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -453,7 +453,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
-    def test_a_repeat_that_waited_for_a_slot_until_the_next_is_left_out(self):
+    def test_a_repeat_that_waited_for_a_slot_until_the_next_one_is_skipped(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -465,7 +465,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
-    def test_a_crash_doubles_no_repeat_and_ends_none(self):
+    def test_a_crash_neither_duplicates_nor_ends_repeats(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -488,7 +488,7 @@ class RepeatsContract(StagesCase):
 class GroupsContract(StagesCase):
     rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
-    def test_alarms_of_a_definition_are_one_message_when_the_first_has_waited(self):
+    def test_alarms_of_a_definition_are_one_message_after_the_group_wait(self):
         self.method()
         self.act_of_another = self.method("other", definition="d2")
         self.handle(self.alarm("a1"))
@@ -503,7 +503,7 @@ class GroupsContract(StagesCase):
         self.assertEqual((["b1:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
-    def test_what_comes_after_the_message_is_in_the_next_one(self):
+    def test_a_change_after_a_group_message_is_in_the_next_one(self):
         self.method()
         self.handle(self.alarm("a1"))
         self.wait(10 * SECOND_MS)
@@ -514,7 +514,7 @@ class GroupsContract(StagesCase):
         self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.sent())
 
     # Rule 56
-    def test_a_change_that_is_read_again_under_other_rules_is_sent_only_in_its_group(self):
+    def test_a_change_read_again_with_other_rules_is_sent_only_in_its_group(self):
         self.method()
         made = self.alarm("a1")
         self.handle(made)
@@ -534,7 +534,7 @@ class GroupsContract(StagesCase):
         self.wait(SECOND_MS)
         self.assertEqual(["a0:ALARM a2:ALARM"] * 2 + ["a1:ALARM a3:ALARM"] * 2, sorted(self.sent()))
 
-    def test_the_worst_comes_first(self):
+    def test_the_most_severe_alarm_of_a_group_is_first(self):
         self.method()
         self.handle(self.alarm("a1", "OK", severity="CRITICAL"))
         self.handle(self.alarm("a2", severity="LOW"))
@@ -543,7 +543,7 @@ class GroupsContract(StagesCase):
         [(notification, _)] = self.notifier.taken
         self.assertEqual(["a3", "a2", "a1"], [each.alarm_id for each in notification.changes])
 
-    def test_a_failure_is_tried_again_with_all_members_and_under_one_id(self):
+    def test_a_failed_group_is_retried_with_all_members_and_the_same_id(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
@@ -557,7 +557,7 @@ class GroupsContract(StagesCase):
         self.deliver()
         self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.sent(), self.held()))
 
-    def test_a_message_that_is_given_up_gives_up_its_members(self):
+    def test_giving_up_a_group_message_gives_up_its_members(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
@@ -565,7 +565,7 @@ class GroupsContract(StagesCase):
         self.wait(10 * SECOND_MS)
         self.assertEqual(([], {"given up"}), (self.held(), {state for _, state in self.ledger()}))
 
-    def test_a_method_that_is_deleted_gives_up_its_messages(self):
+    def test_deleting_a_method_gives_up_its_group_messages(self):
         method = self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
@@ -612,7 +612,7 @@ class GroupsContract(StagesCase):
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
     # Rule 55
-    def test_of_two_processes_that_find_a_group_one_sends_it(self):
+    def test_of_two_processes_that_find_a_group_only_one_sends_it(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
@@ -634,7 +634,7 @@ class GroupsContract(StagesCase):
         self.deliver()
         self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
 
-    def test_what_was_sent_by_hand_while_it_waited_is_not_in_the_message(self):
+    def test_a_waiting_notification_that_was_sent_by_hand_is_not_in_the_group_message(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
@@ -643,7 +643,7 @@ class GroupsContract(StagesCase):
         self.wait(10 * SECOND_MS)
         self.assertEqual((["a2:ALARM"], []), (self.sent(), self.held()))
 
-    def test_a_group_of_another_tenant_is_another_message(self):
+    def test_tenants_have_separate_group_messages(self):
         self.method()
         self.method("other", definition="d2", tenant="t2")
         self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
@@ -652,7 +652,7 @@ class GroupsContract(StagesCase):
         self.wait(SECOND_MS)
         self.assertEqual(["a1:ALARM", "b1:ALARM"], sorted(self.sent()))
 
-    def test_what_is_silenced_while_it_waits_leaves_its_group(self):
+    def test_a_change_silenced_while_it_waits_leaves_its_group(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}", hostname=f"h{number}"))
@@ -660,7 +660,7 @@ class GroupsContract(StagesCase):
         self.wait(10 * SECOND_MS)
         self.assertEqual((["a2:ALARM"], ["silenced"]), (self.sent(), self.held()))
 
-    def test_members_of_megabytes_are_messages_of_their_own(self):
+    def test_members_of_several_megabytes_are_separate_messages(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}", reason="x" * 5_000_000))
@@ -670,7 +670,7 @@ class GroupsContract(StagesCase):
             self.wait()
         self.assertEqual((["a1:ALARM", "a2:ALARM", "a3:ALARM"], []), (sorted(self.sent()), self.held()))
 
-    def test_what_fails_unexpectedly_blocks_nothing_else(self):
+    def test_an_unexpected_failure_blocks_no_other_group(self):
         self.method()
         self.method("other", definition="d2")
         self.handle(self.alarm("a1"))
@@ -689,7 +689,7 @@ class GroupsContract(StagesCase):
         self.wait(LEASE_MS)
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
-    def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
+    def test_changes_without_the_grouping_dimension_form_one_group(self):
         self.start(StageRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))
         self.method()
         for number in (1, 2):
@@ -710,7 +710,7 @@ class GroupsContract(StagesCase):
 class LimitsContract(StagesCase):
     rules = StageRules(max_per_minute=2)
 
-    def test_what_is_too_much_for_a_minute_is_one_digest_when_it_is_over(self):
+    def test_messages_above_the_limit_of_a_minute_become_one_digest_at_its_end(self):
         self.method()
         for number in range(5):
             self.handle(self.alarm(f"a{number}"))
@@ -731,7 +731,7 @@ class LimitsContract(StagesCase):
         self.handle(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"] * 3, self.sent())
 
-    def test_what_comes_while_a_digest_waits_does_not_overtake_it(self):
+    def test_a_later_change_does_not_overtake_a_waiting_digest(self):
         self.method()
         for number in range(3):
             self.handle(self.alarm(f"a{number}"))
@@ -744,7 +744,7 @@ class LimitsContract(StagesCase):
             {("a2", "ALARM"), ("a2", "OK")}, {(each.alarm_id, each.new_state) for each in notification.changes}
         )
 
-    def test_a_digest_of_too_many_is_several_messages_which_count(self):
+    def test_a_large_digest_is_several_messages_that_count_towards_the_limit(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.deferred.MOST_MEMBERS", 2))
         self.start(StageRules(max_per_minute=1))
         self.method()
@@ -756,7 +756,7 @@ class LimitsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a3:ALARM"], []), (self.sent(), self.held()))
 
-    def test_the_minutes_of_methods_that_get_nothing_more_go_with_the_ledger(self):
+    def test_minutes_of_inactive_methods_are_removed_with_the_ledger(self):
         for _ in range(2):
             self.method()
         self.handle(self.alarm("a1"))
@@ -767,7 +767,7 @@ class LimitsContract(StagesCase):
         Ledger(self.alarms_database).prune(self.clock.now_ms + 1)
         self.assertEqual([], list(self.alarms_database.rows(rates)))
 
-    def test_groups_are_limited_as_messages(self):
+    def test_a_group_counts_as_one_message_towards_the_limit(self):
         self.start(StageRules(group_by=("definition",), group_wait_ms=SECOND_MS, max_per_minute=1))
         method = self.method()
         self.act(method, "d2")
@@ -821,7 +821,7 @@ class InhibitionContract(StagesCase):
         self.handle(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_an_alarm_of_megabytes_is_inhibited_and_sent_like_any_other(self):
+    def test_an_alarm_of_several_megabytes_is_inhibited_and_sent(self):
         metrics = [AlarmedMetric("up", {"hostname": f"h{number}", "text": "x" * 250}) for number in range(1, 15_000)]
         made = self.alarm("a1", metrics=metrics)
         self.assertGreater(len(made.message), 4_000_000)
@@ -832,7 +832,7 @@ class InhibitionContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(["host-h1:OK", "a1:ALARM"], self.sent())
 
-    def test_a_change_with_few_fields_is_decided(self):
+    def test_a_change_with_few_fields_is_accepted(self):
         made = self.alarm("a1")
         least = {"tenantId": "t1", "alarmId": "a1", "alarmDefinitionId": "d1", "newState": "ALARM", "x": {}}
         self.handle(self.host())
@@ -841,11 +841,11 @@ class InhibitionContract(StagesCase):
         self.changes(_read("alarm-state-transitions", json.dumps(told).encode()))
         self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.sent())
 
-    def test_a_change_with_a_dimension_that_databases_refuse_is_decided(self):
+    def test_a_change_with_a_dimension_that_databases_refuse_is_accepted(self):
         self.handle(self.alarm("a1", metrics=[AlarmedMetric("up", {"hostname": "h\0"})]))
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_a_host_that_is_seen_down_while_the_group_waits_inhibits_its_services(self):
+    def test_a_host_that_goes_down_while_the_group_waits_inhibits_its_services(self):
         self.start(StageRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))
         self.handle(self.alarm("a1"))
         self.handle(self.host())

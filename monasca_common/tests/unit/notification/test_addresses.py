@@ -16,7 +16,7 @@ from monasca_common.notification.settings import HttpSettings
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
 DENIED = ("8.8.8.0/24", "10.1.0.0/16")
-# Names, and what a resolver says of them: whoever owns a name chooses that.
+# Names and their resolved addresses, which the owner of a name chooses.
 NAMES = {
     "127.0.0.1.nip.example": ["127.0.0.1"],
     "localtest.example": ["127.0.0.1"],
@@ -29,7 +29,8 @@ NAMES = {
     "xn--e1afmkfd.example": ["192.168.1.1"],
     "metadata.google.internal": ["169.254.169.254"],
 }
-# Each leads inside, or is read differently by different readers. {p}: the port of a server on this machine.
+# Each URL leads to an internal address, or is parsed differently by different libraries. {p}: the port of a local
+# server.
 _HOSTILE = """
 http://127.0.0.1:{p}/ http://127.0.0.2:{p}/ http://127.255.255.255:{p}/ http://localhost:{p}/ http://LOCALHOST:{p}/
 http://127.1:{p}/ http://127.0.1:{p}/ http://0:{p}/ http://0.0.0.0:{p}/ http://0.1.2.3:{p}/
@@ -66,14 +67,14 @@ SPOILT = ["http://93.184.216.34/\r\nX-Injected: 1", "http://93.184.216.34/a b", 
 
 
 def lookup(host, port, **named):
-    """As the names above say; numbers as this machine's C library reads them."""
+    """Resolve the names above; numbers are parsed by the C library of this machine."""
     if host in NAMES:
         return [(None, None, None, "", (address, port)) for address in NAMES[host]]
     return socket.getaddrinfo(host, port, **named)
 
 
 class HostileTest(base.BaseTestCase):
-    def test_none_of_the_corpus_passes_and_nothing_is_connected_to(self):
+    def test_all_hostile_addresses_are_refused_without_a_connection(self):
         receiver = HttpReceiver()
         self.addCleanup(receiver.close)
         resolver = Resolver(lookup)
@@ -83,7 +84,7 @@ class HostileTest(base.BaseTestCase):
         for url in urls:
             try:
                 found = resolver.addresses(endpoint(url), AddressRules(), 10.0)
-                passed.append((url, found))  # and nothing is sent: it may be anybody's
+                passed.append((url, found))  # nothing is sent, because anyone can own the address
                 continue
             except AddressRefused:
                 pass
@@ -100,7 +101,7 @@ class HostileTest(base.BaseTestCase):
         self.assertEqual([], passed)
         self.assertEqual([], receiver.requests)
 
-    def test_a_name_that_resolves_anew_to_another_address_gains_nothing(self):
+    def test_a_name_that_later_resolves_to_another_address_is_not_connected_to(self):
         receiver = HttpReceiver()
         self.addCleanup(receiver.close)
         answers = [["127.0.0.1"], ["10.0.0.1"]]
@@ -122,12 +123,12 @@ class RulesTest(base.BaseTestCase):
         for address in ("93.184.216.34", "8.8.8.8", "2606:2800:220:1::1", "2a00:1450:4001::1"):
             self.assertTrue(self.permitted(address), address)
 
-    def test_what_is_allowed_is_permitted_and_its_mapped_form_is_not(self):
+    def test_an_allowed_address_is_permitted_and_its_mapped_form_is_not(self):
         self.assertTrue(self.permitted("10.1.2.3", "10.1.0.0/16"))
         self.assertFalse(self.permitted("10.2.0.1", "10.1.0.0/16"))
         self.assertFalse(self.permitted("::ffff:10.1.2.3", "10.1.0.0/16"))
 
-    def test_what_is_denied_is_not_permitted_though_it_is_public_or_allowed(self):
+    def test_a_denied_address_is_not_permitted_even_if_it_is_public_or_allowed(self):
         denied = AddressRules((ipaddress.ip_network("10.0.0.0/8"),), tuple(map(ipaddress.ip_network, DENIED)))
         found = [denied.permits(ipaddress.ip_address(each)) for each in ("8.8.8.8", "10.1.2.3", "10.2.0.1", "9.9.9.9")]
         self.assertEqual([False, False, True, True], found)
@@ -138,25 +139,25 @@ class RulesTest(base.BaseTestCase):
         with bindable:
             self.assertEqual([False, True], [self.permitted(each) for each in ("93.184.216.34", "8.8.8.8")])
             self.assertTrue(self.permitted("93.184.216.34", "93.184.216.34"))
-            own.append("192.0.2.1")  # a machine that can bind to any
+            own.append("192.0.2.1")  # a machine that can bind any address
             self.assertTrue(self.permitted("93.184.216.34"))
         self.assertEqual([True, False], [addresses._can_bind(ipaddress.ip_address(each)) for each in own[:2]])
 
-    def test_one_forbidden_address_of_several_refuses_the_host(self):
+    def test_a_host_with_one_forbidden_address_is_refused(self):
         resolver, where = Resolver(lookup), endpoint("http://both.example/")
         refused = self.assertRaises(AddressRefused, resolver.addresses, where, AddressRules(), 10.0)
         self.assertIn("notifications must not be sent to both.example", str(refused))
-        self.assertNotIn("127.0.0.1", str(refused))  # tenants read it
+        self.assertNotIn("127.0.0.1", str(refused))  # tenants can read it
         self.assertIn("(the address is 127.0.0.1)", refused.for_operators)
 
 
 class EndpointTest(base.BaseTestCase):
-    def test_a_url_keeps_its_path_and_query_and_shows_neither(self):
+    def test_a_url_keeps_its_path_and_query_and_does_not_show_them(self):
         where = endpoint("https://Example.org:8443/a/b?token=s3cret#part")
         self.assertEqual(("example.org", 8443, "/a/b?token=s3cret"), (where.host, where.port, where.target))
         self.assertEqual("https://example.org:8443", where.shown)
 
-    def test_a_destination_is_the_host_however_it_is_written(self):
+    def test_the_destination_is_the_normalized_host(self):
         urls = (
             "https://example.org/a",
             "https://EXAMPLE.org.:443/b?c",
@@ -166,7 +167,7 @@ class EndpointTest(base.BaseTestCase):
         )
         self.assertEqual(["example.org"] * 3 + ["", ""], [destination(url) for url in urls])
 
-    def test_the_usual_port_is_not_in_the_header(self):
+    def test_the_default_port_is_not_in_the_host_header(self):
         self.assertEqual("example.org", endpoint("https://example.org:443/").authority)
         self.assertEqual("[2606:2800:220:1::1]:81", endpoint("http://[2606:2800:220:1::1]:81").authority)
 
@@ -176,18 +177,18 @@ PUBLIC = endpoint("http://both.example/"), AddressRules((ipaddress.ip_network("1
 
 
 class ResolverTest(base.BaseTestCase):
-    def test_a_silent_name_server_is_not_waited_for(self):
+    def test_a_look_up_of_a_silent_name_server_times_out(self):
         failed = self.assertRaises(SendFailed, self.hanging().addresses, *SLOW, 0.05)
 
         self.assertIn("slow.example cannot be resolved: no answer within", str(failed))
 
-    def test_an_unknown_name_is_a_failure_that_is_retried(self):
+    def test_an_unknown_name_is_a_retriable_failure(self):
         def unknown(*_, **__):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
         self.assertRaises(SendFailed, Resolver(unknown).addresses, *SLOW, 5.0)
 
-    def test_a_tenant_whose_names_hang_delays_no_other(self):
+    def test_hanging_look_ups_of_one_tenant_delay_no_other(self):
         resolver = self.hanging()
         for _ in range(100):
             self.assertRaises((SendFailed, SendPostponed), resolver.addresses, *SLOW, 0.001, "hangs")
@@ -202,7 +203,7 @@ class ResolverTest(base.BaseTestCase):
             self.assertEqual(host.strip("[]"), str(address))
 
     def hanging(self):
-        """A resolver whose look-ups end with the test."""
+        """Return a resolver whose look-ups end with the test."""
         over = threading.Event()
         self.addCleanup(over.set)
         return Resolver(lambda *_, **__: over.wait(60) or [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts: their records, which contain nothing that stops others or that tenants must not read, and their retries."""
+"""Attempts, their retries and their records, which contain no text that a database refuses or tenants must not read."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.method_id = self.method()
 
     def attempt_that_raises(self, error):
-        """What is recorded of it, and its retry."""
+        """Return the recorded reason and failures of an attempt that raises the error, and its retry."""
 
         def send(_notification, _address):
             raise error
@@ -41,7 +41,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         )
         return reason, failures, next(iter(self.scheduled()), None)
 
-    def test_signs_that_no_database_and_no_json_takes_stop_nothing(self):
+    def test_characters_that_databases_and_json_refuse_are_replaced(self):
         with self.assertLogs("monasca_common", "WARNING") as logged:
             reason, failures, retry = self.attempt_that_raises(SendFailed("answered \ud800 and \0"))
         self.assertIn("answered ? and ?", str(logged.output))
@@ -57,7 +57,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.assertNotIn("10.0.0.7", str(recorded))
         self.assertIn("(the address is 10.0.0.7)", str(logged.output))
 
-    def test_what_a_receiver_asks_to_wait_delays_no_end(self):
+    def test_a_wait_requested_by_a_receiver_does_not_delay_giving_up(self):
         def refuse(*_):
             raise SendFailed("answered 503", after_seconds=86_400.0)
 
@@ -70,7 +70,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.assertIsNone(self.attempt(last))
         self.assertIn(("a2", "given up"), self.ledger())
 
-    def test_an_error_of_the_database_that_does_not_pass_is_no_reason_to_wait(self):
+    def test_only_temporary_database_errors_are_retried(self):
         refused = StorageError("a read failed: the value is too long")
         refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
         for error, raised in (
@@ -84,7 +84,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
                 message = _read("alarm-state-transitions", self.alarm("a1").message)
                 self.assertIs(raised, type(self.assertRaises(raised, self.changes, message)))
 
-    def test_two_killed_resends_lose_no_retry(self):
+    def test_two_interrupted_resends_lose_no_retry(self):
         ledger = Ledger(self.alarms_database)
         _, _, retry = self.attempt_that_raises(SendFailed("answered 500"))
         for is_forced in (False, True, True):
@@ -95,7 +95,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
         self.assertEqual([("sent", 2, 1)], self.alarms_database.rows(sa.select(*columns)))
 
-    def test_a_look_up_that_was_not_begun_is_no_attempt(self):
+    def test_a_look_up_that_did_not_start_is_not_an_attempt(self):
         _, failures, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))
         self.assertEqual((None, 1), (failures, retry.attempt))
         self.notifier.send = lambda *_: "taken"
@@ -118,11 +118,11 @@ class AttemptTest(StagesCase, SqliteTestCase):
         )
 
     def postponed_again(self, retry):
-        """The retry that follows this one, which is due after five seconds."""
+        """Attempt the retry after five seconds, and return the next retry."""
         self.clock.now_ms += 5000
         return self.attempt(retry)
 
-    def test_a_notifier_that_does_not_know_where_it_leads_sends_nevertheless(self):
+    def test_a_notifier_without_a_destination_sends(self):
         def destination(_address):
             raise KeyError("a flaw")
 
@@ -132,7 +132,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
 
 
 class SupersededTest(StagesCase, SqliteTestCase):
-    """Retries whose alarm has changed since."""
+    """Retries whose alarm has changed in the meantime."""
 
     def setUp(self):
         super().setUp()
@@ -159,32 +159,32 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.assertEqual({("ALARM", "superseded"), ("OK", "sent")}, set(self.states()))
         self.assertEqual({"sent": 1, "failed attempts": 1, "superseded": 1}, dict(self.metrics.counts))
 
-    def test_an_alarm_that_came_again_is_notified_by_its_newer_change(self):
+    def test_a_repeated_alarm_is_notified_by_its_newer_change(self):
         self.handle(self.alarm("a1", "OK"))
         self.clock.now_ms += 1
         self.handle(self.alarm("a1", "ALARM"))
         self.retry()
         self.assertEqual(["a1:OK", "a1:ALARM"], self.sent())
 
-    def test_a_retry_of_an_alarm_that_has_not_changed_or_is_not_known_is_sent(self):
+    def test_a_retry_of_an_unchanged_or_unknown_alarm_is_sent(self):
         self.write(tables.alarm.delete())
         self.retry()
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_a_retry_is_sent_although_the_alarm_changed_if_its_method_has_no_action_for_the_new_state(self):
+    def test_a_retry_is_sent_if_its_method_has_no_action_for_the_new_state(self):
         action = tables.alarm_action
         self.write(action.delete().where(action.c.state == "UNDETERMINED"))
         self.handle(self.alarm("a1", "UNDETERMINED"))
         self.retry()
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_a_retry_is_sent_although_the_alarm_changed_if_the_actions_are_disabled(self):
+    def test_a_retry_is_sent_if_the_actions_of_the_new_state_are_disabled(self):
         self.write(tables.alarm_definition.update().values(actions_enabled=False))
         self.alarm("a1", "OK")
         self.retry()
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_an_end_is_news_if_the_end_before_it_was_superseded(self):
+    def test_an_end_is_sent_if_the_previous_end_was_superseded(self):
         self.retry()
         self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK").message))
@@ -200,7 +200,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.handle(ended)
         self.assertEqual(["a1:ALARM", "a1:OK"], self.sent())
 
-    def test_a_sent_notification_stays_sent_whatever_becomes_of_its_alarm_and_its_method(self):
+    def test_a_sent_notification_stays_sent_after_changes_of_its_alarm_and_method(self):
         self.retry()
         self.alarm("a1", "OK")
         self.retry()
@@ -221,7 +221,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.assertEqual(["a2"], [each.alarm_id for each in notification.changes])
         self.assertEqual([], self.held())
 
-    def test_members_of_a_group_that_are_superseded_end_and_the_others_are_retried_under_its_id(self):
+    def test_superseded_members_of_a_group_end_and_the_others_are_retried_with_its_id(self):
         self.start(StageRules(("definition",), 1000))
         for own_id in ("a2", "a3", "a4"):
             self.handle(self.alarm(own_id))
@@ -248,7 +248,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         statement = sa.select(table.c.alarm_id).where(table.c.state == "superseded").order_by(table.c.alarm_id)
         self.assertEqual([("a3",), ("a4",)], self.alarms_database.rows(statement))
 
-    def test_an_alarm_that_changes_while_its_retry_waits_for_its_turn_is_superseded(self):
+    def test_a_retry_whose_alarm_changes_while_it_waits_for_a_slot_is_superseded(self):
         def destination(address):
             self.alarm("a1", "OK")
             return address
@@ -264,7 +264,7 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         self.executor = ThreadPoolExecutor(1)
         self.addCleanup(self.executor.shutdown)
 
-    def test_they_are_sent_concurrently_by_a_bounded_number_of_threads(self):
+    def test_methods_of_a_change_are_notified_concurrently_by_a_limited_number_of_threads(self):
         done, both = [], threading.Barrier(2, timeout=50)
 
         def work(number):
@@ -276,7 +276,7 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         self.assertEqual(list(range(16)), sorted(number for number, _ in done))
         self.assertEqual(2, len({thread for _, thread in done}))
 
-    def test_while_the_executor_is_busy_the_thread_of_the_change_sends_all(self):
+    def test_while_the_executor_is_busy_the_thread_of_the_change_sends_to_all_methods(self):
         busy = threading.Event()
         self.addCleanup(busy.set)
         self.executor.submit(busy.wait, 50)
@@ -284,7 +284,7 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         _concurrently([lambda: threads.append(threading.get_ident())] * 3, self.executor)
         self.assertEqual([threading.get_ident()] * 3, threads)
 
-    def test_an_error_of_one_is_raised_once_the_others_are_sent(self):
+    def test_an_error_of_one_method_is_raised_after_the_others_are_notified(self):
         sent = []
 
         def fails():
@@ -294,7 +294,7 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         self.assertRaises(StorageUnavailable, _concurrently, works, self.executor)
         self.assertEqual([1, 2], sorted(sent))
 
-    def test_a_dead_letter_hides_no_error_after_which_the_message_is_handled_again(self):
+    def test_a_retriable_error_takes_precedence_over_a_dead_letter(self):
         refused = StorageError("a value is too long")
         refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notifier in ``examples``, installed as a package, to a real receiver."""
+"""The notifier in ``examples`` is installed as a package and sends to a real receiver."""
 
 import fixtures
 
@@ -26,7 +26,7 @@ class NtfyNotifierTest(NotifierCase, ExampleCase):
             self.addCleanup(cached.cache_clear)
         self.server = self.receiver()
 
-    def test_it_posts_to_the_server_with_the_id_of_the_notification(self):
+    def test_the_notifier_posts_to_the_server_with_the_id_of_the_notification(self):
         notification = notification_of(change(severity="CRITICAL"), "m1")
 
         self.assertEqual("answered 200", self.notifier().send(notification, self.server.url("/alarms")))
@@ -38,18 +38,18 @@ class NtfyNotifierTest(NotifierCase, ExampleCase):
         )
         self.assertIn("Thresholds were exceeded", document["message"])
 
-    def test_a_server_that_fails_is_tried_again_later(self):
+    def test_a_failure_of_the_server_is_retriable(self):
         self.server.answer = self.server.answers(500)
         failure = self.assertRaises(
             SendFailed, self.notifier().send, notification_of(change(), "m1"), self.server.url("/alarms")
         )
         self.assertEqual(500, failure.status)
 
-    def test_a_private_network_must_be_permitted(self):
+    def test_a_private_network_must_be_allowed(self):
         notifier = Notifiers(self.configured("")).load(self.type)
         self.assertRaises(AddressRefused, notifier.send, notification_of(change(), "m1"), self.server.url("/alarms"))
 
-    def test_the_api_offers_the_type_and_refuses_another_form_of_address(self):
+    def test_the_api_accepts_the_type_and_refuses_an_invalid_address(self):
         self.assertIn("NTFY", notification_methods.types())
         [fault] = violations(NotificationMethod("phone", "NTFY", "https://ntfy.sh/a/b"))
         self.assertIn("is not the URL of a topic", str(fault))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP request to a checked address, against real receivers that behave badly."""
+"""One HTTP request to a checked address, with real receivers that misbehave."""
 
 import email.utils
 import time
@@ -26,7 +26,7 @@ class HttpCase(base.BaseTestCase):
         return made
 
     def sender(self, **settings):
-        """Every name leads to this machine."""
+        """Return a sender that resolves every name to this machine."""
         resolver = Resolver(lambda _, port, **__: [(None, None, None, "", ("127.0.0.1", port))])
         return HttpClient(HttpSettings(ALLOWED, **settings), resolver)
 
@@ -72,7 +72,7 @@ class AnswersTest(HttpCase):
 
         self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
-    def test_what_the_receiver_asks_to_wait_is_known(self):
+    def test_the_wait_requested_by_the_receiver_is_read(self):
         receiver = self.receiver()
         for status in (429, 500, 503):
             receiver.answer = receiver.answers(status, Retry_After="7")
@@ -85,7 +85,7 @@ class AnswersTest(HttpCase):
             receiver.answer = receiver.answers(429, Retry_After=nonsense)
             self.assertIn(self.failure(receiver).after_seconds, (None, 24 * 3600.0))
 
-    def test_no_failure_shows_more_of_an_address_than_its_host(self):
+    def test_a_failure_shows_only_the_host_of_an_address(self):
         receiver = self.receiver()
         for answer in (receiver.answers(500), receiver.cuts, receiver.answers(302, Location="/secret-token")):
             receiver.answer = answer
@@ -100,24 +100,24 @@ class BoundsTest(HttpCase):
         receiver.answer = receiver.hangs
         self.assertRegex(str(self.failure(receiver, seconds=0.1)), "no answer (in time|within 0.1 s)")
 
-    def test_a_receiver_may_be_silent_longer_than_connecting_may_take(self):
+    def test_an_answer_can_take_longer_than_the_time_out_of_connecting(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers_after(0.5, 200)
         self.patch(http_client, "_CONNECT_SECONDS", 0.1)
         self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
-    def test_a_receiver_that_sends_a_byte_now_and_then_is_cut_off(self):
+    def test_a_receiver_that_sends_single_bytes_is_disconnected(self):
         receiver = self.receiver()
         receiver.answer = receiver.drips
         self.assertIn("no answer within 0.3 s", str(self.failure(receiver, seconds=0.3)))
 
-    def test_of_a_body_without_end_only_the_beginning_is_read(self):
+    def test_only_the_beginning_of_an_endless_body_is_read(self):
         receiver = self.receiver()
         receiver.answer = receiver.floods
         answer = self.sender().post(receiver.url(), b"{}", {}, SECONDS)
         self.assertEqual((200, 65_536), (answer.status, len(answer.body)))
 
-    def test_a_connection_that_is_cut_is_a_failure(self):
+    def test_a_closed_connection_is_a_failure(self):
         receiver = self.receiver()
         receiver.answer = receiver.cuts
         self.assertIn("the connection failed", str(self.failure(receiver)))

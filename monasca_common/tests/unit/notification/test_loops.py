@@ -17,7 +17,7 @@ from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
 class Hanging(Executor):
-    """Its calls do not end."""
+    """An executor whose calls do not end."""
 
     def submit(self, *_):
         return Future()
@@ -29,13 +29,13 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.define("d1", "cpu")
 
     def silenced(self, number):
-        """This number of alarms is due for notification when a silence ends, which is now."""
+        """Silence this number of alarms, and let the silence end."""
         self.silence({}, MINUTE_MS)
         for each in range(number):
             self.handle(self.alarm(f"a{each}", hostname=f"h{each}"))
         self.clock.now_ms += MINUTE_MS
 
-    def test_rows_that_a_pass_does_not_reach_are_released_by_the_next_ones(self):
+    def test_rows_left_by_a_pass_are_released_by_the_next_ones(self):
         self.method()
         self.silenced(5)
         notified = self.methods.notified
@@ -52,13 +52,13 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.assertEqual([2, 4, 5], released)
 
     def retry(self):
-        """One retry is due."""
+        """Store a retry that is due."""
         method = self.method()
         retry = Retry(notification_of(self.alarm("a1"), method), method, 2, self.clock.now_ms)
         self.pipeline.deferred.schedule(retry, self.clock.now_ms)
         return retry
 
-    def test_while_the_database_is_unavailable_the_process_that_sent_keeps_the_attempt(self):
+    def test_a_sent_attempt_is_recorded_after_an_outage_of_the_database(self):
         self.retry()
         complete, failures = self.pipeline.deferred.complete, iter([True, True])
 
@@ -85,7 +85,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual([], self.reasons())
 
-    def test_it_is_ready_once_another_process_has_made_an_attempt_that_failed(self):
+    def test_the_sender_is_ready_once_another_process_has_made_the_failed_attempt(self):
         self.retry()
         with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
             self.releases.send_retries()
@@ -95,7 +95,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.assertEqual([], self.reasons())
 
     def reasons(self):
-        """Why it is not ready after another pass."""
+        """Return the reasons why the sender is not ready after another pass."""
         with mock.patch.object(self.releases.stopping, "wait", lambda _: self.releases.stop()):
             self.releases.serve()
         self.releases.stopping.clear()
@@ -113,7 +113,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.clock.now_ms += LEASE_MS
         self.assertEqual(1, others.send_retries())
 
-    def test_after_an_outage_of_the_database_claims_are_taken_over_once_their_owners_could_renew_them(self):
+    def test_after_an_outage_of_the_database_claims_expire_only_after_their_owners_could_renew_them(self):
         self.retry()
         owner, other = self.release(), self.release()
         owner._executor = other._executor = Hanging()
@@ -126,7 +126,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
 
 
 class RetentionTest(StagesCase, SqliteTestCase):
-    def test_it_is_ready_while_its_first_pass_lasts(self):
+    def test_retention_is_ready_during_its_first_pass(self):
         ledger = Ledger(self.alarms_database)
         retention = LedgerRetention(ledger, Silences(self.alarms_database), self.clock, 0)
         during = []

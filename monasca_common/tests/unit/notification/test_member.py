@@ -16,7 +16,7 @@ MESSAGE = Message(*TP, 7, None, None, b"m", ())
 
 
 class Stopping:
-    """``waits``: those that were waited, which takes no time here but on the clock."""
+    """An event whose waits only advance the clock. ``waits``: the time-outs."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -51,14 +51,14 @@ class PausedHandlerTest(base.BaseTestCase):
             else:
                 self.handler(MESSAGE)
 
-    def test_while_the_database_is_unavailable_each_call_waits_and_the_waits_grow(self):
+    def test_waits_increase_while_the_database_is_unavailable(self):
         self.call(*(RetryLater() for _ in range(12)))
         self.assertEqual(11, len(self.stopping.waits))
         self.assertGreater(self.stopping.waits[-1], self.stopping.waits[0])
         self.assertLessEqual(max(self.stopping.waits), 3.0)
         self.assertIs(MemberState.WAITING_FOR_DATABASE, self.health.report(None).state)
 
-    def test_after_a_success_nothing_waits(self):
+    def test_after_a_success_calls_do_not_wait(self):
         self.call(RetryLater(), "done", "done")
         self.assertEqual(1, len(self.stopping.waits))
         self.assertIs(MemberState.RUNNING, self.health.report(None).state)
@@ -70,7 +70,7 @@ class PausedHandlerTest(base.BaseTestCase):
 
 
 class LoopsTest(base.BaseTestCase):
-    def test_one_loop_that_does_not_turn_or_work_is_enough(self):
+    def test_one_hanging_or_failing_loop_makes_the_service_unhealthy(self):
         clock = VirtualClock()
         loops = [LoopHealth(name, clock) for name in ("deferred", "retention")]
         health = service_health(list, loops, clock)

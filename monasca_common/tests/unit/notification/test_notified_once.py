@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Withheld, resent and interrupted notifications are sent once, whatever happens in between."""
+"""Withheld, resent and interrupted notifications are sent once, whatever events occur in between."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ class OnceCase(StagesCase, SqliteTestCase):
 
 
 class OnlyAlarmActionsTest(OnceCase):
-    """A definition with only alarm_actions: the OK in between leaves no row in the ledger."""
+    """A definition with only alarm_actions, for which an OK between two alarms leaves no row in the ledger."""
 
     def test_after_a_silence_the_alarm_is_sent_again(self):
         self.method(states=("ALARM",))
@@ -51,14 +51,14 @@ class OnlyAlarmActionsTest(OnceCase):
         self.handle(self.alarm("a1", "OK", old_state="ALARM"))
         self.wait(2 * HOUR_MS)
         self.assertEqual([], self.sent())
-        for _ in range(3):  # days later, no silence any more
+        for _ in range(3):  # days after the silence
             self.clock.now_ms += DAY_MS
             self.handle(self.alarm("a1"))
             self.wait(SECOND_MS)
             self.handle(self.alarm("a1", "OK", old_state="ALARM"))
         self.assertEqual(["a1:ALARM"] * 3, self.sent())
 
-    def test_a_host_that_does_not_return_is_sent_at_the_end_of_the_silence(self):
+    def test_a_host_that_is_still_down_is_sent_at_the_end_of_the_silence(self):
         self.method(states=("ALARM",))
         self.handle(self.alarm("a1"))
         self.wait(SECOND_MS)
@@ -74,7 +74,7 @@ class OnlyAlarmActionsTest(OnceCase):
 class DigestOfManyDefinitionsTest(OnceCase):
     rules = StageRules(max_per_minute=1)
 
-    def test_an_action_that_is_taken_from_one_definition_takes_no_other_alarm_along(self):
+    def test_removing_an_action_of_one_definition_removes_no_other_alarm_from_the_digest(self):
         method = self.method()
         self.act(method, "d2")
         self.handle(self.alarm("a0"))
@@ -84,13 +84,13 @@ class DigestOfManyDefinitionsTest(OnceCase):
         self.handle(self.alarm("a1"))
         self.handle(self.alarm("a2"))
         self.assertEqual(["a0:ALARM"], self.sent())
-        action = tables.alarm_action  # d2 is deleted, or its action taken away
+        action = tables.alarm_action  # the same as deleting d2
         self.write(action.delete().where(action.c.definition_id == "d2"))
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
 
-    def test_groups_by_a_dimension(self):
+    def test_removing_an_action_of_one_definition_removes_no_other_alarm_from_a_group(self):
         self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         method = self.method()
         self.act(method, "d2")
@@ -105,13 +105,13 @@ class DigestOfManyDefinitionsTest(OnceCase):
 
 
 class ResendWhileRetriesWaitTest(OnceCase):
-    def test_resends_that_fail_leave_the_retries_as_they_are(self):
+    def test_failed_resends_do_not_change_the_retries(self):
         method = self.method()
         made = self.alarm("a1")
         self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", made.message))
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
-        for _ in range(2):  # as NotificationResend.act does
+        for _ in range(2):  # like NotificationResend.act
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
             ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
             ledger.restore(notification.id, "failed")
@@ -119,7 +119,7 @@ class ResendWhileRetriesWaitTest(OnceCase):
         self.deliver()
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_resends_that_fail_do_not_prevent_that_it_is_given_up(self):
+    def test_failed_resends_do_not_prevent_giving_up(self):
         method = self.method()
         made = self.alarm("a1")
         self.notifier.fails = True
@@ -136,7 +136,7 @@ class ResendWhileRetriesWaitTest(OnceCase):
 class ResendOfWhatIsHeldTest(OnceCase):
     rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
-    def test_a_resend_that_fails_while_the_group_is_sent_loses_nothing(self):
+    def test_a_resend_that_fails_while_the_group_is_sent_loses_no_notification(self):
         method = self.method()
         made = self.alarm("a1")
         self.handle(made)
@@ -150,7 +150,7 @@ class ResendOfWhatIsHeldTest(OnceCase):
 
 
 class SentAndThenHeldTest(OnceCase):
-    def test_what_was_sent_by_hand_during_a_silence_is_in_no_group_after_it(self):
+    def test_a_notification_sent_by_hand_during_a_silence_is_in_no_later_group(self):
         self.start(StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS))
         self.method()
         self.silence({}, HOUR_MS)
@@ -188,7 +188,7 @@ class ReleasedAndNotYetSentTest(OnceCase):
         self.assertIn(self.sent(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
 
     def test_an_alarm_that_ends_while_its_silence_ends_is_sent_with_its_end_or_not_at_all(self):
-        """Whichever statement of the release the end of the alarm comes before."""
+        """The test lets the alarm end before each database call of the release in turn."""
         self.method()
         for number in range(1, 20):
             own_id = f"a{number}"
@@ -206,7 +206,7 @@ class ReleasedAndNotYetSentTest(OnceCase):
 
     @contextlib.contextmanager
     def end_before_call(self, number, own_id):
-        """The alarm ends, and the service reads that, before this call of the release to the database."""
+        """Let the alarm end, and handle its change, before this database call of the release."""
         calls, ended = itertools.count(1), []
 
         def counted(original):
@@ -262,7 +262,7 @@ class NothingWasSentTest(OnceCase):
             [(False, "ALARM"), (True, "OK")], [(each.withheld_before, each.last_notified) for each in facts]
         )
 
-    def test_an_end_after_a_state_that_was_sent_longer_than_the_retention_ago(self):
+    def test_an_end_is_sent_even_if_the_previous_state_is_older_than_the_retention(self):
         self.method()
         made = self.silence({}, HOUR_MS)
         self.handle(self.alarm("a1"))
@@ -275,7 +275,7 @@ class NothingWasSentTest(OnceCase):
         self.handle(self.alarm("a1", "OK"))
         self.assertEqual(["a1:UNDETERMINED", "a1:OK"], self.sent())
 
-    def test_an_end_is_news_if_a_notification_before_a_silence_longer_than_the_retention_failed(self):
+    def test_an_end_is_sent_if_a_notification_failed_before_a_silence_longer_than_the_retention(self):
         self.method()
         self.handle(self.alarm("a1"))
         self.clock.now_ms += SECOND_MS
@@ -292,7 +292,7 @@ class NothingWasSentTest(OnceCase):
         self.handle(self.alarm("a1", "OK"))
         self.assertEqual(["a1:OK"], self.sent())
 
-    def test_the_end_of_an_alarm_in_a_silence_that_is_longer_than_the_retention(self):
+    def test_an_end_during_a_silence_longer_than_the_retention_is_sent(self):
         self.method()
         self.silence({}, 60 * DAY_MS)
         self.handle(self.alarm("a1"))
@@ -329,7 +329,7 @@ class TenantsInTurnTest(OnceCase):
 class RepeatsOfSealedGroupsTest(OnceCase):
     rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
-    def test_a_crash_after_the_seal_loses_no_repeats(self):
+    def test_a_crash_after_sealing_a_group_loses_no_repeats(self):
         self.method(period=60)
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
@@ -357,13 +357,13 @@ class LongAlarmsTest(OnceCase):
 
 
 class OneUnreadableAddressTest(OnceCase):
-    """The key of one row is lost, or the row is damaged."""
+    """The key of one address is missing, or its row is damaged."""
 
     def damage(self, method_id):
         table = tables.notification_method
         self.write(table.update().where(table.c.id == method_id).values(address="gAAA", address_key="00000000"))
 
-    def test_a_group_that_is_held_stops_no_other_tenant(self):
+    def test_a_group_with_an_unreadable_address_delays_no_other_tenant(self):
         self.start(StageRules(group_by=("definition",), group_wait_ms=SECOND_MS))
         self.method()
         self.define("d3", "cpu", tenant="t2")
@@ -382,13 +382,13 @@ class OneUnreadableAddressTest(OnceCase):
         table = tables.notification_method
         self.write(table.update().where(table.c.id == method_id).values(address="http://again/", address_key=None))
 
-    def test_the_other_methods_of_the_change_are_notified_and_this_one_when_the_key_is_added(self):
+    def test_a_method_with_an_unreadable_address_is_notified_when_the_key_is_added(self):
         broken = self.method("broken")
         self.method("other")
         self.damage(broken)
         self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
         self.assertEqual(["http://other/"], [address for _, address in self.notifier.taken])
-        for _ in range(3):  # it waits, and costs no attempt
+        for _ in range(3):  # the retry is scheduled without an attempt
             [retry] = self.scheduled()
             self.clock.now_ms += MINUTE_MS
             self.assertEqual(self.clock.now_ms + MINUTE_MS, self.attempt(retry).due_ms)
@@ -398,7 +398,7 @@ class OneUnreadableAddressTest(OnceCase):
         self.assertEqual(["http://other/", "http://again/"], [address for _, address in self.notifier.taken])
         self.assertEqual([("a1", "sent")] * 2, self.ledger())
 
-    def test_a_notification_is_given_up_if_its_key_does_not_come_within_ttl(self):
+    def test_a_notification_is_given_up_if_its_key_is_not_added_within_ttl(self):
         self.damage(self.method("broken"))
         self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
         [retry] = self.scheduled()
@@ -409,7 +409,7 @@ class OneUnreadableAddressTest(OnceCase):
 
 
 class SubjectTest(OnceCase):
-    def test_a_next_line_in_a_name_is_sent(self):
+    def test_a_name_with_a_next_line_character_is_sent(self):
         made = self.alarm("a1", name="disk full\x85 on h1")
         message = message_of(notification_of(made, "m"), Texts(), sender="a@example.org", receiver="b@example.org")
         self.assertIn(b"disk full", message.as_bytes())

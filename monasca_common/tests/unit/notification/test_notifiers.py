@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each notifier, loaded by its type and configured by a file, to a real receiver."""
+"""Each notifier is loaded by its type, configured by a file, and sends to a real receiver."""
 
 import dataclasses
 import email
@@ -44,13 +44,13 @@ class NotifierCase(ConfigurationTestCase):
         return made
 
     def posted(self, receiver):
-        """(headers, document) of the one request."""
+        """Return headers and document of the only request."""
         [(_, headers, body)] = receiver.requests
         return headers, json.loads(body)
 
 
 class IdTest(ConfigurationTestCase):
-    def test_it_is_that_of_alarm_time_state_and_method(self):
+    def test_the_id_depends_on_alarm_time_state_and_method(self):
         ids = {
             notification_of(change(**facts), method).id
             for facts in ({}, {"alarm_id": "a2"}, {"time_ms": 5}, {"new_state": "OK"}, {"reason": "another"})
@@ -60,14 +60,14 @@ class IdTest(ConfigurationTestCase):
 
 
 class TypesTest(ConfigurationTestCase):
-    def test_they_come_from_what_is_installed(self):
+    def test_the_types_are_those_of_the_installed_notifiers(self):
         self.assertLessEqual({"EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
 
-    def test_an_unknown_one_is_refused_with_those_that_are_known(self):
+    def test_an_unknown_type_is_refused_with_the_known_types(self):
         notifiers = Notifiers(self.configured(CONFIGURATION))
         self.assertIn("use one of email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
 
-    def test_one_whose_package_is_not_installed_is_left_out_in_silence_and_a_broken_one_with_a_warning(self):
+    def test_a_type_without_its_package_is_omitted_and_a_broken_one_causes_a_warning(self):
         found = {
             "monasca_fax_machine:Fax": "",
             "json:missing": "methods of type FAX are unavailable: the notifier cannot be loaded",
@@ -81,7 +81,7 @@ class TypesTest(ConfigurationTestCase):
 
 
 class SettingsTest(ConfigurationTestCase):
-    def test_a_network_that_is_none_is_refused(self):
+    def test_an_invalid_network_is_refused(self):
         conf = self.configured("[notification]\nallowed_networks = 10.0.0.1/8\n")
         self.assertIn("allowed_networks in group [notification]", self.refused(Notifiers, conf))
 
@@ -91,29 +91,29 @@ class SettingsTest(ConfigurationTestCase):
 
 
 class NetworksTest(NotifierCase):
-    def test_the_server_of_the_operator_needs_no_permission_and_is_open_to_no_other(self):
+    def test_only_the_notifier_of_a_configured_server_can_reach_it_without_permission(self):
         receiver = self.receiver()
         jira = f"[jira_notifier]\nurl = {receiver.url('')}\ntoken = t\n"
         notifiers, notification = Notifiers(self.configured(jira)), notification_of(change(), "m1")
         self.assertRaises(AddressRefused, notifiers.load("webhook").send, notification, receiver.url())
         self.assertEqual([], receiver.requests)
         address = receiver.url("/?project=OPS")
-        self.assertRaises(SendFailed, notifiers.load("jira").send, notification, address)  # the receiver speaks no Jira
+        self.assertRaises(SendFailed, notifiers.load("jira").send, notification, address)  # the receiver is not a Jira
         self.assertEqual(1, len(receiver.requests))
 
-    def test_what_is_denied_is_open_to_none(self):
+    def test_a_denied_network_is_refused_to_all_notifiers(self):
         conf = self.configured(f"{CONFIGURATION}denied_networks = 127.0.0.0/8\n")
         self.assertRaises(AddressRefused, Notifiers(conf).load("webhook").send, notification_of(change(), "m1"),
                           self.receiver().url())  # fmt: skip
 
-    def test_one_that_is_none_is_refused_with_its_group(self):
+    def test_an_invalid_network_is_refused_with_its_group(self):
         for group, name in (("notification", "denied_networks"), ("notification", "allowed_networks")):
             conf = self.configured(f"[{group}]\n{name} = 10.0.0.1/8\n")
             self.assertIn(f"{name} in group [{group}]", self.refused(lambda conf=conf: Notifiers(conf).load("jira")))
 
 
 class WebhookTest(NotifierCase):
-    def test_the_body_is_that_of_monasca_with_three_more_fields(self):
+    def test_the_body_has_the_fields_of_monasca_and_three_more(self):
         receiver = self.receiver()
         notification = notification_of(change(), "m1")
 
@@ -141,7 +141,7 @@ class WebhookTest(NotifierCase):
             body,
         )
 
-    def test_the_body_of_a_group_is_that_of_its_worst_alarm_with_all_of_them(self):
+    def test_the_body_of_a_group_has_the_fields_of_its_worst_alarm_and_all_alarms(self):
         receiver = self.receiver()
         notification = group_of(
             [notification_of(each, "m1") for each in (change(alarm_id="a1", new_state="OK"), change(alarm_id="a2"))]
@@ -156,12 +156,12 @@ class WebhookTest(NotifierCase):
         )
         self.assertEqual({*body} - {"alarms"}, {*body["alarms"][0]})
 
-    def test_no_token_of_the_service_is_sent(self):
+    def test_a_token_of_the_service_is_not_sent(self):
         receiver = self.receiver()
         self.notifier().send(notification_of(change(), "m1"), receiver.url())
         self.assertEqual(set(), {"Authorization", "X-Auth-Token", "Cookie"} & self.posted(receiver)[0].keys())
 
-    def test_an_id_that_holds_a_header_is_not_sent(self):
+    def test_an_id_that_contains_a_header_is_not_sent(self):
         receiver = self.receiver()
         for hostile in ("a\r\nX-Auth-Token: t", "a\nX: 1", "a\r\n\r\nPOST / HTTP/1.1"):
             self.assertRaises(SendFailed, self.notifier().send, Notification(hostile, change()), receiver.url())
@@ -181,7 +181,7 @@ class WebhookTest(NotifierCase):
             signatures.add(expected)
         self.assertEqual(2, len(signatures))
 
-    def test_an_alarm_of_5_mb_arrives_whole(self):
+    def test_an_alarm_of_5_mb_is_sent_completely(self):
         receiver = self.receiver()
         metrics = [AlarmedMetric(f"m{number}", {"d": "x" * 500}) for number in range(10_000)]
         self.notifier().send(notification_of(change(metrics=metrics), "m1"), receiver.url())
@@ -205,7 +205,7 @@ class SlackTest(NotifierCase):
         self.notifier().send(notification_of(change(), "m1"), address)
         self.assertEqual("/api/chat.postMessage?token=t0k&channel=%23alarms", receiver.requests[0][0])
 
-    def test_what_slack_refuses_with_200_is_a_failure(self):
+    def test_a_refusal_of_slack_with_status_200_is_a_failure(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(200, b'{"ok": false, "error": "channel_not_found"}')
         failure = self.assertRaises(SendFailed, self.notifier().send, notification_of(change(), "m1"), receiver.url())
@@ -225,7 +225,7 @@ class PagerdutyTest(NotifierCase):
         )
         self.assertEqual(("error", "ALARM: cpu is busy"), (event["payload"]["severity"], event["payload"]["summary"]))
 
-    def test_what_is_no_routing_key_is_refused(self):
+    def test_an_invalid_routing_key_is_refused(self):
         self.assertRaises(AddressRefused, self.notifier().send, notification_of(change(), "m1"), "key\r\nX: 1")
 
 
@@ -261,13 +261,13 @@ class JiraTest(NotifierCase):
         self.assertEqual(1, len(issue["comments"]))
         self.assertIn(f"Notification {second.id}", issue["comments"][0])
 
-    def test_a_repeat_adds_nothing(self):
+    def test_a_repeat_adds_no_comment(self):
         notifications = [notification_of(change(), "m1"), notification_of(change(new_state="OK"), "m1")]
         for notification in notifications * 2:
             self.jira_notifier().send(notification, self.address)
         self.assertEqual([1], [len(issue["comments"]) for issue in self.jira.issues.values()])
 
-    def test_each_alarm_has_an_issue_of_its_own(self):
+    def test_each_alarm_has_its_own_issue(self):
         for alarm in ("a1", 'x" OR project = "SECRET'):
             self.jira_notifier().send(notification_of(change(alarm_id=alarm), "m1"), self.address)
         self.assertEqual(2, len(self.jira.issues))
@@ -278,7 +278,7 @@ class JiraTest(NotifierCase):
             self.jira_notifier(account).send(notification_of(change(), "m1"), self.address)
             self.assertEqual(expected, self.jira.requests[-1][1]["Authorization"])
 
-    def test_jira_cloud_searches_elsewhere(self):
+    def test_jira_cloud_has_another_search_path(self):
         self.jira.cloud = True
         answers = [
             self.jira_notifier().send(notification_of(change(new_state=state), "m1"), self.address)
@@ -286,7 +286,7 @@ class JiraTest(NotifierCase):
         ]
         self.assertEqual(["created OPS-1", "commented on OPS-1"], answers)
 
-    def test_the_account_goes_to_no_other_server(self):
+    def test_the_account_is_not_sent_to_another_server(self):
         other = self.receiver()
         for address in (
             f"{other.url('/')}?project=OPS",
@@ -305,7 +305,7 @@ class JiraTest(NotifierCase):
         refusal = self.assertRaises(SendRefused, self.notifier().send, notification_of(change(), "m1"), self.address)
         self.assertIn("set url, and token or user, in [jira_notifier]", str(refusal))
 
-    def test_what_jira_refuses_is_a_failure_that_shows_no_secret(self):
+    def test_a_refusal_of_jira_is_a_failure_that_shows_no_secret(self):
         for answer in (self.jira.answers(401), self.jira.answers(200, b"<html>"), self.jira.answers(200, b"[]")):
             self.jira.answer = answer
             failure = self.assertRaises(
@@ -313,7 +313,7 @@ class JiraTest(NotifierCase):
             )
             self.assertNotIn("t0k", str(failure))
 
-    def test_no_text_of_an_alarm_is_markup(self):
+    def test_text_of_an_alarm_is_not_interpreted_as_markup(self):
         notification = notification_of(change(name="{noformat} *bold* [~admin]"), "m1")
         self.jira_notifier().send(notification, self.address)
         [issue] = self.jira.issues.values()
@@ -350,7 +350,7 @@ class EmailTest(NotifierCase):
             lines.setdefault("ca_file", self.folder / "ca.pem")
         return self.notifier("[email_notifier]\n" + "".join(f"{name} = {lines[name]}\n" for name in lines))
 
-    def test_plain_text_and_html_arrive_encrypted_under_the_id(self):
+    def test_plain_text_and_html_are_sent_encrypted_with_the_id(self):
         receiver = self.receiver(SmtpReceiver, tls=self.folder / "broker.pem")
         notification = notification_of(change(description="größer"), "m1")
 
@@ -375,7 +375,7 @@ class EmailTest(NotifierCase):
         self.assertNotIn("<script>", mail.get_body(("html",)).get_content())
         self.assertIn("{{ ''.__class__ }} Bcc: all@example.org", mail["Subject"])
 
-    def test_what_is_not_one_address_is_refused(self):
+    def test_an_invalid_mail_address_is_refused(self):
         receiver = self.receiver(SmtpReceiver)
         for address in (
             "a@example.org\r\nBcc: b@example.org",
@@ -393,7 +393,7 @@ class EmailTest(NotifierCase):
             self.assertRaises(AddressRefused, send, notification_of(change(), "m1"), address)
         self.assertEqual([], receiver.mails)
 
-    def test_nothing_is_sent_to_a_server_without_required_encryption(self):
+    def test_no_mail_is_sent_to_a_server_without_the_required_encryption(self):
         receiver = self.receiver(SmtpReceiver)
         self.assertRaises(SendFailed, self.smtp(receiver).send, notification_of(change(), "m1"), "a@example.org")
         self.assertEqual([], receiver.mails)
@@ -414,13 +414,13 @@ class EmailTest(NotifierCase):
             self.assertNotIn("localhost", str(failure))  # tenants read it, and the server is the operator's
             self.assertIn(f"localhost:{receiver.port}", failure.for_operators)
 
-    def test_a_server_that_hangs_is_left(self):
+    def test_a_hanging_mail_server_is_disconnected(self):
         receiver = self.receiver(SmtpReceiver)
         receiver.refuses = {"DATA": None}
         send = self.smtp(receiver, starttls="false", timeout=0.3).send
         self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
 
-    def test_a_farewell_that_fails_is_no_failure(self):
+    def test_a_refused_quit_is_not_a_failure(self):
         receiver = self.receiver(SmtpReceiver)
         receiver.refuses = {"QUIT": "500 no"}
         self.smtp(receiver, starttls="false").send(notification_of(change(), "m1"), "a@example.org")
@@ -435,7 +435,7 @@ class GroupTextsTest(base.BaseTestCase):
     def group(self, count, **facts):
         return group_of([notification_of(change(alarm_id=f"a{number}", **facts), "m1") for number in range(count)])
 
-    def test_a_group_names_its_number_and_each_alarm(self):
+    def test_the_text_of_a_group_has_the_number_of_changes_and_each_alarm(self):
         notification = group_of(
             [notification_of(each, "m1") for each in (change(), change(alarm_id="a2", new_state="OK"))]
         )
@@ -450,7 +450,7 @@ class GroupTextsTest(base.BaseTestCase):
         self.assertEqual(100, text.count("Alarm a"))
         self.assertIn("and 50 more", text)
 
-    def test_what_stands_in_an_alarm_is_data(self):
+    def test_text_of_an_alarm_is_not_interpreted_as_a_template(self):
         notification = self.group(2, name="{{ 7 * 7 }}<b>", reason="<script>\n")
         self.assertIn("{{ 7 * 7 }}&lt;b&gt;", self.texts.html(notification))
         self.assertNotIn("<script>", self.texts.html(notification))
@@ -469,13 +469,13 @@ class TemplatesTest(NotifierCase):
         notifiers.load(self.type).send(notification_of(change(), "m1"), receiver.url())
         return self.posted(receiver)[1]["text"]
 
-    def test_an_operator_replaces_one(self):
+    def test_an_operator_can_replace_a_template(self):
         self.assertEqual("cpu is busy: h1", self.text("{{ change.name }}: {{ metrics[0].dimensions.hostname }}"))
 
-    def test_a_field_that_is_not_there_is_empty(self):
+    def test_a_missing_field_is_empty(self):
         self.assertEqual("[]", self.text("[{{ change.nothing }}]"))
 
-    def test_none_leaves_the_sandbox(self):
+    def test_templates_cannot_leave_the_sandbox(self):
         for template in (
             "{{ ''.__class__.__mro__ }}",
             "{{ change.__class__.__init__.__globals__ }}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retries that wait in the database: their claims, and their removal."""
+"""Retries stored in the database, their claims and their removal."""
 
 import sqlalchemy as sa
 
@@ -31,7 +31,7 @@ class ScheduledRetriesTest(ServiceCase):
         return self.deferred.claim_retries(now_ms, now_ms + _MINUTE_MS, most)
 
     def due(self, now_ms):
-        """The ids of the alarms, each with the attempt, whose retries are claimed now."""
+        """Return (alarm id, attempt) of each retry that is claimed now."""
         retries = [each.retry for each in self.claim(now_ms)]
         return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in retries]
 
@@ -39,7 +39,7 @@ class ScheduledRetriesTest(ServiceCase):
         self.schedule(retry(1), retry(2), retry(3))
         self.assertEqual([2, 1, 0], [len(self.claim(1000, 2)) for _ in range(3)])
 
-    def test_what_is_due_is_claimed_the_longest_first_and_by_one_process_until_its_claim_ends(self):
+    def test_due_retries_are_claimed_in_order_by_one_process_until_the_claim_ends(self):
         self.schedule(retry(1, due_ms=2000), retry(2, due_ms=1000), retry(3, due_ms=3000))
         self.assertEqual([], self.due(999))
         self.assertEqual(["a2/2", "a1/2"], self.due(2000))
@@ -47,7 +47,7 @@ class ScheduledRetriesTest(ServiceCase):
         self.assertEqual(["a3/2"], self.due(3000))
         self.assertEqual(["a1/2", "a2/2"], sorted(self.due(2000 + _MINUTE_MS)))
 
-    def test_a_completed_retry_is_gone_but_not_one_that_is_scheduled_again_in_the_meantime(self):
+    def test_completing_a_retry_keeps_one_that_was_rescheduled_in_the_meantime(self):
         self.schedule(retry(1), retry(2))
         claimed = self.claim(1000)
         self.schedule(retry(2, due_ms=5000))
@@ -55,7 +55,7 @@ class ScheduledRetriesTest(ServiceCase):
             self.deferred.complete(each, None, 1000)
         self.assertEqual(["a2/2"], self.due(10 * _MINUTE_MS))
 
-    def test_each_attempt_is_scheduled_by_itself_and_once(self):
+    def test_each_attempt_is_scheduled_once(self):
         self.schedule(retry(1, attempt=3), retry(1, attempt=2, due_ms=2000), retry(1, attempt=2, due_ms=2000))
         self.assertEqual(["a1/3", "a1/2"], self.due(10_000))
 
@@ -75,7 +75,7 @@ class DueRetriesTest(ServiceCase):
         table = tables.notification_deferred
         return len(self.alarms_database.rows(sa.select(table.c.id)))
 
-    def test_what_is_due_later_waits_and_delays_no_other(self):
+    def test_a_retry_that_is_due_later_delays_no_other(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         late, now = (
@@ -89,7 +89,7 @@ class DueRetriesTest(ServiceCase):
         self.assertEqual([now.notification.id], ids(receiver))
         self.assertEqual(1, self.waiting())
 
-    def test_what_became_due_is_sent_and_gone(self):
+    def test_a_due_retry_is_sent_and_removed(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service over a Kafka in memory, a real database and real receivers."""
+"""The service with a Kafka in memory, a real database and real receivers."""
 
 import collections
 import dataclasses
@@ -105,7 +105,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         self.producer.publish(topic, [Record(value) for value in values]).raise_for_undelivered()
 
     def alarm(self, number=1, **facts):
-        """Of a change of now."""
+        """Return a change that happens now."""
         return change(alarm_id=f"a{number}", **{"time_ms": self.now_ms, **facts})
 
     def until(self, condition, what="it"):
@@ -156,14 +156,14 @@ class DeliveryTest(ServiceCase):
         self.assertEqual({"too old": 1}, stop())
         self.assertEqual([], receiver.requests)
 
-    def test_what_is_no_change_is_a_dead_letter_and_the_others_go_on(self):
+    def test_an_invalid_message_is_a_dead_letter_and_others_are_handled(self):
         receiver = self.receiver()
         self.method(receiver.url())
         self.start()
         self.publish(b"{", b'{"alarm-transitioned": {}}', self.alarm().message)
         self.until(lambda: receiver.requests and len(self.letters()) == 2, "two letters and a request")
 
-    def test_what_is_handled_is_reported_to_the_audit_dead_letters_included(self):
+    def test_handled_messages_and_dead_letters_are_reported_to_the_audit(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         folder = self.useFixture(fixtures.TempDir()).path
         stop = self.start(audit=AuditSettings(enabled=True, folder=folder))
@@ -196,7 +196,7 @@ class DeliveryTest(ServiceCase):
 
 class HangingHostTest(ServiceCase):
     # Rule 57
-    def test_it_delays_no_other_however_many_methods_lead_to_it(self):
+    def test_a_hanging_host_of_many_methods_delays_no_other_host(self):
         hanging, quick = self.receiver(), self.receiver(host="127.0.0.2")
         hanging.answer = hanging.hangs
         for number in range(8):
@@ -216,7 +216,7 @@ class SilencesTest(ServiceCase):
         made = Silence(tenant, dimensions, self.now_ms - DAY_MS, self.now_ms + ends_ms, "ann", "new disks")
         return Silences(self.alarms_database).create(made, self.now_ms - DAY_MS)
 
-    def test_what_is_silenced_is_recorded_and_not_sent(self):
+    def test_a_silenced_notification_is_recorded_and_not_sent(self):
         receiver = self.receiver()
         self.method(receiver.url())
         made = self.silence({"hostname": "h1"})
@@ -232,7 +232,7 @@ class SilencesTest(ServiceCase):
             [silenced, ("a2", "sent", 1, "answered 200")], self.ledger("alarm_id", "state", "attempts", "reason")
         )
 
-    def test_an_attempt_before_a_crash_is_finished_although_it_is_silenced_since(self):
+    def test_an_attempt_started_before_a_crash_is_finished_even_if_it_is_silenced_now(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         notification = notification_of(self.alarm(), method)
@@ -246,7 +246,7 @@ class SilencesTest(ServiceCase):
 
 
 class DeferredServiceTest(ServiceCase):
-    """What is held is due when the test says so."""
+    """Deferred notifications become due when the test sets their time."""
 
     def held(self):
         return [kind for (kind,) in self.alarms_database.rows(sa.select(tables.notification_deferred.c.kind))]
@@ -255,7 +255,7 @@ class DeferredServiceTest(ServiceCase):
         statement = tables.notification_deferred.update().values(due=self.now_ms)
         self.alarms_database.write(lambda connection: connection.execute(statement))
 
-    def test_a_group_reaches_its_receiver_as_one_request(self):
+    def test_a_group_is_sent_as_one_request(self):
         receiver = self.receiver()
         self.method(receiver.url())
         stop = self.start(rules=StageRules(("definition",), DAY_MS))
@@ -268,7 +268,7 @@ class DeferredServiceTest(ServiceCase):
         self.assertEqual({"a0", "a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
         self.assertEqual([("sent",)] * 4, self.ledger("state"))
 
-    def test_a_repeat_is_sent_once_under_its_own_id(self):
+    def test_a_repeat_is_sent_once_with_its_own_id(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         stored = NotificationMethods(self.alarms_database)
@@ -293,7 +293,7 @@ class DeferredServiceTest(ServiceCase):
 
 
 class RetriesTest(ServiceCase):
-    def test_a_failure_is_tried_again_under_the_same_id_until_it_is_sent(self):
+    def test_a_failure_is_retried_with_the_same_id_until_it_is_sent(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(500)
         self.method(receiver.url())
@@ -307,7 +307,7 @@ class RetriesTest(ServiceCase):
         self.assertEqual((len(receiver.requests), 0), (attempts, repeats))
         self.assertEqual(1, len(set(ids(receiver))))
 
-    def test_after_the_last_attempt_it_is_given_up_with_the_reason_and_without_the_address(self):
+    def test_after_the_last_attempt_a_notification_is_given_up_with_the_reason_and_without_the_address(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(503)
         self.method(receiver.url("/s3cret"))
@@ -343,7 +343,7 @@ class RetriesTest(ServiceCase):
         NotificationMethods(self.alarms_database).delete(TENANT, method)
         self.until(lambda: self.ledger("state", "reason") == [("given up", "the method was deleted")], "the end")
 
-    def test_what_the_receiver_asks_to_wait_is_waited(self):
+    def test_a_wait_requested_by_the_receiver_is_respected(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(429, Retry_After="1000")
         self.method(receiver.url())
@@ -354,27 +354,27 @@ class RetriesTest(ServiceCase):
         self.assertGreaterEqual(due_ms, self.now_ms + 1_000_000)
         self.assertEqual(2, attempt)
 
-    def test_a_receiver_that_hangs_delays_no_other(self):
+    def test_a_hanging_receiver_delays_no_other(self):
         slow, quick = self.receiver(), self.receiver()
         slow.answer = slow.hangs
         self.method(slow.url())
         self.method(quick.url(), "OK")
         self.patch(delivery, "_MAX_AT_ONE_METHOD", 1)
         self.start(timeout=600.0, processing={"number": 8})
-        # One change at a time, so that those of the slow one are the first in every queue.
+        # Publish one change at a time, so that changes for the slow receiver are the first in every queue.
         self.publish(*(self.alarm(number).message for number in range(4)))
         self.until(lambda: slow.requests and len(self.scheduled()) >= 3, "the others' retries")
         self.publish(*(self.alarm(number, new_state="OK").message for number in range(10, 20)))
         self.until(lambda: len(set(ids(quick))) >= 8, "those of the quick one")
 
     def scheduled(self):
-        """When the retry in each row is due, and which attempt it is."""
+        """Return the due time and the attempt of each stored retry."""
         table = tables.notification_deferred
         return self.alarms_database.rows(sa.select(table.c.due, table.c.number).where(table.c.kind == "scheduled"))
 
 
 class RefusingDatabaseTest(ServiceCase):
-    def test_an_error_that_does_not_pass_is_shown_and_nothing_is_lost(self):
+    def test_a_permanent_database_error_is_reported_and_loses_no_change(self):
         receiver = self.receiver()
         self.method(receiver.url())
         self.rename("notification", "elsewhere")
@@ -395,7 +395,7 @@ class RefusingDatabaseTest(ServiceCase):
 
 
 class CrashTest(ServiceCase):
-    """What a crash leaves in the ledger, without the crash."""
+    """The state of the ledger after a crash, without a real crash."""
 
     def test_an_attempt_with_an_unknown_outcome_is_repeated_and_counted(self):
         receiver = self.receiver()
@@ -410,7 +410,7 @@ class CrashTest(ServiceCase):
         self.assertEqual([(1,)], self.ledger("repeats"))
         self.assertEqual([notification.id], ids(receiver))
 
-    def test_a_failure_whose_retry_was_not_published_is_tried_again(self):
+    def test_a_failure_without_a_stored_retry_is_retried(self):
         receiver = self.receiver()
         method = self.method(receiver.url())
         notification = notification_of(self.alarm(), method)
@@ -422,7 +422,7 @@ class CrashTest(ServiceCase):
         self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
         self.assertEqual([notification.id], ids(receiver))
 
-    def test_what_was_sent_while_the_ledger_was_unavailable_is_not_sent_again(self):
+    def test_a_notification_sent_while_the_ledger_was_unavailable_is_not_sent_again(self):
         receiver = self.receiver()
         self.method(receiver.url())
         finish, failures = Ledger.finish, iter([True, True])
@@ -441,12 +441,12 @@ class CrashTest(ServiceCase):
 
 class LedgerRetentionTest(ServiceCase):
     def row_of(self, number, updated_ms):
-        """The ledger has a notification that was sent then."""
+        """Store a notification that was sent at this time."""
         ledger, notification = Ledger(self.alarms_database), notification_of(self.alarm(number), "m1")
         ledger.begin(notification, "m1", 1, updated_ms)
         ledger.finish(notification, "sent", updated_ms)
 
-    def test_a_running_service_removes_what_is_older_portion_by_portion_and_keeps_the_rest(self):
+    def test_a_running_service_removes_old_rows_in_portions(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.retention.ROWS_A_PORTION", 2))
         for number in range(5):
@@ -455,7 +455,7 @@ class LedgerRetentionTest(ServiceCase):
         self.start(processing={"retention_days": 1})
         self.until(lambda: self.ledger("alarm_id") == [("a5",)], "the removal")
 
-    def test_a_portion_is_bounded_and_begins_with_the_oldest(self):
+    def test_a_portion_is_limited_and_starts_with_the_oldest_row(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
         for number in range(4):
             self.row_of(number, 1000 - number)
@@ -465,11 +465,11 @@ class LedgerRetentionTest(ServiceCase):
         self.assertEqual([1, 0], [ledger.prune(1000), ledger.prune(1000)])
         self.assertEqual([("a0",)], self.ledger("alarm_id"))
 
-    def test_rows_are_kept_as_long_as_their_change_may_be_sent(self):
+    def test_rows_are_kept_as_long_as_their_change_can_be_sent(self):
         self.assertEqual(3 * DAY_MS, ProcessorSettings(ttl=3 * DAY_MS // 1000, retention_days=1).retention_ms)
         self.assertEqual(2 * DAY_MS, ProcessorSettings(ttl=5, retention_days=2).retention_ms)
 
-    def test_an_unavailable_database_ends_nothing(self):
+    def test_an_unavailable_database_does_not_end_the_service(self):
         failed = threading.Event()
 
         def fails(_ledger, _before_ms):
@@ -513,7 +513,7 @@ class SettingsOfServiceTest(ConfigurationTestCase):
         groups = {"database": "connection = sqlite:////nowhere/x", "storage": "driver = sqlite", **groups}
         return notification_settings(self.with_kafka(*lines, **groups))
 
-    def test_the_names_of_old_files_count(self):
+    def test_option_names_of_old_files_are_accepted(self):
         settings = self.settings(
             "group = old-name",
             "alarm_topic = transitions",
@@ -558,7 +558,7 @@ inhibit_by_definition = Host is down=hostname
 
 
 class FailedAttemptsTest(ServiceCase):
-    def test_a_failed_attempt_is_in_the_ledger_with_its_answer(self):
+    def test_the_ledger_has_a_failed_attempt_with_its_answer(self):
         ledger = Ledger(self.alarms_database)
         notification = notification_of(self.alarm(), "m1")
         for attempt in (1, 2):
@@ -573,7 +573,7 @@ class FailedAttemptsTest(ServiceCase):
 
 class StatusTest(ServiceCase):
     def status(self, path):
-        """The answer of the status server over the work of this process."""
+        """Return the answer of the status server for the work of this process."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = StatusServer(listener, self.work.health, self.work.metrics.registry)
@@ -589,7 +589,7 @@ class StatusTest(ServiceCase):
             server.server_close()
             thread.join()
 
-    def test_what_became_of_notifications_is_counted_by_type(self):
+    def test_outcomes_of_notifications_are_counted_by_type(self):
         taking, failing = self.receiver(), self.receiver()
         failing.answer = failing.answers(500)
         self.method(taking.url())
@@ -612,7 +612,7 @@ class StatusTest(ServiceCase):
         ):
             self.assertIn(line, text)
 
-    def test_it_is_healthy_while_each_topic_is_read(self):
+    def test_the_service_is_healthy_while_each_topic_is_read(self):
         stop = self.start()
         self.until(lambda: self.work.health.health()[0], "health")
         code, text = self.status("/healthcheck")
@@ -634,7 +634,7 @@ class StatusTest(ServiceCase):
         self.until(lambda: "deferred: failed: it is away" in self.status("/readyz")[1], "the reason")
         self.assertEqual(503, self.status("/healthcheck")[0])
 
-    def test_probes_and_metrics_wait_for_no_broker(self):
+    def test_probes_and_metrics_do_not_wait_for_brokers(self):
         answers = threading.Event()
         self.addCleanup(answers.set)
         probe = "monasca_common.runtime.member.Member._probe"
@@ -645,7 +645,7 @@ class StatusTest(ServiceCase):
             self.status(path)
             self.assertLess(time.monotonic() - began, 5.0, path)
 
-    def test_a_database_that_does_not_answer_is_a_reason(self):
+    def test_an_unavailable_database_is_a_reason_for_being_unhealthy(self):
         self.method(self.receiver().url())
         self.start()
         broken = StorageUnavailable("it is away")
@@ -658,7 +658,7 @@ class StatusTest(ServiceCase):
 
 
 class PlanTest(ConfigurationTestCase):
-    def test_a_reload_takes_what_is_right_and_nothing_of_what_is_wrong(self):
+    def test_a_reload_applies_valid_settings_and_ignores_an_invalid_file(self):
         folder = self.useFixture(fixtures.TempDir()).path
         path = Path(folder, "service.conf")
         usual = f"[kafka]\nbootstrap_servers = kafka:9092\n[database]\nconnection = sqlite:///{folder}/m.sqlite\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places at methods and destinations: who may send now, and when it is another's turn."""
+"""Slots of methods and destinations: which notification is sent now, and when the next one can be sent."""
 
 import contextlib
 import threading
@@ -27,12 +27,12 @@ class SlotsTest(base.BaseTestCase):
         return self.begun(self.open.enter_context(self.slot(method, destination, notification, tenant)))
 
     def begun(self, slot):
-        """Its notification is being sent since now."""
+        """Start sending the notification of the slot now."""
         slot.sent_since = self.clock.monotonic()
         return slot
 
     def sends(self, *seconds, failed=False):
-        """One notification after the other, each of which takes so long."""
+        """Send notifications one after another, each for this time."""
         for each in seconds:
             with self.slot("m", "", "n") as slot:
                 self.begun(slot)
@@ -43,35 +43,35 @@ class SlotsTest(base.BaseTestCase):
         self.assertEqual([None, None], [self.enter(name).turn_seconds for name in ("a", "b")])
         self.clock.advance(10)
 
-    def test_a_receiver_that_hangs_has_no_more_than_its_slots_and_another_has_its_own(self):
+    def test_a_hanging_receiver_uses_only_its_own_slots(self):
         self.hang()
         self.assertIsNotNone(self.enter("c").turn_seconds)
         self.assertIsNone(self.enter("d", "another").turn_seconds)
 
-    def test_turns_follow_each_other_at_the_pace_of_the_receiver(self):
+    def test_waiting_notifications_are_spaced_by_the_time_that_the_receiver_needs(self):
         self.hang()
         turns = [self.enter(f"n{number}").turn_seconds for number in range(3)]
-        self.assertEqual([5.0, 10.0, 15.0], turns)  # two at once, ten seconds each
+        self.assertEqual([5.0, 10.0, 15.0], turns)  # two concurrent notifications, ten seconds each
 
-    def test_no_turn_is_farther_ahead_than_the_longest_wait_between_two_attempts(self):
+    def test_a_wait_for_a_slot_is_at_most_the_longest_wait_between_attempts(self):
         self.hang()
         turns = [self.enter(f"n{number}").turn_seconds for number in range(200)]
         self.assertEqual(600.0, max(turns))
 
-    def test_many_methods_at_one_host_have_no_more_than_its_slots(self):
+    def test_many_methods_of_one_host_share_its_slots(self):
         turns = [self.enter(f"n{number}", f"m{number}", "hangs").turn_seconds for number in range(8)]
         self.clock.advance(10)
         self.assertEqual([None] * 8, turns)
         self.assertIsNotNone(self.enter("more", "another", "hangs").turn_seconds)
         self.assertIsNone(self.enter("elsewhere", "another", "quick").turn_seconds)
 
-    def test_a_host_where_an_attempt_hung_has_a_quarter_of_its_slots_until_it_takes_one(self):
+    def test_a_host_has_a_quarter_of_its_slots_after_a_hanging_attempt_until_a_success(self):
         self.send_to_host(10.0, failed=True)
         self.assertEqual([True, True, False], self.find_slots(3))
         self.send_to_host(0.1, failed=False)
         self.assertEqual([True] * 8, self.find_slots(8))
 
-    def test_a_failure_of_one_method_that_took_no_time_takes_no_slot_from_its_host(self):
+    def test_a_quick_failure_of_one_method_does_not_reduce_the_slots_of_its_host(self):
         self.send_to_host(0.1, failed=True)
         self.assertEqual([True] * 8, self.find_slots(8))
 
@@ -82,7 +82,7 @@ class SlotsTest(base.BaseTestCase):
             slot.failed = failed
 
     def find_slots(self, count):
-        """Which of so many methods find one at the host, one after the other."""
+        """Return, for this number of methods in turn, whether each finds a free slot at the host."""
         with contextlib.ExitStack() as stack:
             entered = (self.slot(f"m{number}", "host", f"n{number}") for number in range(count))
             found = []
@@ -92,10 +92,10 @@ class SlotsTest(base.BaseTestCase):
             return found
 
     # Rule 57
-    def test_what_precedes_sending_is_not_the_receivers_time(self):
+    def test_time_before_sending_does_not_count_as_time_of_the_receiver(self):
         for _ in range(9):
             with self.slot("m", "", "n") as slot:
-                self.clock.advance(10)  # in the ledger
+                self.clock.advance(10)  # time spent in the ledger
                 self.begun(slot)
         self.hang()
         self.assertEqual([5.0, 10.0], [self.enter(f"n{number}").turn_seconds for number in range(2)])
@@ -104,7 +104,7 @@ class SlotsTest(base.BaseTestCase):
         self.assertIsNone(self.enter("a").turn_seconds)
         self.assertGreaterEqual(self.enter("a").turn_seconds, 1.0)
 
-    def test_one_that_failed_last_has_a_single_slot_until_one_is_taken(self):
+    def test_a_method_has_a_single_slot_after_a_failure_until_a_success(self):
         self.sends(10.0, failed=True)
         self.assertIsNone(self.enter("a").turn_seconds)
         self.assertIsNotNone(self.enter("b").turn_seconds)
@@ -120,7 +120,7 @@ class SlotsTest(base.BaseTestCase):
         self.assertIsNone(self.enter("b").turn_seconds)
         self.assertIsNotNone(self.enter("c").turn_seconds)
 
-    def test_a_slot_at_a_quick_receiver_is_waited_for(self):
+    def test_a_notification_waits_for_a_slot_of_a_quick_receiver(self):
         quick = self.slot("m", "", "a"), self.slot("m", "", "b")
         for each in quick:
             self.assertIsNone(each.__enter__().turn_seconds)
@@ -139,7 +139,7 @@ class SlotsTest(base.BaseTestCase):
         self.assertEqual([None], found)
         quick[1].__exit__(None, None, None)
 
-    def test_a_slot_is_free_after_sending_and_the_subject_after_recording(self):
+    def test_a_slot_is_released_after_sending_and_the_notification_after_recording(self):
         slot = self.enter("a")
         self.enter("b")
         self.clock.advance(10)
@@ -153,7 +153,7 @@ class SlotsTest(base.BaseTestCase):
                 pass
         self.assertLess(len(self.slots._queues), 10_010)
 
-    def test_tenants_share_the_threads_however_many_hosts_of_one_hang(self):
+    def test_tenants_share_the_threads_even_if_many_hosts_of_one_tenant_hang(self):
         self.threads = TenantSlots(32)
         hanging = [self.enter(f"n{each}", f"m{each}", f"host{each}").turn_seconds for each in range(16)]
         self.clock.advance(10)
@@ -162,7 +162,7 @@ class SlotsTest(base.BaseTestCase):
         others = [self.enter(f"o{each}", f"o{each}", f"other{each}", f"t{each}").turn_seconds for each in range(2, 10)]
         self.assertEqual([None] * 8, others)
 
-    def test_turns_of_a_tenant_follow_each_other_at_the_pace_of_its_receivers(self):
+    def test_waiting_notifications_of_a_tenant_are_spaced_by_the_time_that_its_receivers_need(self):
         self.threads = TenantSlots(4)
         for each in range(2):
             self.enter(f"n{each}", f"m{each}", f"host{each}")
@@ -172,14 +172,14 @@ class SlotsTest(base.BaseTestCase):
 
 
 class TenantSlotsTest(base.BaseTestCase):
-    def test_slots_are_bounded_however_many_tenants_hold_one(self):
+    def test_slots_are_limited_however_many_tenants_hold_one(self):
         slots = TenantSlots(4)
         acquired = [slots.acquire(f"t{number}", 0.0) for number in range(100)]
         self.assertEqual([True] * 16 + [False] * 84, acquired)
         slots.release("t0")
         self.assertTrue(slots.acquire("t99", 0.0))
 
-    def test_a_turn_is_given_while_no_slot_is_left(self):
+    def test_without_a_free_slot_of_the_tenants_a_notification_is_delayed(self):
         slots = TenantSlots(1)
         for number in range(4):
             slots.acquire(f"t{number}", 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that keep notifications few, as tables of cases: time is an argument."""
+"""The rules that limit the number of notifications, as tables of cases; time is an argument."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def inhibits(rules, active, made):
 
 
 class SilenceTest(base.BaseTestCase):
-    def test_which_alarm_is_silenced_when(self):
+    def test_a_silence_applies_to_matching_alarms_during_its_time(self):
         for covers, case in (
             (True, covering({})),
             (True, covering({"hostname": "h1"})),
@@ -63,12 +63,12 @@ class SilenceTest(base.BaseTestCase):
         ):
             self.assertEqual(covers, silences(ALARM, case) is not None, case)
 
-    def test_an_alarm_without_metrics_is_covered_only_by_a_silence_of_all(self):
+    def test_only_a_silence_without_dimensions_applies_to_an_alarm_without_metrics(self):
         bare = change(metrics=[])
         self.assertIsNone(silences(bare, covering({"hostname": "h1"})))
         self.assertIsNotNone(silences(bare, covering({})))
 
-    def test_of_several_the_one_counts_that_ends_last(self):
+    def test_the_silence_that_ends_last_is_used(self):
         several = [covering({}, end=end, own_id=str(end)) for end in (3, 9, 5)]
         self.assertEqual("9", silences(ALARM, *several).silence_id)
 
@@ -84,7 +84,7 @@ def source(**changes):
 
 class InhibitionTest(base.BaseTestCase):
     # Rule 60
-    def test_which_alarm_inhibits_which(self):
+    def test_a_rule_inhibits_matching_targets_with_equal_dimensions(self):
         for is_inhibited, rule, active in (
             (True, BY_NAME, HOST),
             (True, BY_SEVERITY, HOST),
@@ -125,12 +125,12 @@ class InhibitionTest(base.BaseTestCase):
 
 
 class StagesTest(base.BaseTestCase):
-    def test_the_order_is_that_of_the_pipeline(self):
+    def test_the_stages_have_the_order_of_the_pipeline(self):
         expected = (silence, inhibition, acknowledgement, deduplication, grouping)
         self.assertEqual(expected, stages.STAGES)
 
     # Rule 60
-    def test_what_becomes_of_a_change(self):
+    def test_each_stage_decides_on_a_change(self):
         grouped, inhibited = StageRules(("definition",), 7), StageRules(inhibitions=(BY_NAME,))
         silenced, ended = Facts([covering({})]), Facts(withheld_before=True)
         for state, due_ms, rules, facts, made in (
@@ -149,7 +149,7 @@ class StagesTest(base.BaseTestCase):
             found = decide(rules, facts, made, "m1", NOW_MS)
             self.assertEqual((state, due_ms), (found and found.state, found and found.due_ms), (rules, facts, made))
 
-    def test_what_is_in_one_group(self):
+    def test_changes_with_equal_grouping_values_form_a_group(self):
         other = change(alarm_id="a2", metrics=[AlarmedMetric("net", _A)])
         for is_same, by, made, method in (
             (True, ("definition",), other, "m1"),
@@ -177,7 +177,7 @@ class StagesTest(base.BaseTestCase):
 
 
 class LimitTest(base.BaseTestCase):
-    def test_how_many_messages_a_minute_has(self):
+    def test_the_number_of_messages_per_minute_is_limited(self):
         for expected, window, now_ms in (
             (RateWindow(5, 1), None, 5),
             (RateWindow(5, 2), RateWindow(5, 1), 60_004),
@@ -189,7 +189,7 @@ class LimitTest(base.BaseTestCase):
 
 
 class RepeatsTest(base.BaseTestCase):
-    def test_which_repeats_are_left_out(self):
+    def test_repeats_of_acknowledged_disabled_silenced_or_inhibited_alarms_are_skipped(self):
         alarm = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
         for is_sent, changes, rules, facts in (
             (True, {}, StageRules(), Facts()),
@@ -204,12 +204,12 @@ class RepeatsTest(base.BaseTestCase):
             deferral = decide(rules, facts, ALARM, "m1", NOW_MS, SUPPRESSION)
             self.assertEqual(is_sent, deferral is None, (changes, facts))
 
-    def test_of_which_alarm_a_change_is_the_last(self):
+    def test_only_the_last_change_of_an_alarm_matches_its_state(self):
         alarm = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
         for is_result, changes in ((True, {}), (False, {"state": "OK"}), (False, {"since_ms": ALARM.time_ms + 1})):
             self.assertEqual(is_result, dataclasses.replace(alarm, **changes).is_result_of(ALARM), changes)
 
-    def test_which_changes_are_repeated(self):
+    def test_alarm_and_undetermined_are_repeated_if_the_method_has_a_period(self):
         for expected, state, period in (
             (True, "ALARM", 60),
             (True, "UNDETERMINED", 60),
@@ -218,6 +218,6 @@ class RepeatsTest(base.BaseTestCase):
         ):
             self.assertEqual(expected, is_repeated(change(new_state=state), period))
 
-    def test_when_the_next_one_is_due(self):
+    def test_the_next_repeat_is_due_after_the_period(self):
         for expected, due, now in ((160, 100, 100), (160, 100, 159), (220, 100, 160), (700, 100, 699), (160, 100, 90)):
             self.assertEqual(expected * 1000, next_repeat_ms(due * 1000, 60, now * 1000), (due, now))
