@@ -47,7 +47,7 @@ class Points:
     def test_after_a_poll(self):
         self.assert_exactly_once(self.crash("processor.after_poll=kill@3"))
 
-    def test_within_the_transaction(self):
+    def test_a_kill_within_the_transaction_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.in_transaction=kill@3"))
 
     def test_between_the_commit_of_the_database_and_kafkas(self):
@@ -143,7 +143,7 @@ class Points:
         self.assert_ends_in_order(persister)
         return self.verdict()
 
-    @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
+    @periodic("an error instead of a crash; test_a_kill_within_the_transaction_changes_nothing is in the gate")
     def test_an_error_within_the_transaction_loses_nothing(self):
         verdict = self.errors()
         verdict.raise_unless_clean()
@@ -154,7 +154,7 @@ class Points:
         verdict = self.errors("no_fence", "drops_a_batch_on_an_error")
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
 
-    @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
+    @periodic("an error instead of a crash; test_a_kill_within_the_transaction_changes_nothing is in the gate")
     def test_the_fence_detects_a_dropped_batch_which_is_read_again(self):
         verdict = self.errors("drops_a_batch_on_an_error")
         verdict.raise_unless_clean()

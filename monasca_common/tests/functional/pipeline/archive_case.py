@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of archive and replay share: both jobs in this process, and as the command in one of its own."""
+"""Shared parts of the tests of archive and replay, which run both jobs in this process and as commands."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ topic = {topic}
 
 
 def metric(number, *, hours=3):
-    """One an hour and a second after the other, round some hours."""
+    """Return a metric; consecutive metrics are in consecutive hours and a second apart."""
     time_ms = SIX_MS + number % hours * HOUR_MS + number * 1000
     return Record(
         envelopes.metric(0, time_ms=time_ms, value=number, creation_time=SIX_MS // 1000), key=b"key %d" % (number % 5)
@@ -80,11 +80,12 @@ class ArchiveCase(KafkaPipelineCase):
         return self.folder / "archive"
 
     def new_topic(self, partitions=2):
-        """One that keeps messages whose own timestamps are long past."""
+        """Create a topic that keeps messages with old timestamps."""
         return self.fixture.topic(partitions, config={"retention.ms": "-1"})
 
     def publish(self, values, *, topic=None):
-        """Values (or records, with all that they have) round the partitions; (value, partition, offset) of each."""
+        """Publish values or complete records to the partitions in turn, and return (value, partition, offset) of
+        each."""
         records = [value if isinstance(value, Record) else Record(value) for value in values]
         records = [
             replace(one, partition=number % self.partitions if one.partition is None else one.partition)
@@ -103,14 +104,14 @@ class ArchiveCase(KafkaPipelineCase):
 
     @property
     def readers_location(self):
-        """The archive as Spark's own readers know it."""
+        """The location in the form that Spark's own readers use."""
         return str(self.location)
 
     def table_of(self, name):
         return pq.read_table(self.location / name, partitioning=None)
 
     def archived(self):
-        """The rows that any reader of Parquet finds."""
+        """Return the rows that any reader of Parquet finds."""
         if not self.visible_files():
             return []
         return self.spark.read.parquet(self.readers_location).orderBy("topic", "partition", "offset").collect()
@@ -119,9 +120,9 @@ class ArchiveCase(KafkaPipelineCase):
         return [(row.topic, row.partition, row.offset) for row in self.archived()]
 
     def visible_files(self):
-        """Relative paths; what begins with ``_`` or ``.`` is passed by."""
+        """Return relative paths, without names that start with ``_`` or ``.``."""
         found = []
-        for folder, folders, names in os.walk(self.location):  # which passes by what vanishes meanwhile
+        for folder, folders, names in os.walk(self.location):  # ignores folders that are removed during the walk
             folders[:] = [name for name in folders if name[0] not in "_."]
             found += [
                 os.path.relpath(os.path.join(folder, name), self.location) for name in names if name[0] not in "_."
@@ -133,7 +134,7 @@ class ArchiveCase(KafkaPipelineCase):
 
     @each_once()
     def assert_archived_once(self, sent):
-        """``sent``: what `publish` returned."""
+        """``sent``: the result of `publish`."""
         self.assertEqual(sorted((self.topic, partition, offset) for _, partition, offset in sent), self.places())
 
     def manifest(self):
@@ -158,7 +159,7 @@ class ArchiveCase(KafkaPipelineCase):
         return senders.ToStorage(self.archive(**selection), kind, senders.portable(settings))
 
     def rows_of(self, url):
-        """{(series, time): (value, version)}; fails where a key is there twice."""
+        """Return {(series, time): (value, version)}, and fail if a key is stored twice."""
         engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.pool.NullPool)
         with engine.connect() as connection:
             rows = connection.execute(sa.text("SELECT series_id, time, value, version FROM measurements")).all()
@@ -177,7 +178,7 @@ class ArchiveCase(KafkaPipelineCase):
         return str(path)
 
     def run_command(self, configuration, *arguments, fail_points="", is_attached=False):
-        """Run `monasca-common pipeline run` in a process of its own. ``is_attached``: see `attached_driver`."""
+        """Run `monasca-common pipeline run` in a separate process. ``is_attached``: see `attached_driver`."""
         module, environment = "monasca_common.cli.main", os.environ | {failpoints.ENVIRONMENT_VARIABLE: fail_points}
         if is_attached:
             module = attached_driver.__name__
@@ -193,7 +194,7 @@ class ArchiveCase(KafkaPipelineCase):
 
 
 def expected_rows(values):
-    """What a database has of these messages, whatever their order: as `ArchiveCase.rows_of`."""
+    """Return the rows, in the form of `ArchiveCase.rows_of`, that a database has after these messages in any order."""
     rows = {}
     for row in MetricDecoder().decode_all(values).rows:
         key = (row.series.id, row.time_ms)
@@ -204,7 +205,8 @@ def expected_rows(values):
 
 
 class Watch(threading.Thread):
-    """Opens every file as soon as readers may, over and over: ``faults`` tells of halves and of doubles."""
+    """Open each file repeatedly as soon as it is visible to readers. ``faults`` names partial files and repeated
+    records."""
 
     def __init__(self, case):
         super().__init__(daemon=True)
@@ -233,7 +235,7 @@ class Watch(threading.Thread):
             if name not in self._offsets:
                 try:
                     table = self._case.table_of(name)
-                except Exception as error:  # whatever a reader of half a file may raise
+                except Exception as error:  # any error of a reader of a partial file
                     self.faults.append(f"{name}: {error}")
                     continue
                 columns = [table.column(column).to_pylist() for column in ("partition", "offset")]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command in a process of its own, on the Spark session of the test's process.
+"""Run the command in a separate process, on the Spark session of the test process.
 
-A driver that starts Java takes ten times the CPU time. Here the driver is Python only: SIGKILL ends it between two
-statements, as in production, and Spark stays. Tests whose subject is the end of Spark itself start the whole command.
+A driver that starts Java takes ten times the CPU time. This driver is a Python process only: SIGKILL ends it between
+two statements, as in production, and Spark continues. Tests of the end of Spark itself start the complete command.
 """
 
 import sys
@@ -24,7 +24,7 @@ def environment(session: SparkSession) -> dict[str, str]:
 
 
 def attach() -> None:
-    """Make the other process's Spark the active one; from here on `open_session` returns it."""
+    """Attach to the Spark of the other process; from then on `open_session` returns its session."""
     SparkContext._ensure_initialized()
     java: Any = SparkContext._jvm
     java_import(java, "org.apache.spark.api.java.JavaSparkContext")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional tests of the pipeline share: Spark, a real Kafka and a real database; what was published, and
-what the plain reference expects."""
+"""Shared parts of the functional tests of the pipeline: Spark, a real Kafka, a real database, and the expected
+results of the plain reference."""
 
 import atexit
 import json
@@ -54,29 +54,30 @@ CPU_ROWS = [
 ]
 CPU_PRE_ROWS = [pre_row("cpu", "cpu_sum", "cpu_host")]
 
-# Of a JVM that lives for a minute the best compiler costs more than it saves.
+# In a JVM that runs for a minute, the optimizing compiler costs more than it saves.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = SparkSettings(
     master="local[2]",
     shuffle_partitions=2,
     options={"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.python.daemon.module": pipeline_daemon.__name__},
 )
-# What outlives a test takes the folder for temporary files from before it.
+# Processes that outlive a test use the folder for temporary files that was set before the test.
 _TEMPORARY = tempfile.gettempdir()
 _sessions: list[tuple[Any, Path]] = []
 
 
 class SharedSpark(fixtures.Fixture):
-    """One session for all the tests of this process: a start takes as long as ten tests. The first settings count.
+    """One session for all tests of this process, with the settings of the first test. A start takes as long as ten
+    tests.
 
-    ``deaths``: the folder from which `pipeline_daemon` takes the workers' deaths.
+    ``deaths``: the folder from which `pipeline_daemon` reads which processes to kill.
     """
 
     def __init__(self, settings=SPARK):
         self._settings = settings
 
     def _setUp(self):
-        # Each of its calls is worth three lines to it, and every test keeps what is logged.
+        # py4j logs three lines per call at DEBUG, and each test keeps its log.
         logging.getLogger("py4j").setLevel(logging.INFO)
         if not _sessions:
             with fixtures.MonkeyPatch("tempfile.tempdir", _TEMPORARY):
@@ -90,7 +91,8 @@ class SharedSpark(fixtures.Fixture):
 
 
 class SetClock(SystemClock):
-    """Stands still at ``now_ms``. Its monotonic time moves with it, so a test makes no step of the clock."""
+    """A clock that stands still at ``now_ms``. Its monotonic time changes with it, so that no step of the clock is
+    detected."""
 
     def __init__(self, now_ms):
         self.now_ms = self._begun_ms = now_ms
@@ -103,9 +105,10 @@ class SetClock(SystemClock):
 
 
 class KafkaPipelineCase(Waiting, PipelineCase):
-    """``self.topic`` is read, and published to, as in a cloud; each test has topics, a group and a database."""
+    """The job reads and publishes to ``self.topic``, as in production; each test has its own topics, group and
+    database."""
 
-    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+    TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
     database = "sqlite"
     partitions = PARTITIONS
     cluster_settings: ClassVar[dict[str, Any]] = {}
@@ -134,7 +137,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         return url
 
     def archived_history(self):
-        """All that the topic has by now, archived, and how a backfill reads it."""
+        """Archive all messages of the topic, and return the history for a backfill."""
         stream = self.stream(group_id=f"archive-{self.group}")
         spark = self.useFixture(SharedSpark()).session
         location = str(self.folder / "archive")
@@ -154,7 +157,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         return producer
 
     def publish(self, values, *, partition=None, topic=None):
-        """Values (or records) round the partitions; (value, partition, offset) of each."""
+        """Publish values or records to the partitions in turn, and return (value, partition, offset) of each."""
         records = [value if isinstance(value, Record) else Record(value) for value in values]
         records = [
             Record(one.value, partition=number % self.partitions if partition is None else partition)
@@ -167,11 +170,11 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         return [(records[each.index].value, each.partition, each.offset) for each in report.delivered]
 
     def read(self, topic, partitions=None):
-        """Every message of the topic, by a client of its own."""
+        """Read all messages of the topic with a separate client."""
         return read_topic(self.cluster, topic, self.partitions if partitions is None else partitions)
 
     def outputs(self, specs, topic=None):
-        """What was published, by version and name (partitions come in any order): (message id, envelope)."""
+        """Return (message id, envelope) of each published aggregate, by version and name."""
         found = [
             (dict(message.headers())[MESSAGE_ID_HEADER], envelope)
             for message in self.read(topic or self.topic)
@@ -180,7 +183,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         return sorted(found, key=lambda each: (each[1]["creation_time"], json.dumps(each[1]["metric"])))
 
     def stored(self, specs, topic=None):
-        """As a database has it that keys by (series, time), and where the greater version wins."""
+        """Return the newest version of each published row, as a database stores it."""
         return newest(whole for _, whole in self.outputs(specs, topic))
 
     # The job
@@ -210,7 +213,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         return Aggregation(spark, settings, topic, self.offset_store, publisher, clock)
 
     def until_quiet(self, aggregation):
-        """Steps until nothing is left and nothing is published; their sum by name."""
+        """Run steps until nothing is left and nothing is published, and return the sums of their results by name."""
         total = {}
         while True:
             report = aggregation.step()
@@ -222,7 +225,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
     # The database
 
     def double_rows(self):
-        """Keys that ``aggregate_usage`` has more than once; none, if all is well."""
+        """Return the counts of keys that ``aggregate_usage`` has more than once."""
         key = "job, specification, window_start, group_id"
         return self.scalars(f"SELECT count(*) FROM aggregate_usage GROUP BY {key} HAVING count(*) > 1")
 
@@ -235,13 +238,13 @@ class KafkaPipelineCase(Waiting, PipelineCase):
 
 
 def cpu(minute, value, host="a", **facts):
-    """At so many minutes after noon."""
+    """Return a measurement at this number of minutes after noon."""
     dimensions = {"hostname": host}
     return envelope("cpu", NOON_MS + minute * MINUTE_MS, value, dimensions=dimensions, **facts)
 
 
 class CpuCase(KafkaPipelineCase):
-    """Two specifications of ``cpu``, of one stage and of two; it is ten to one unless a test says otherwise."""
+    """Two specifications of ``cpu``, with one stage and with two. The time is 12:50 unless a test changes it."""
 
     def setUp(self):
         super().setUp()
@@ -261,7 +264,7 @@ class CpuCase(KafkaPipelineCase):
 
 
 def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
-    """What the plain reference makes of ``messages`` (with partition and offset), as `newest` has it."""
+    """Return the rows of the plain reference for ``messages`` (value, partition, offset), in the form of `newest`."""
     names = {row["metric_id"]: row["aggregation_params_map"]["aggregated_metric_name"] for row in rows}
     found, _, _ = reference.aggregate(pre_rows, rows, messages, oldest_ms, latest_ms)
     return {
@@ -276,7 +279,7 @@ def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
 
 
 def newest(envelopes):
-    """The newest version of each row: {(name, time, *dimensions): (value, count, first, last)}."""
+    """Return the newest version of each row: {(name, time, *dimensions): (value, count, first, last)}."""
     rows, versions = {}, {}
     for whole in envelopes:
         metric = whole["metric"]

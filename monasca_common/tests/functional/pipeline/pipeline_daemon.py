@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark forks its Python workers from in crash tests (``spark.python.daemon.module``): they die so often.
+"""The daemon from which Spark forks its Python workers in crash tests (``spark.python.daemon.module``).
 
-The variable that arms fail points would be inherited by whatever replaces the dead. So a task that has staged its
-rows takes a file from the folder that ``MONASCA_DEATHS`` names, if there is one left, and what the file's name begins
-with dies: this ``worker``, or the ``executor`` that it works for.
+Replacements of killed processes would inherit a variable that arms fail points. Therefore a task that has staged its
+rows takes a file, if any, from the folder that ``MONASCA_DEATHS`` names, and kills the process with which the file name
+begins: its ``worker``, or the ``executor`` of the worker.
 """
 
 import os
@@ -34,9 +34,9 @@ def spring(name):
         os.kill(_EXECUTOR if taken.startswith("executor") else os.getpid(), signal.SIGKILL)
 
 
-if __name__ == "__main__":  # and not in a test's process, which reads the names above
+if __name__ == "__main__":  # not in a test process, which imports the names above
     from monasca_common.pipeline import worker_daemon  # after the other, which says where from
 
-    failpoints.arm(POINT, "raise")  # or nobody would look at all
+    failpoints.arm(POINT, "raise")  # without an armed fail point, `_spring` is not called
     failpoints._spring = spring
     worker_daemon.main()

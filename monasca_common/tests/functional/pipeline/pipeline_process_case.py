@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate as a process of its own, on PostgreSQL; and how it is killed."""
+"""The job aggregate as a separate process, on PostgreSQL, and how the tests kill it."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     cpu,
 )
 
-SECONDS = 240  # for one run: it starts Spark, beside other tests that do
+SECONDS = 240  # for one run, which starts Spark while other tests do the same
 
 _CONFIGURATION = """\
 [kafka]
@@ -57,7 +57,8 @@ region = the-region
 
 
 class ReadOnlyFolder(fixtures.Fixture):
-    """A working directory in which nothing may be made. Root is able to, and is found out at the end."""
+    """A working directory in which no file may be created. Root can create files; the removal of the folder then
+    fails."""
 
     def _setUp(self):
         self.path = Path(tempfile.mkdtemp())
@@ -99,7 +100,7 @@ class PipelineProcessCase(CpuCase):
         )
 
     def send_some(self, count=40):
-        """Records of one more ten minutes, of two hosts, with one that is none among them."""
+        """Send records of two hosts in the next ten minutes, and one invalid record."""
         minute = 10 * (self.chunks % 5)
         self.chunks += 1
         self.bad += 1
@@ -132,7 +133,7 @@ class PipelineProcessCase(CpuCase):
             os.killpg(process.pid, signal.SIGKILL)
 
     def run_once(self, **how):
-        """The exit status; negative for a signal."""
+        """Run the job once, and return the exit status, which is negative for a signal."""
         return self.start("--once", **how).wait(SECONDS)
 
     def is_through(self):
@@ -147,7 +148,7 @@ class PipelineProcessCase(CpuCase):
 
     @each_once()
     def assert_clean(self):
-        """Output and table are those of a plain computation of everything, with no row twice and none beside."""
+        """Check that output and table equal a plain computation of all records, without repeated or additional rows."""
         self.assert_exact()
         self.assertEqual([], self.double_rows())
         counts = dict.fromkeys((transform.id for transform in self.specs.transforms.values()), len(self.sent))

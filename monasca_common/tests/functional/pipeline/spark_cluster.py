@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A standalone cluster of Spark on this machine, from the wheel: a master and two workers, each with one executor."""
+"""A standalone Spark cluster on this machine, from the wheel: a master and two workers, each with one executor."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _DEPLOY = "org.apache.spark.deploy"
 
 
 class SparkCluster(fixtures.Fixture):
-    """``master``: its URL. Gone after the test, and with the process that started it, however that ends."""
+    """``master``: the URL of the master. The cluster ends with the test, or with the process that started it."""
 
     def __init__(self, workers=2):
         self._workers = workers
@@ -33,7 +33,7 @@ class SparkCluster(fixtures.Fixture):
         self.master = f"spark://{HOST}:{port}"
         supervisor = Supervisor(remove=[folder])
         self.addCleanup(supervisor.close)
-        # Without it executors are started with the jars of another Scala, and die.
+        # Without this variable, executors are started with the jars of another Scala version, and fail.
         environment = ["env", "SPARK_SCALA_VERSION=2.13", f"SPARK_HOME={home}"]
         java = [find_java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{home}/jars/*"]
         start = [*environment, *java]
@@ -51,7 +51,7 @@ class SparkCluster(fixtures.Fixture):
             time.sleep(0.2)
 
     def state(self):
-        """What the master tells; nothing while it does not answer."""
+        """Return the state reported by the master, or an empty dictionary while it does not answer."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._looking}/json/", timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)
@@ -60,7 +60,7 @@ class SparkCluster(fixtures.Fixture):
 
 
 def options():
-    """Lines for ``[spark]``: small executors, and a driver that they find here."""
+    """Return lines for ``[spark]``: small executors, and the address of the driver for them."""
     return "\n".join(
         f"options = {option}"
         for option in (

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archive on a real Kafka and Spark: each record once, in the folder of its own hour, whatever dies or competes."""
+"""The archive with a real Kafka and Spark: each record is stored once, in the folder of its hour, despite crashes
+and concurrent drivers."""
 
 import contextlib
 import datetime
@@ -50,7 +51,7 @@ class ArchiveTest(ArchiveCase):
 
         self.assertEqual((6, 6, 2, 5), (report.done, *map(report.results.get, ("records", "undated_records", "files"))))
         self.assertEqual({"plan", "write", "commit", "place"}, set(report.stage_seconds))
-        # The newest is what has Kafka's time.
+        # The newest record has Kafka's time.
         self.assertEqual((PartitionLag(self.topic, 1, 9.0),), report.lags)
         rows = self.archived()
         self.assertEqual(values, [row.value and bytes(row.value) for row in rows])
@@ -90,11 +91,11 @@ class ArchiveTest(ArchiveCase):
         self.archiver(topics=(other,)).step()
         self.assertEqual(sorted([(self.topic, 0, 0), (other, 0, 0)]), self.places())
 
-    def test_hours_that_are_too_old_are_removed_whole(self):
+    def test_hours_older_than_the_retention_are_removed_completely(self):
         clock = SetClock(SIX_MS + 24 * HOUR_MS + 59 * 60_000)
         self.publish([metric(number, hours=3) for number in range(12)])
         batch = self.archiver(clock=clock, retention_days=1)
-        self.assertEqual(0, batch.step().results["expired_files"])  # the hour of six ends within what is kept
+        self.assertEqual(0, batch.step().results["expired_files"])  # that hour ends within the retention
         clock.now_ms += HOUR_MS
 
         report = batch.step()
@@ -105,8 +106,8 @@ class ArchiveTest(ArchiveCase):
         self.assertFalse((self.location / f"topic={self.topic}" / _folder(SIX_MS)).exists())
         self.assertEqual(4, len(self.manifest()))
 
-    @periodic("test_hours_that_are_too_old_are_removed_whole is the smoke test")
-    def test_a_removal_that_dies_is_finished(self):
+    @periodic("test_hours_older_than_the_retention_are_removed_completely is the smoke test")
+    def test_an_interrupted_removal_is_finished(self):
         self.publish([metric(number) for number in range(12)])
         self.archiver().step()
         dying = self.archiver(clock=SetClock(SIX_MS + 400 * 24 * HOUR_MS), retention_days=1)
@@ -116,7 +117,7 @@ class ArchiveTest(ArchiveCase):
         self.archiver().step()
         self.assertEqual([], self.manifest())
 
-    def test_another_group_may_not_use_the_same_location(self):
+    def test_another_group_cannot_use_the_same_location(self):
         self.publish([metric(1)])
         self.archiver().step()
         error = self.assertRaises(ConfigurationError, self.archiver(group_id="another").step)
@@ -136,7 +137,7 @@ class ArchiveTest(ArchiveCase):
 
 @periodic("SharedDatabaseTogetherTest runs the same tests on PostgreSQL")
 class TogetherTest(ArchiveCase):
-    """Two that archive the same topic by mistake."""
+    """Two drivers archive the same topic by mistake."""
 
     def setUp(self):
         super().setUp()
@@ -144,7 +145,7 @@ class TogetherTest(ArchiveCase):
         self.one, self.other = self.archiver(), self.archiver()
 
     def meanwhile(self, deed, at="archive.after_write"):
-        """``deed`` happens once, while a step is at that point."""
+        """Call ``deed`` once, when a step reaches that point."""
         waiting = [deed]
 
         def fail_point(name):
@@ -174,15 +175,15 @@ class TogetherTest(ArchiveCase):
         self.assertEqual(30, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
 
-    def test_another_driver_may_place_committed_files(self):
+    def test_another_driver_can_place_committed_files(self):
         with self.meanwhile(self.other.step, at="archive.before_rename"):
             self.assertEqual(30, self.one.step().results["records"])
         self.assert_archived_once(self.sent)
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
     @periodic("mutant; that of the persister is the smoke test")
-    def test_mutant_without_the_fence(self):
-        self.other._is_tidy = True  # it runs since before
+    def test_mutant_without_the_fence_archives_records_twice(self):
+        self.other._is_tidy = True  # as if it had been running before
         with (
             mock.patch.object(offset_store, "_hold", lambda *_: {}),
             mock.patch.object(manifest, "check_new"),
@@ -197,7 +198,7 @@ class SharedDatabaseTogetherTest(TogetherTest):
 
 
 class CrashTest(ArchiveCase):
-    """The command dies at a fail point, and is run again."""
+    """The command is killed at a fail point, and run again."""
 
     def check(self, fail_point):
         sent = self.publish(metric(number) for number in range(30))
@@ -219,33 +220,33 @@ class CrashTest(ArchiveCase):
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
     # Rule 38
-    @periodic("a variant of test_when_some_files_are_in_place")
-    def test_after_the_files_are_written(self):
+    @periodic("a variant of test_a_kill_when_some_files_are_placed_changes_nothing")
+    def test_a_kill_after_the_files_are_written_changes_nothing(self):
         self.check("archive.after_write")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
 
-    def test_within_the_transaction(self):
+    def test_a_kill_within_the_transaction_changes_nothing(self):
         self.check("archive.inside_transaction")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
 
-    @periodic("a variant of test_when_some_files_are_in_place")
-    def test_before_the_files_are_in_place(self):
+    @periodic("a variant of test_a_kill_when_some_files_are_placed_changes_nothing")
+    def test_a_kill_before_the_files_are_placed_changes_nothing(self):
         self.check("archive.before_rename")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
 
     # Rule 38
-    def test_when_some_files_are_in_place(self):
+    def test_a_kill_when_some_files_are_placed_changes_nothing(self):
         self.check("archive.half_renamed")
         self.assertEqual((1, 5), tuple(map(len, self.at_the_crash)))
 
 
 @periodic("mutants of a rule that CrashTest verifies")
 class MutantTest(ArchiveCase):
-    """A guarantee taken away, and the checks of `CrashTest` see it. A fail point raises here: what is left is the
-    same as after a kill, for the next step is another object's."""
+    """Each mutant lacks a guarantee, and the checks of `CrashTest` detect it. A fail point raises an exception
+    instead of a kill; the state is the same, because the next step uses a new object."""
 
     def fails(self, fail_point):
-        """What the watch and the end say, after a failure at this point and a run after it."""
+        """Fail at this point, run again, and return the faults that the watch saw and whether the archive is exact."""
         sent = self.publish(metric(number) for number in range(30))
         with Watch(self) as watch:
             self.watch = watch
@@ -255,14 +256,14 @@ class MutantTest(ArchiveCase):
             watch.look()
         return watch.faults, sorted(place[1:] for place in self.places()) == sorted(place[1:] for place in sent)
 
-    def test_without_a_mutant_all_is_well(self):
+    def test_without_a_mutant_the_archive_is_exact(self):
         for fail_point in FAIL_POINTS:
             self.location = self.folder / fail_point
             self.topic = self.new_topic()
             self.assertEqual(([], True), self.fails(fail_point), fail_point)
 
     # Rule 38
-    def test_mutant_that_puts_files_in_place_before_the_commit(self):
+    def test_mutant_that_places_files_before_the_commit_archives_records_twice(self):
         add = manifest.add
 
         def place_and_add(connection, source, files, now_ms):
@@ -277,7 +278,7 @@ class MutantTest(ArchiveCase):
         self.assertFalse(is_exact)
 
     # Rule 38
-    def test_mutant_that_removes_committed_files(self):
+    def test_mutant_that_removes_committed_files_loses_records(self):
         def forgets(archiver, source):
             archiver._store.remove_folder("_staging")
 
@@ -286,7 +287,7 @@ class MutantTest(ArchiveCase):
         self.assertFalse(is_exact)
 
     # Rule 38
-    def test_mutant_that_writes_where_readers_look(self):
+    def test_mutant_that_writes_to_a_visible_folder_shows_uncommitted_files(self):
         self.publish(metric(number) for number in range(30))
         with (
             mock.patch.object(batch.layout, "STAGING", "staging"),
@@ -295,7 +296,7 @@ class MutantTest(ArchiveCase):
             self.assertRaises(FailPointReached, self.archiver().step)
         self.assertNotEqual([], self.visible_files())
 
-    def test_mutant_that_copies_into_place(self):
+    def test_mutant_that_copies_instead_of_renaming_shows_partial_files(self):
         def copies(store, staged, final):
             source, target = self.location / staged, self.location / final
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +311,7 @@ class MutantTest(ArchiveCase):
         self.assertNotEqual([], faults)
 
     def wait_for_two_looks(self):
-        """The second has begun since."""
+        """Wait until a second scan has started."""
         before = self.watch.looks
         self.wait_until(lambda: self.watch.looks >= before + 2, "two looks")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files as Spark's executors write them, and as they are read back, without Kafka."""
+"""Files as Spark's executors write and read them, without Kafka."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +46,7 @@ class StageFilesTest(base.BaseTestCase):
         return stage_files(frame, self.store, "metrics", "abc")
 
     def files(self, *rows):
-        """(hour, partition, first, last, records) of each."""
+        """Return (hour, partition, first offset, last offset, records) of each file."""
         return sorted(
             (file.hour_ms // HOUR_MS, file.offsets.partition, file.offsets.first, file.offsets.last, file.records)
             for file in self.write(*rows).files

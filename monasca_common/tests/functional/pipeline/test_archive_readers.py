@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain readers of Parquet, without this library, in sessions of other time zones."""
+"""Common readers of Parquet, without this library, in sessions with different time zones."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def names_and_values(values):
 
 @periodic("ArchiveTest reads every file; this one reads them with other programs")
 class ReadersTest(ArchiveCase):
-    """Twelve records of three hours are archived, and a batch of ten more is written and not committed."""
+    """Twelve records of three hours are archived; a batch of ten more is written and not committed."""
 
     def setUp(self):
         super().setUp()
@@ -58,7 +58,7 @@ class ReadersTest(ArchiveCase):
         ]
         self.assertEqual(sorted(expected, key=repr), sorted(map(tuple, found), key=repr), reader)
 
-    def test_spark(self):
+    def test_spark_reads_the_archive(self):
         for zone in self.each_zone():
             session = self.spark.newSession()
             session.conf.set("spark.sql.session.timeZone", zone)
@@ -73,7 +73,7 @@ class ReadersTest(ArchiveCase):
             self.assertEqual(4, frame.where(sql.col("event_time").between(start, start.replace(minute=59))).count())
 
     # Rule 38
-    def test_duckdb(self):
+    def test_duckdb_reads_the_archive(self):
         for zone in self.each_zone():
             with duckdb.connect() as session:
                 session.execute(f"SET TimeZone = '{zone}'")
@@ -84,14 +84,14 @@ class ReadersTest(ArchiveCase):
                 ).fetchall()
                 self.assert_found(found, f"DuckDB in {zone}")
 
-    def test_pandas(self):
+    def test_pandas_reads_the_archive(self):
         for zone in self.each_zone():
             frame = pd.read_parquet(self.location)
             times = frame["event_time"].astype("datetime64[ms, UTC]").astype("int64")
             columns = (frame["hour"].astype(int), times, *names_and_values(frame["value"]))
             self.assert_found(zip(*columns, strict=True), f"pandas in {zone}")
 
-    def test_pyarrow(self):
+    def test_pyarrow_reads_the_archive(self):
         for zone in self.each_zone():
             dataset = ds.dataset(self.location, partitioning="hive")
             self.assertEqual(pa.int32(), dataset.schema.field("hour").type)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay on a real Kafka, Spark and database: what comes back is what was archived, however often and in what order."""
+"""Replay with a real Kafka, Spark and database: the archived messages are restored in any order and after any
+number of repeats."""
 
 import dataclasses
 import random
@@ -26,7 +27,7 @@ CREATED = SIX_MS // 1000
 
 
 def measured(number, value, *, created=CREATED):
-    """Another value of the same series and time, of a greater version or a smaller one."""
+    """Return another value of the same series and time, with another version."""
     return envelopes.metric(number, time_ms=SIX_MS, value=value, creation_time=created)
 
 
@@ -60,7 +61,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.assertEqual(1, len({message.partition() for message in self.replayed() if message.key() == b"k"}))
 
     @periodic("the consumers' contract derives the same ids")
-    def test_a_message_without_an_id_gets_its_place_as_its_id(self):
+    def test_a_message_without_an_id_gets_an_id_from_its_offset(self):
         plain = self.producer_without_ids()
         plain.publish(self.topic, [Record(envelopes.log(1), partition=1)]).raise_for_undelivered()
         self.archiver().step()
@@ -79,13 +80,13 @@ class ReplayToKafkaTest(ArchiveCase):
 
     @periodic("test_reader tests the same ranges")
     def test_a_time_range_selects_messages(self):
-        self.publish([metric(number) for number in range(12)])  # of six, seven and eight o'clock
+        self.publish([metric(number) for number in range(12)])  # from six, seven and eight o'clock
         self.publish([b"no json", envelopes.event(0, now_ms=SIX_MS + HOUR_MS + 5)])
         self.archiver().step()
         seven = {"from_ms": SIX_MS + HOUR_MS + 4000, "to_ms": SIX_MS + HOUR_MS + 10_000}
         for selection, count in (
-            (seven, 2),  # those of 4 and 7 seconds after; that of 10 is beyond
-            ({"from_ms": SIX_MS + 100 * HOUR_MS}, 1),  # no json: filed by Kafka's time, which is now
+            (seven, 2),  # seconds 4 and 7; that of second 10 is not JSON
+            ({"from_ms": SIX_MS + 100 * HOUR_MS}, 1),  # not JSON: archived by Kafka's time, which is now
             ({}, 14),
         ):
             progress = self.replay(MatchingCount(self.archive(**selection)))
@@ -111,17 +112,17 @@ class ReplayToKafkaTest(ArchiveCase):
 
 @periodic("ReplayToPostgresqlTest runs the same tests on PostgreSQL")
 class ReplayToStorageTest(ArchiveCase):
-    tasks = 1  # SQLite takes one writer, and the other task would fail if it waited too often
+    tasks = 1  # SQLite allows one writer, and a second task would fail after too many waits
 
     def replay(self, send):
         return super().replay(send, tasks=self.tasks)
 
     # Rule 39
     @periodic("a replay that dies and is repeated is the smoke test")
-    def test_an_empty_database_comes_to_equal_the_original_in_any_order(self):
+    def test_replay_in_any_order_restores_an_empty_database(self):
         chance = random.Random(5)
         values = [metric(number).value for number in range(60)]
-        # Repeats, corrections and what they correct, at random places of the log.
+        # Repeats, corrections and corrected values at random offsets of the log.
         values += chance.sample(values, 10)
         values += [measured(number, number / 7, created=CREATED + number % 3) for number in range(20)]
         values += [measured(number, number / 3, created=CREATED + 1) for number in range(20)]
@@ -146,7 +147,7 @@ class ReplayToStorageTest(ArchiveCase):
             return connection.execute(sa.text(f"SELECT * FROM kafka_offset WHERE {where}")).all()
 
     # Rule 39
-    def test_a_database_that_has_newer_rows_keeps_them(self):
+    def test_a_replay_keeps_newer_rows_of_the_database(self):
         old = [measured(number, 1.0) for number in range(10)]
         new = [measured(number, 2.0, created=CREATED + 60) for number in range(5)]
         self.publish(old)
@@ -160,7 +161,7 @@ class ReplayToStorageTest(ArchiveCase):
         self.assertEqual((5, 5), (results["stored"], results["conflicting"]))
 
     def store(self, url, values):
-        """As a persister would have."""
+        """Store values like a persister."""
         self.topic, topic = self.new_topic(), self.topic
         self.location, location = self.folder / "other", self.location
         self.group, group = "other", self.group
@@ -170,7 +171,7 @@ class ReplayToStorageTest(ArchiveCase):
         self.topic, self.location, self.group = topic, location, group
 
     # Rule 39
-    def test_a_replay_that_dies_and_is_repeated_doubles_nothing(self):
+    def test_an_interrupted_and_repeated_replay_stores_nothing_twice(self):
         self.publish([metric(number) for number in range(60)])
         self.archiver(max_offsets_per_trigger=20).step()
         archiver = self.archiver(max_offsets_per_trigger=20)
@@ -190,7 +191,7 @@ class ReplayToStorageTest(ArchiveCase):
 
 
 class NewKeys(senders.ToStorage):
-    """Where it works, on the executor, ids are not kept."""
+    """A mutant on the executors that creates new ids."""
 
     def __call__(self, path):
         with mock.patch.object(senders, "_row_key", lambda message: random.randbytes(8)):
@@ -206,7 +207,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
     def replay(self, send):
         return super().replay(send, tasks=1)
 
-    def test_unreadable_and_too_old_messages_are_counted_and_others_stored(self):
+    def test_unreadable_and_too_old_messages_are_counted_and_others_are_stored(self):
         self.publish([metric(1), b"no json", envelopes.metric(0, creation_time=1)])
         self.archiver().step()
         url = self.new_database()
@@ -214,7 +215,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
         self.assertEqual((1, 1), (results["unreadable"], results["refused"]))
         self.assertEqual(1, len(self.rows_of(url)))
 
-    def test_logs_are_known_by_their_ids(self):
+    def test_logs_are_identified_by_their_ids(self):
         self.publish([Record(envelopes.log(number), message_id=b"%d" % number) for number in range(6)])
         self.archiver().step()
         url = self.new_database()
@@ -223,7 +224,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
         self.assertEqual((0, 6), tuple(map(self.replay(send).results.get, ("stored", "repeated"))))
 
     # Rule 39
-    def test_mutant_that_makes_new_keys(self):
+    def test_mutant_that_creates_new_ids_stores_logs_twice(self):
         self.publish([Record(envelopes.log(number)) for number in range(6)])
         self.archiver().step()
         url = self.new_database()
@@ -279,7 +280,7 @@ class CommandTest(ArchiveCase):
 
 
 def facts(message):
-    """What a replay keeps of a message."""
+    """Return the parts of a message that a replay keeps."""
     return (
         dict(message.headers())["message-id"],
         message.key() or b"",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which time Spark files a message, beside the time that the models read in it."""
+"""The time by which Spark archives a message, compared with the time that the models read from it."""
 
 import json
 
@@ -16,7 +16,7 @@ from monasca_common.tests.unit.models import hostile
 from monasca_common.tests.unit.persister import envelopes
 
 NOW_MS = envelopes.NOW_MS
-# Each example is a query, and as good as a hundred elsewhere: it is of many values.
+# Each example is a query with many values, so few examples are enough.
 FEW = settings(max_examples=5, deadline=None)
 TIMES = st.one_of(
     st.integers(-5, LATEST_MS + 5),
@@ -47,7 +47,7 @@ def with_time(member, timestamp, **rest):
 
 @st.composite
 def metrics(draw):
-    """Members in any order, with and without spaces."""
+    """Generate metrics whose members have any order, with and without spaces."""
     members = {"name": draw(st.text(min_size=1, max_size=4)), "dimensions": draw(INNER), "value": 1}
     members |= {"timestamp": draw(TIMES), "value_meta": draw(INNER)}
     if draw(st.booleans()):
@@ -72,18 +72,18 @@ class EventTimeTest(base.BaseTestCase):
         self.spark = self.useFixture(SharedSpark()).session
 
     def times_of(self, values):
-        """In ms, ``None`` where a message tells none."""
+        """Return the times in ms; ``None`` for a message without a time."""
         rows = self.spark.createDataFrame(list(enumerate(values)), "number int, value binary")
         return [row.own_ms for row in with_own_ms(rows).orderBy("number").collect()]
 
-    def test_each_kind_has_the_time_of_its_model(self):
+    def test_each_kind_of_message_has_the_time_of_its_model(self):
         values = [envelopes.metric(7), envelopes.alarm(7), envelopes.event(7), envelopes.log(7)]
         self.assertEqual([NOW_MS + 7] * 3 + [NOW_MS // 1000 * 1000], self.times_of(values))
 
     def test_a_fraction_of_a_millisecond_is_dropped(self):
         self.assertEqual([1_453_308_000_000], self.times_of([metric(1_453_308_000_000.76)]))
 
-    def test_a_time_may_be_a_date_or_that_of_the_envelope(self):
+    def test_a_time_can_be_a_date_or_the_time_of_the_envelope(self):
         for member in ("log", "event"):
             values = [
                 with_time(member, "2026-01-01T00:00:00.123Z"),
@@ -101,7 +101,7 @@ class EventTimeTest(base.BaseTestCase):
                 value = json.dumps({"metric": members}, separators=separators).encode()
                 self.assertEqual([5], self.times_of([value]), value)
 
-    def test_values_without_a_time_have_none(self):
+    def test_values_without_a_time_have_no_event_time(self):
         values = [None, b"", b"{", b"[1]", b"{}", b'{"metric":{}}', b'{"metric":null}', b'{"log":{}}', b"\xff"]
         values += [metric(-1), metric(LATEST_MS + 1), metric(1e300), metric(2**70), metric(True)]
         values += [b'{"metric":{"timestamp":NaN}}', b'{"log":{"timestamp":"9999999-01-01T00:00:00Z"}}']
@@ -112,12 +112,12 @@ class EventTimeTest(base.BaseTestCase):
         times = rows.select(kafka_ms(sql.timestamp_millis("ms"))).collect()
         self.assertEqual([0, 7, LATEST_MS], [row[0] for row in times])
 
-    def test_the_last_moment_has_a_date(self):
+    def test_the_greatest_time_has_a_date(self):
         self.assertEqual([LATEST_MS], self.times_of([metric(LATEST_MS)]))
 
     @FEW
     @given(st.lists(hostile.members("metric", "log", "event", "alarm-transitioned", "creation_time"), max_size=100))
-    def test_whatever_comes_has_a_time_or_none(self, values):
+    def test_any_value_has_a_time_or_none(self, values):
         values += hostile.VALUES
         values += [b'{"metric":{"timestamp":%b}}' % value for value in hostile.VALUES]
         for time_ms in self.times_of(values):
@@ -126,7 +126,7 @@ class EventTimeTest(base.BaseTestCase):
     # Rule 38
     @FEW
     @given(st.lists(st.one_of(metrics(), others()), min_size=1, max_size=300))
-    def test_valid_messages_are_filed_by_the_time_of_their_model(self, values):
+    def test_valid_messages_are_archived_by_the_time_of_their_model(self, values):
         found = self.times_of(values)
         for decode in (MetricDecoder().decode_all, log.decode_all, event.decode_all, alarm.decode_all):
             decoded = decode(values)

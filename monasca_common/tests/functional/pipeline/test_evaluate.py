@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job evaluate on a real Kafka, Spark and database: from metrics to transitions, each once, whatever crashes."""
+"""The job evaluate with a real Kafka, Spark and database: each transition is published once, despite crashes."""
 
 import json
 import time
@@ -28,8 +28,7 @@ DAY_MS = 86_400_000
 
 
 class EvaluateCase(KafkaPipelineCase):
-    """What is posted is of the minute that has just begun by the clock, which moves when the test says so. It is ahead
-    of Kafka's, which is the real one."""
+    """Metrics have the minute that has just started on the test's clock, which is ahead of Kafka's clock."""
 
     def setUp(self):
         super().setUp()
@@ -62,7 +61,7 @@ class EvaluateCase(KafkaPipelineCase):
         self.publish([Record(text, message_id=message_id, partition=partition)])
 
     def transitions(self):
-        """(message id, old state, new state, value of hostname) of all that was published."""
+        """Return (message id, old state, new state, value of hostname) of each published transition."""
         found = []
         for message in self.read(self.transitions_topic, 1):
             told = json.loads(message.value())["alarm-transitioned"]
@@ -74,14 +73,14 @@ class EvaluateCase(KafkaPipelineCase):
         return [each[1:] for each in self.transitions()]
 
     def assert_changes(self, *expected):
-        """That no measurement was lost or counted twice."""
+        """Check that no measurement was lost or counted twice."""
         changes = self.changes()
         with each_once():
             self.assertEqual([*expected], changes)
 
     def told(self):
-        """What a reader that takes each message id once has, by (name of the definition, value of hostname): in order.
-        The history has the same, each once."""
+        """Return the transitions in order, by (name of the definition, value of hostname), for a reader that
+        handles each message id once; and check that the history has each transition once."""
         messages = {
             dict(each.headers())[MESSAGE_ID_HEADER]: each.value() for each in self.read(self.transitions_topic, 1)
         }
@@ -105,7 +104,7 @@ class EvaluateCase(KafkaPipelineCase):
 
 
 class StepTest(EvaluateCase):
-    def test_a_measurement_that_decides_makes_an_alarm_and_its_transition_in_one_step(self):
+    def test_a_deciding_measurement_creates_an_alarm_and_its_transition_in_one_step(self):
         self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()
         self.measure(9.0)
@@ -116,7 +115,7 @@ class StepTest(EvaluateCase):
         job.step()
         self.assertEqual(1, len(self.transitions()))
 
-    def test_a_window_that_ends_is_evaluated_without_traffic(self):
+    def test_an_ended_window_is_evaluated_without_new_messages(self):
         self.define("avg(cpu) > 5", "hostname")
         job = self.evaluation(one_task_offsets=0)
         self.measure(4.0)
@@ -127,20 +126,20 @@ class StepTest(EvaluateCase):
         job.step()
         self.assertEqual({("UNDETERMINED", "ALARM", "a"), ("UNDETERMINED", "OK", "b")}, set(self.changes()))
 
-    def test_what_is_no_metric_or_too_far_ahead_is_a_dead_letter(self):
+    def test_an_invalid_metric_or_one_too_far_ahead_is_a_dead_letter(self):
         self.define("max(cpu) > 5")
         self.publish([b"{", envelope("cpu", self.event_ms + 86_400_000, 9.0, meta={"tenantId": "t", "region": "r"})])
         self.assertEqual(2, self.evaluation().step().results["rejected"])
         self.assertEqual(2, len(self.read(self.dlq, 1)))
         self.assertEqual([], self.changes())
 
-    def test_a_tenant_does_not_see_what_another_measures(self):
+    def test_metrics_of_another_tenant_create_no_alarm(self):
         self.define("max(cpu) > 5")
         self.measure(9.0, tenant="other")
         self.evaluation().step()
         self.assertEqual([], self.scalars("SELECT id FROM alarm"))
 
-    def test_a_series_that_comes_later_joins_its_alarm(self):
+    def test_a_later_series_joins_its_alarm(self):
         self.define("max(cpu) > 5")
         job = self.evaluation()
         for host in "ab":
@@ -163,7 +162,7 @@ class StepTest(EvaluateCase):
         job.step()
         self.assert_changes(("UNDETERMINED", "ALARM", "a"))
 
-    def test_a_batch_counts_as_merged_before_a_change_of_a_function_while_it_is_computed(self):
+    def test_a_function_changed_while_a_batch_is_computed_ignores_that_batch(self):
         definition = self.define("max(cpu) > 5", "hostname")
         self.define("max(mem) > 5", "hostname", name="other")
         job = self.evaluation()
@@ -187,7 +186,7 @@ class StepTest(EvaluateCase):
         self.assertEqual([other, ("UNDETERMINED", "OK", "a")], self.changes())
 
     @periodic("DefinitionTest deletes one between two batches")
-    def test_a_definition_that_is_deleted_while_a_batch_is_computed_leaves_nothing(self):
+    def test_a_definition_deleted_while_a_batch_is_computed_leaves_no_rows(self):
         definition = self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()
         self.measure(9.0)
@@ -204,7 +203,7 @@ class StepTest(EvaluateCase):
             self.assertEqual([0], self.scalars(f"SELECT count(*) FROM {table}"), table)
         self.assertEqual([], self.changes())
 
-    def test_of_two_evaluators_one_is_fenced_and_each_transition_is_told_once(self):
+    def test_of_two_evaluators_one_is_fenced_and_each_transition_is_published_once(self):
         self.define("count(cpu) > 1", "hostname")
         first, second = self.evaluation(), self.evaluation()
         self.measure(1.0)
@@ -235,7 +234,7 @@ class CrashTest(EvaluateCase):
     )
 
     # Rules 45, 48
-    def test_whoever_goes_on_tells_each_transition_once(self):
+    def test_after_a_crash_the_next_process_publishes_each_transition_once(self):
         self.define("max(cpu) > 5", "hostname")
         self.evaluation().step()
         for number, point in enumerate(self.POINTS):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users do to definitions and alarms, between two batches of the job evaluate and in the middle of one; and
-tenants, which never see each other."""
+"""Changes of definitions and alarms by users, between two batches of the job evaluate and during a batch; and the
+separation of tenants."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ class ChangesCase(EvaluateCase):
         self.alarms.change("t", alarm_id, lambda before: replace(before, state=state), self.clock.now_ms)
 
     def in_the_middle(self, job, act):
-        """A step, in which ``act`` happens once, when the batch is computed and not merged."""
+        """Run a step, and call ``act`` once after the batch is computed and before it is merged."""
         stage, acted = job._fold.stage, []
 
         def staged_and_acted(*arguments):
@@ -51,7 +51,7 @@ class ChangesCase(EvaluateCase):
             job.step()
 
     def alarming(self, text="max(cpu) > 5"):
-        """The definition, a job, and the alarm of it that it has told."""
+        """Return the definition, a job, and the alarm that the job has published."""
         definition, job = self.define(text, "hostname"), self.evaluation()
         self.measure(9.0)
         job.step()
@@ -63,7 +63,7 @@ class ChangesCase(EvaluateCase):
 
 
 class DefinitionTest(ChangesCase):
-    def test_one_that_is_changed_between_two_batches(self):
+    def test_a_definition_can_change_between_two_batches(self):
         definition, job, _ = self.alarming()
         self.change(definition, expression="max(cpu) > 10")
         self.measure(9.5)
@@ -71,7 +71,7 @@ class DefinitionTest(ChangesCase):
         job.step()
         self.assertEqual([NEW_ALARM, ("ALARM", "OK", "a")], self.changes())
 
-    def test_one_that_is_deleted_between_two_batches(self):
+    def test_a_definition_can_be_deleted_between_two_batches(self):
         definition, job, _ = self.alarming()
         self.definitions.delete("t", definition)
         self.measure(1.0)
@@ -83,7 +83,7 @@ class DefinitionTest(ChangesCase):
     def counts(self):
         return {table: self.scalars(f"SELECT count(*) FROM {table}") for table in OF_SERIES}
 
-    def test_one_that_is_deleted_while_its_alarms_are_told_leaves_the_message_and_nothing_else(self):
+    def test_a_definition_deleted_during_publication_leaves_only_the_message(self):
         definition, job = self.define("max(cpu) > 5", "hostname"), self.evaluation()
         self.measure(9.0)
         with failpoints.armed("evaluate.after_commit", "raise"):
@@ -93,8 +93,8 @@ class DefinitionTest(ChangesCase):
         self.assertEqual([NEW_ALARM], self.changes())
         self.assertEqual({table: [0] for table in OF_SERIES}, self.counts())
 
-    @periodic("a variant of test_one_that_is_changed_between_two_batches")
-    def test_one_that_is_disabled_between_two_batches_changes_states_and_says_so(self):
+    @periodic("a variant of test_a_definition_can_change_between_two_batches")
+    def test_alarms_of_a_disabled_definition_change_states_with_disabled_actions(self):
         definition, job, _ = self.alarming("last(cpu) > 5")
         self.change(definition, actions_enabled=False)
         self.event_ms += 1
@@ -103,8 +103,8 @@ class DefinitionTest(ChangesCase):
         told = [(each["newState"], each["actionsEnabled"]) for each in self.messages()]
         self.assertEqual([("ALARM", True), ("OK", False)], told)
 
-    @periodic("a variant of test_one_that_is_changed_between_two_batches")
-    def test_one_that_is_disabled_in_the_middle_of_a_batch_is_disabled_in_it(self):
+    @periodic("a variant of test_a_definition_can_change_between_two_batches")
+    def test_a_definition_disabled_during_a_batch_is_disabled_in_that_batch(self):
         definition, job = self.define("max(cpu) > 5", "hostname"), self.evaluation()
         self.measure(9.0)
         self.in_the_middle(job, lambda: self.change(definition, actions_enabled=False))
@@ -113,7 +113,7 @@ class DefinitionTest(ChangesCase):
 
 @periodic("DefinitionTest is the smoke test of changes between two batches")
 class AlarmTest(ChangesCase):
-    def test_one_that_is_deleted_comes_again_with_its_series_as_another(self):
+    def test_a_deleted_alarm_is_recreated_with_another_id_when_its_series_continues(self):
         _, job, alarm_id = self.alarming()
         self.alarms.delete("t", alarm_id)
         job.step()
@@ -123,15 +123,15 @@ class AlarmTest(ChangesCase):
         self.assertEqual([NEW_ALARM, NEW_ALARM], self.changes())
         self.assertEqual(1, len(set(self.ids()) - {alarm_id}))
 
-    def test_one_that_is_deleted_in_the_middle_of_a_batch_comes_again_with_that(self):
+    def test_an_alarm_deleted_during_a_batch_is_recreated_with_that_batch(self):
         _, job, alarm_id = self.alarming("count(cpu) > 0")
         self.measure(9.0)
         self.in_the_middle(job, lambda: self.alarms.delete("t", alarm_id))
         self.assertEqual([NEW_ALARM, NEW_ALARM], self.changes())
-        # What was measured before is gone with it.
+        # The earlier measurements were deleted with the alarm.
         self.assertEqual([1], self.scalars("SELECT record_count FROM alarm_window"))
 
-    def test_a_state_set_by_hand_in_the_middle_of_a_batch_holds_until_something_decides(self):
+    def test_a_state_set_by_hand_during_a_batch_is_kept_until_the_next_decision(self):
         _, job, alarm_id = self.alarming()
         self.event_ms += 1
         self.measure(1.0)
@@ -155,7 +155,7 @@ class PostgresqlAlarmTest(AlarmTest):
 class StateSetByHandTest(ChangesCase):
     database = "postgresql"  # SQLite has one writer
 
-    def test_a_state_set_by_hand_while_its_page_is_evaluated_stays(self):
+    def test_a_state_set_by_hand_while_its_page_is_evaluated_is_kept(self):
         _, job, alarm_id = self.alarming("last(cpu) > 5")
         load = passes.load_alarms
 

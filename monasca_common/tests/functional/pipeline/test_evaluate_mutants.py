@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each guarantee of the job evaluate has its mutant: with it switched off, the same check is red."""
+"""Each guarantee of the job evaluate has a mutant that lacks it and fails the same check."""
 
 import contextlib
 from unittest import mock
@@ -21,7 +21,7 @@ ALARM, OK, SILENT = ("UNDETERMINED", "ALARM", "a"), ("UNDETERMINED", "OK", "a"),
 
 
 class MergedFirstTest(EvaluateCase):
-    """What a batch reads counts in the windows that are due after it."""
+    """The measurements of a batch count in the windows that are due after it."""
 
     def due_with_the_batch(self):
         self.define("avg(cpu) > 5", "hostname")
@@ -33,23 +33,23 @@ class MergedFirstTest(EvaluateCase):
         job.step()
         return self.changes()
 
-    def test_what_is_read_when_its_window_is_due_counts(self):
+    def test_a_measurement_read_when_its_window_is_due_counts(self):
         found = self.due_with_the_batch()
         with each_once():
             self.assertEqual([ALARM], found)
 
     # Rule 45
-    def test_mutant_that_evaluates_before_it_merges(self):
+    def test_mutant_that_evaluates_before_it_merges_loses_a_measurement(self):
         with evaluates_first():
             self.assertEqual([OK], self.due_with_the_batch())
 
 
 @periodic("mutants of a rule that PostgresqlCrashTest verifies")
 class OneTransactionTest(EvaluateCase):
-    """Measurements and their offsets are in one transaction."""
+    """Measurements and their offsets are stored in one transaction."""
 
     def crash(self, point):
-        """The changes after one measurement, and after two."""
+        """Return the changes after one measurement and after two."""
         self.define("count(cpu) > 1", "hostname")
         job = self.evaluation()
         self.measure(1.0)
@@ -61,7 +61,7 @@ class OneTransactionTest(EvaluateCase):
         job.step()
         return first, self.changes()
 
-    def test_a_crash_inside_it_counts_a_measurement_once(self):
+    def test_a_crash_inside_the_transaction_counts_a_measurement_once(self):
         found = self.crash("pipeline.inside_transaction")
         with each_once():
             self.assertEqual(([], [ALARM]), found)
@@ -79,7 +79,7 @@ class OneTransactionTest(EvaluateCase):
 
 @periodic("mutants of a rule that PostgresqlCrashTest verifies")
 class ClearedLastTest(EvaluateCase):
-    """The outbox is cleared of what Kafka has acknowledged."""
+    """Transitions are removed from the outbox after Kafka has acknowledged them."""
 
     def crash(self):
         self.define("max(cpu) > 5", "hostname")
@@ -96,17 +96,17 @@ class ClearedLastTest(EvaluateCase):
             self.assertEqual([ALARM], found)
 
     # Rule 48
-    def test_mutant_that_clears_before_it_publishes_loses_one(self):
+    def test_mutant_that_clears_before_it_publishes_loses_a_transition(self):
         with clears_first():
             self.assertEqual(set(), self.crash())
 
 
 @periodic("mutants of a rule that PassesContract verifies")
 class ComparedAndSwappedTest(EvaluateCase):
-    """Of two evaluators by mistake, one evaluates a window."""
+    """Of two concurrent evaluators, only one evaluates a window."""
 
     def race(self):
-        """A second one evaluates all of the first one's pass while that is under way."""
+        """Let a second evaluator complete the pass of the first one while it is in progress."""
         self.define("avg(cpu) > 5", "hostname")
         first, second = self.evaluation(), self.evaluation()
         self.measure(1.0)
@@ -139,7 +139,7 @@ class ComparedAndSwappedTest(EvaluateCase):
 
 @periodic("mutants of a rule that StepTest verifies")
 class DuplicatesTest(EvaluateCase):
-    """A copy of a message is left out, so ``count`` and ``sum`` have a measurement once."""
+    """A copy of a message does not count, so ``count`` and ``sum`` include each measurement once."""
 
     def copies(self, lookback):
         self.define("count(cpu) > 1", "hostname")
@@ -150,19 +150,19 @@ class DuplicatesTest(EvaluateCase):
         job.step()
         return self.changes()
 
-    def test_a_copy_in_a_later_batch_counts_no_second_time(self):
+    def test_a_copy_in_a_later_batch_does_not_count(self):
         found = self.copies(100)
         with each_once():
             self.assertEqual([], found)
 
     # Rule 45
-    def test_mutant_that_looks_back_at_nothing_counts_it_twice(self):
+    def test_mutant_without_a_look_back_counts_a_copy(self):
         self.assertEqual([ALARM], self.copies(0))
 
 
 @contextlib.contextmanager
 def evaluates_first():
-    """What is due is evaluated up to the time at which a batch begins, and then the batch is merged."""
+    """Evaluate up to the time at which a batch starts, and merge the batch afterwards."""
     batch = Evaluation._batch
 
     def evaluated(evaluation, planned, steady_ms, timing):
@@ -175,7 +175,7 @@ def evaluates_first():
 
 @contextlib.contextmanager
 def offsets_apart(*, first):
-    """Offsets move in a transaction of their own, before the merge or after it."""
+    """Advance the offsets in a separate transaction, before or after the merge."""
     advance = OffsetStore.advance
 
     @contextlib.contextmanager
@@ -196,7 +196,7 @@ def offsets_apart(*, first):
 
 @contextlib.contextmanager
 def clears_first():
-    """A transition is removed from the outbox, and then sent."""
+    """Remove a transition from the outbox before sending it."""
     deliver = TransitionPublisher._deliver
 
     def delivered(publisher, rows):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGKILL of ``pipeline run evaluate`` at its own fail points: the next process publishes the transitions of the plain
-reference, each once. `test_pipeline_crash` has the fail points that all jobs share; those that SQLite's transactions
-make different run on SQLite, too.
+reference, each once.
 
-The mutants that must not pass are in `test_evaluate_mutants`.
+`test_pipeline_crash` tests the fail points that all jobs share. The points that differ with SQLite's transactions are
+also tested with SQLite. `test_evaluate_mutants` has the mutants that must fail.
 """
 
 import os
@@ -44,7 +44,7 @@ trigger_seconds = 0.2
 delay_seconds = 0
 duplicates_lookback = 100
 """
-# The command, with pages so small that six alarms are several.
+# Run the command with pages so small that six alarms need several.
 _PROGRAM = """\
 import sys
 from monasca_common.cli import main
@@ -55,8 +55,8 @@ PassRunner.__init__.__kwdefaults__["page_alarms"] = 2
 sys.exit(main.main())
 """
 HOSTS = ("a", "b", "c")
-# The window of the second is two weeks long, so no due time is in the way. A measurement that is counted twice, or not
-# at all, gives its change another time.
+# The window of the second definition is two weeks long, so that no due time interferes. A measurement that is lost or
+# counted twice changes the time of its transition.
 EXPRESSIONS = {"newest": "last(cpu) > 5", "fifth": "count(cpu, 1209600) > 4"}
 
 
@@ -88,7 +88,7 @@ class EvaluateProcessTest(EvaluateCase):
         self.measured = {host: [] for host in HOSTS}
 
     def run_once(self, fail_points=""):
-        """The exit status; negative for a signal."""
+        """Run the job once, and return the exit status, which is negative for a signal."""
         command = [sys.executable, "-c", _PROGRAM, "pipeline", "run", "evaluate", "--once"]
         session = self.useFixture(SharedSpark()).session
         with self.log.open("ab") as log:
@@ -102,7 +102,7 @@ class EvaluateProcessTest(EvaluateCase):
         return process.wait(SECONDS)
 
     def measure_each(self, number):
-        """So that two of three have another state than before."""
+        """Send measurements that change the state of two of three alarms."""
         for position, host in enumerate(HOSTS):
             self.event_ms = self.created_ms - 60_000 + 1000 * number + position
             value = float((number + position) % 3)
@@ -110,7 +110,7 @@ class EvaluateProcessTest(EvaluateCase):
             self.measure(4 * value, host=host)
 
     # Rule 45
-    def test_who_follows_one_that_was_killed_tells_each_transition_once(self):
+    def test_after_a_kill_the_next_process_publishes_each_transition_once(self):
         for name, text in EXPRESSIONS.items():
             self.define(text, "hostname", name=name)
         for number, point in enumerate(self.POINTS):
@@ -124,8 +124,8 @@ class EvaluateProcessTest(EvaluateCase):
             self.assertEqual([0], outbox)
 
     def expected(self):
-        """Return the changes of the reference. Every measurement is older than its alarm, and of those that the first
-        committed batch has, `last` counts only the newest."""
+        """Return the changes of the reference. Each measurement is older than its alarm, and of the measurements in
+        the first committed batch, `last` counts only the newest."""
         before_commit = sum(point.startswith("pipeline.") for point in self.POINTS)
         found = {}
         for name, text in EXPRESSIONS.items():

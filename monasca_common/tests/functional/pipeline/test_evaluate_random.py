@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random definitions and measurements through Kafka, Spark and the database, in random batches: the transitions are
+"""Random definitions and measurements, in random batches with Kafka, Spark and the database: the transitions are
 those of the plain reference."""
 
 from random import Random
@@ -32,7 +32,7 @@ class RandomEvaluationTest(EvaluateCase):
             self.define(text_of(expression), name=f"d{number}")
         batches = [_batches(random, expression, watermarks) for expression in expressions]
         job = self.evaluation(one_task_offsets=0, min_partitions=3, delay_seconds=DELAY_MS // 1000)
-        # The clock jumps from batch to batch, and on a busy machine a batch may take longer than a step of it.
+        # The clock jumps between batches, and on a busy machine a batch can take longer than such a jump.
         with mock.patch.multiple(watermark, LONGEST_SILENCE_MS=2**52, LONGEST_STEP_MS=2**52):
             for position, watermark_ms in enumerate(watermarks):
                 self.clock.now_ms = self.base_ms + watermark_ms
@@ -56,7 +56,7 @@ class RandomEvaluationTest(EvaluateCase):
 
 
 def _expression(random, name):
-    """Of one sub-expression, or of two."""
+    """Generate an expression of one or two sub-expressions."""
     subs = [
         SubExpression(
             random.choice(FUNCTIONS),
@@ -74,8 +74,8 @@ def _expression(random, name):
 
 
 def _batches(random, expression, watermarks):
-    """(measurements, watermark) of each batch; with the first, every sub-expression has a series. Those of a single one
-    may come late."""
+    """Generate (measurements, watermark) of each batch. The first batch has a series for each sub-expression. The
+    measurements of a single sub-expression can be late."""
     positions = len(expression.sub_expressions)
     values = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 0.1]
     batches = [([Measurement(each, random.choice(values), each) for each in range(positions)], watermarks[0])]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job evaluate as time goes on: silence, outages, pauses, clocks that are ahead, and a group that Kafka has lost.
-Time is the test's: records bear the times at which they come, and the clock moves in between."""
+"""The job evaluate over time: silence, outages, pauses, fast clocks, and a group that Kafka has lost. The test sets
+the clock: records have the times at which they are sent, and the clock advances between them."""
 
 from types import MappingProxyType
 from unittest import mock
@@ -24,7 +24,8 @@ STEP_MS = 30_000
 
 
 class TimelineCase(EvaluateCase):
-    """It begins at ``base_ms``, longer than a day ago by Kafka's clock, which refuses times that are far ahead."""
+    """The timeline starts at ``base_ms``, more than a day before Kafka's time, because Kafka refuses times that are
+    far ahead."""
 
     def setUp(self):
         super().setUp()
@@ -41,7 +42,8 @@ class TimelineCase(EvaluateCase):
         return self.evaluation(**{"delay_seconds": DELAY_MS // 1000, "outage_grace_seconds": 300} | changes)
 
     def come(self, second, value, host, *, metric="cpu", kafka_second=None, partition=None):
-        """A measurement of ``second`` after the beginning; Kafka has it then, or at ``kafka_second``."""
+        """Send a measurement of this second after the start. Its timestamp in Kafka is the same, or
+        ``kafka_second``."""
         meta = {"tenantId": "t", "region": "r"}
         text = envelope(metric, self.base_ms + second * 1000, value, dimensions={"hostname": host}, meta=meta)
         came_ms = self.base_ms + (second if kafka_second is None else kafka_second) * 1000
@@ -52,7 +54,7 @@ class TimelineCase(EvaluateCase):
                 self.measured.setdefault((name, host), []).append(Measurement(second * 1000, value, 0))
 
     def go_on(self, job, minute):
-        """Steps until so many minutes after the beginning."""
+        """Run steps until this number of minutes after the start."""
         while self.clock.now_ms < self.base_ms + minute * MINUTE_MS:
             self.clock.now_ms += STEP_MS
             job.step()
@@ -75,7 +77,7 @@ class TimelineCase(EvaluateCase):
 
 class SilenceTest(TimelineCase):
     @periodic("test_watermark advances the same clocks")
-    def test_ten_minutes_without_traffic(self):
+    def test_alarms_change_during_ten_minutes_without_traffic_like_the_reference(self):
         self.define_each(
             one="avg(cpu) > 5", six="avg(mem) > 5 times 6", quiet="sum(cpu, deterministic) > 5", newest="last(cpu) > 5"
         )
@@ -86,7 +88,7 @@ class SilenceTest(TimelineCase):
             self.go_on(job, (second + 50) // 60)
         self.go_on(job, 14)
         self.assert_as_the_reference_says(14)
-        # Of six windows, the last of which would be due in minute 20, nothing is told; nor of the newest value.
+        # Six windows, the last of which would be due in minute 20, cause no transition; neither does the newest value.
         self.assertEqual([("OK", 90_000)], self.changes_of("six", "a"))
         self.assertEqual([("ALARM", 10_000)], self.changes_of("newest", "a"))
         self.assertEqual([("ALARM", 90_000), ("UNDETERMINED", 330_000)], self.changes_of("one", "a"))
@@ -94,7 +96,7 @@ class SilenceTest(TimelineCase):
 
 class OutageTest(TimelineCase):
     def outage(self):
-        """Ten minutes, after which agents send again what they have, the newest first."""
+        """Stop the broker for ten minutes; afterwards agents send their stored metrics again, the newest first."""
         self.define_each(low="avg(cpu) > 5", high="sum(cpu, deterministic) > 5", both="avg(cpu) > 5 times 2")
         job = self.begin()
         for minute in range(3):
@@ -123,7 +125,7 @@ class OutageTest(TimelineCase):
         self.assertEqual(low | high, self.outage())
 
     # Rule 44
-    def test_mutant_that_takes_an_outage_for_silence_of_hosts(self):
+    def test_mutant_that_treats_an_outage_as_silence_changes_states(self):
         with mock.patch.object(watermark, "LONGEST_SILENCE_MS", 2**52):
             told = self.outage()
         self.assertIn("UNDETERMINED", told["low", "a"])
@@ -132,14 +134,14 @@ class OutageTest(TimelineCase):
 
 @periodic("test_watermark advances the same clocks")
 class FastClockTest(TimelineCase):
-    def test_a_host_whose_clock_is_a_day_ahead_changes_nothing_for_others(self):
+    def test_a_host_whose_clock_is_a_day_ahead_does_not_affect_others(self):
         self.define_each(one="avg(cpu) > 5", at_once="max(cpu) > 5")
         job = self.begin()
         day = DAY_MS // 1000
         for minute in range(8):
             self.come(minute * 60 + 10, 9.0 if minute in (2, 5) else 1.0, "a")
             self.come(minute * 60 + 10 + day, 9.0, "ahead", partition=minute % 2)
-            # Not as far ahead that it is refused: what it measures is decided when its time comes.
+            # These times are not far enough ahead to be refused: the measurements are evaluated when their time comes.
             self.come(minute * 60 + 10 + 480, 9.0, "nine", kafka_second=minute * 60 + 10)
             self.go_on(job, minute + 1)
             told_ms = [
@@ -153,8 +155,8 @@ class FastClockTest(TimelineCase):
 
 
 class PauseTest(TimelineCase):
-    """An immediate change is decided as soon as it is seen: so where one partition is read further than another, what
-    is due before it is not told. Of one partition everything is."""
+    """An immediate change is decided as soon as it is read. If one partition is read further than another,
+    transitions that were due before it are not published. With one partition, all transitions are published."""
 
     partitions = 1
     texts = MappingProxyType(
@@ -172,7 +174,7 @@ class PauseTest(TimelineCase):
         job = self.begin(max_offsets_per_trigger=100)
         for minute in range(121):
             for number, host in enumerate(("h0", "h1", "h2", "h3")):
-                # Each is silent, low and high in turn, and each at another time.
+                # Each host is silent, low and high in turn, at different times.
                 phase = (minute + 7 * number) // 5 % 3
                 if phase:
                     self.come(minute * 60 + 5 + number, (1.0, 9.0)[phase - 1], host)
@@ -201,7 +203,7 @@ class BorderTest(TimelineCase):
     def test_an_immediate_alarm_does_not_flap_at_the_border_of_a_window(self):
         self.define_each(at_once="max(cpu) > 1")
         job = self.begin()
-        # The window before the alarm's was quiet, and is due half a minute after the alarm.
+        # The window before the alarm has no value above the threshold, and is due half a minute after the alarm.
         for second, value in ((10, 0.0), (65, 2.0), (130, 0.0)):
             self.clock.now_ms = self.base_ms + second * 1000
             self.come(second, value, "a")

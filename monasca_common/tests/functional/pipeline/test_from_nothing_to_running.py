@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages that lead from nothing to a running system and to an alarm: their commands, as they stand there."""
+"""Run the commands of the pages that set up a running system and an alarm, exactly as the pages show them."""
 
 import contextlib
 import os
@@ -24,12 +24,12 @@ PAGE, ALARM_PAGE = SOURCE / "install" / "from-nothing-to-running.rst", SOURCE / 
 _BLOCK = re.compile(r"(?m)^\.\. code-block:: bash\n\n((?:   .*\n|\n)+)")
 _LISTENING = ("KAFKA", "KEYSTONE", "API", "PERSISTER", "PIPELINE", "EVALUATOR", "WEBHOOK")
 _PORTS = tuple(f"{name}_PORT" for name in _LISTENING)
-_SECONDS = 900  # an idle machine takes two minutes; what the page waits for has limits of its own
+_SECONDS = 900  # an idle machine takes two minutes; the waits of the page have their own limits
 _TAIL = 3000
 
 
 def blocks():
-    """Those of the second page come before the end of the first."""
+    """Return the blocks of both pages; those of the second page precede the last one of the first page."""
     first, second = (
         [textwrap.dedent(block) for block in _BLOCK.findall(page.read_text())] for page in (PAGE, ALARM_PAGE)
     )
@@ -40,7 +40,8 @@ def blocks():
 class FromNothingToRunningTest(base.BaseTestCase):
     @classmethod
     def setUpClass(cls):
-        """Here, because a busy machine may take longer for all of it than one test may."""
+        """Run all commands once for the class, because on a busy machine they take longer than the time limit of a
+        test."""
         super().setUpClass()
         folder = Path(tempfile.mkdtemp(prefix="from-nothing-"))
         cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
@@ -66,34 +67,34 @@ class FromNothingToRunningTest(base.BaseTestCase):
         cls.left = processes(folder)
         cls.webhook = (folder / "webhook.log").read_text()
 
-    def test_the_files_are_found_fine_and_what_is_missing_is_made(self):
+    def test_configuration_checks_pass_and_the_database_and_topics_are_created(self):
         for service in ("api", "persister", "pipeline", "notification"):
             self.assertRegex(self.shown, rf"(?m)^\| {service} +\| OK ")
         self.assertRegex(self.shown, r"(?m)^\| database +\| postgresql\S+ +\| missing ")
         self.assertRegex(self.shown, r"(?m)^\| topic +\| metrics +\| created +\| +12 +\|")
 
-    def test_a_metric_goes_from_a_token_to_a_row(self):
+    def test_a_metric_posted_with_a_token_is_stored_as_a_row(self):
         self.assertRegex(self.shown, r"(?m)^\|.*\b4096\b")
 
     def test_the_metric_is_aggregated_and_published(self):
         self.assertRegex(self.shown, r"(?m)^aggregate: 1 offsets done, 0 left$")
         self.assertRegex(self.shown, r"(?m)^  published_messages +1$")
 
-    def test_the_alarm_of_one_host_comes_and_goes_and_the_webhook_is_told_each_time_under_another_id(self):
+    def test_the_webhook_is_notified_of_an_alarm_and_its_end_with_different_ids(self):
         told = [line.split() for line in self.webhook.splitlines()]
         self.assertEqual([["ALARM", "web2"], ["OK", "web1"], ["OK", "web2"]], sorted(each[1:] for each in told))
         self.assertEqual(3, len({each[0] for each in told}))
 
-    def test_history_is_shown_and_stays_when_its_definition_is_gone(self):
+    def test_history_is_kept_when_its_definition_is_deleted(self):
         for old, new in (("UNDETERMINED", "ALARM"), ("ALARM", "OK")):
             self.assertEqual(2, len(re.findall(rf"(?m)^\|.*\| {new} +\| {old} ", self.shown)), self.shown[-_TAIL:])
 
-    def test_nothing_is_left_behind(self):
+    def test_no_process_is_left(self):
         self.assertEqual([], self.left)
 
 
 def environment(folder):
-    """With other ports and folders, by the variables that the page names, and what is installed here."""
+    """Return an environment with other ports and folders, in the variables that the page names."""
     ours = {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {QUICK_JAVA}"
@@ -102,7 +103,7 @@ def environment(folder):
 
 
 def processes(folder):
-    """What runs in the page's folder."""
+    """Return the processes in the folder of the page."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

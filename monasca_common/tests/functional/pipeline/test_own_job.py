@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark jobs of others on the pipeline's face: ``examples/own_spark_job.py``, with the package that it needs."""
+"""Spark jobs of other packages: ``examples/own_spark_job.py`` with the package that it needs."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 def zipped(package):
-    """The package of an example with its entry points, as ``--py-files`` takes it."""
+    """Return the package of an example, with its entry points, as an archive for ``--py-files``."""
     project = tomllib.loads((EXAMPLES / package / "pyproject.toml").read_text())["project"]
     path = Path(tempfile.mkdtemp()) / f"{package}.zip"
     info = f"{package}-{project['version']}.dist-info"
@@ -60,7 +60,7 @@ def forget_what_is_installed():
 
 
 class OwnJobTest(PipelineCase):
-    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+    TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
 
     def setUp(self):
         super().setUp()
@@ -68,17 +68,17 @@ class OwnJobTest(PipelineCase):
         self.install_example()
 
     def install_example(self):
-        """Here and on the executors; it stays, as everything that a session was given."""
+        """Install the package here and on the executors. It stays installed, because a session keeps its files."""
         if not any(path.endswith("spread.zip") for path in sys.path):
             self.spark.sparkContext.addPyFile(str(zipped("spread")))
         forget_what_is_installed()
 
     def frame(self, messages):
-        """``messages``: (value, partition, offset)."""
+        """Return a frame of ``messages`` (value, partition, offset)."""
         rows = [(bytearray(value), partition, offset) for value, partition, offset in messages]
         return self.spark.createDataFrame(rows, "value binary, partition int, offset long")
 
-    def test_the_example_finds_its_operation_on_executors_too(self):
+    def test_the_example_finds_its_operation_on_executors(self):
         self.useFixture(fixtures.MonkeyPatch("sys.path", [str(EXAMPLES), *sys.path]))
         import own_spark_job
 
@@ -98,7 +98,7 @@ class OwnJobTest(PipelineCase):
         self.assertEqual(("http.latency_spread_s", {"host": "a"}), (row.name, row.dimensions))
         self.assertEqual("200", row.value_meta["record_count"])
 
-    def test_rows_are_what_the_job_aggregate_publishes_and_broken_records_count_nowhere(self):
+    def test_rows_equal_those_of_the_job_aggregate_and_invalid_records_are_ignored(self):
         specs = specifications(CPU_PRE_ROWS, CPU_ROWS)
         sent = [(cpu(minute, minute / 7, host), minute % 2, minute) for minute in range(120) for host in ("a", "b")]
         broken = [(b"{", 0, 1000), (cpu(10**9, 1), 1, 1001)]
@@ -120,7 +120,7 @@ class OwnJobTest(PipelineCase):
             [(row.timestamp.timestamp(), *(row[name] for name in facts)) for row in rows],
         )
 
-    def test_a_job_of_another_package_is_run_by_its_name(self):
+    def test_a_job_of_another_package_runs_by_its_name(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         sent = [(cpu(minute, minute), 0, minute) for minute in range(3)]
         self.frame(sent).write.parquet(str(folder / "metrics"))
@@ -139,7 +139,7 @@ class OwnJobTest(PipelineCase):
         rows = self.spark.read.parquet(str(folder / "rows")).collect()
         self.assertEqual({("cpu_sum", 3.0), ("cpu_host", 1.0)}, {(row.name, row.value) for row in rows})
 
-    def test_partials_of_specifications_that_are_not_given_are_refused(self):
+    def test_partials_of_missing_specifications_are_refused(self):
         specs = specifications(CPU_PRE_ROWS, CPU_ROWS)
         partials = dataframes.partials(self.frame([(cpu(1, 1), 0, 0)]), specs)
 

@@ -10,7 +10,7 @@ from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTe
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline.evaluate.passes_contract import PassesContract
 
-#: The columns in which copies of an alarm differ, and which of a copy they are.
+#: The columns in which copies of an alarm differ, with their values for a copy.
 _OWN = {
     "alarm": "id=id, match_key=match_key",
     "sub_alarm": "alarm_id=id",
@@ -44,7 +44,7 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
             self.assertNotIn(f"Seq Scan on {table} ", "".join(f"{plan} " for plan in plans))
 
     def copy(self, alarm_id, count):
-        """So many alarms as this one is, with a window each."""
+        """Create this number of copies of the alarm, each with a window."""
         copies = "SELECT md5(i::text) AS id, decode(md5(i::text), 'hex') AS match_key"
         windows = "window_start, windows, record_count, sums, least, greatest, newest, readings"
         with self.offset_store.writing() as connection:

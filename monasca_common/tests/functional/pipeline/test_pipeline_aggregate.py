@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate on a real Kafka and Spark: what it publishes is what the plain reference says."""
+"""The job aggregate with a real Kafka and Spark publishes the rows of the plain reference."""
 
 import json
 from unittest import mock
@@ -40,7 +40,7 @@ def shipped(name):
 
 
 def first_stages():
-    """The golden data's first stages, each under a name of its own: pre-transform rows and transform rows."""
+    """Return the first stages of the golden data, each with its own name, as pre-transform rows and transform rows."""
     rows, fed = [], {}
 
     def add(name, metric_id, *event_types, **parameters):
@@ -69,14 +69,14 @@ def first_stages():
 
 
 class GoldenTest(KafkaPipelineCase):
-    """Metrics of real clouds, through Kafka; compare unit/pipeline/test_golden.py."""
+    """Metrics of real clouds are sent through Kafka; compare unit/pipeline/aggregate/test_golden.py."""
 
     # Rule 34
-    def test_both_stages_of_the_golden_data(self):
+    def test_both_stages_of_the_golden_data_equal_the_reference(self):
         pre_rows, rows = first_stages()
         shipped_pre_rows, shipped_rows = shipped("pre_transform_specs.jsonl"), shipped("transform_specs.jsonl")
         fed = {row["event_type"]: row["metric_id_list"] for row in pre_rows}
-        # An event type has one row: those of the shipped ones get the first stages' names as well.
+        # An event type has one row, so the rows of shipped event types also get the names of the first stages.
         for row in shipped_pre_rows:
             row["metric_id_list"] += fed.pop(row["event_type"], [])
         pre_rows = shipped_pre_rows + [row for row in pre_rows if row["event_type"] in fed]
@@ -92,7 +92,7 @@ class GoldenTest(KafkaPipelineCase):
         found = self.stored(specs)
         self.assertEqual(expected(pre_rows, rows, messages), found)
         self.assert_golden({(key[0], dict(key[2:]).get("host")): row for key, row in found.items()}, found)
-        # What was published lies in the topic that is read, and is no input.
+        # Published aggregates are in the topic that the job reads, and are ignored.
         self.assertEqual(len(found), report.results["published_messages"])
         again = aggregation.step()
         self.assertEqual(
@@ -110,7 +110,7 @@ class GoldenTest(KafkaPipelineCase):
             connection.exec_driver_sql("UPDATE aggregate_usage SET oldest_value = 5, latest_value = 6")
 
     def backfill(self, aggregation, values):
-        """All periods of these, by the job of that name."""
+        """Run a backfill of all periods of these specifications."""
         times = [json.loads(value)["metric"]["timestamp"] for value in values]
         spark = self.useFixture(SharedSpark()).session
         settings, topic = aggregation._partials._settings, aggregation._batches._topic
@@ -137,7 +137,7 @@ class GoldenTest(KafkaPipelineCase):
         self.assertEqual((145.88, "6"), pods["pod_nothing", "all", "all"][:2])
         self.assertEqual((22.94, "3"), pods["pod_namespace", "website", "all"][:2])
         self.assertEqual((122.94, "3"), pods["pod_app", "all", "junk"][:2])
-        # Second stages, as they are shipped.
+        # The second stages as shipped.
         self.assertEqual((14.75, "13"), of["cpu.total_logical_cores_agg", "all"][:2])
         self.assertEqual((7.321444, "13"), of["cpu.utilized_logical_cores_agg", "all"][:2])
         self.assertEqual((3840, "4"), of["mem.total_mb_agg", "all"][:2])
@@ -145,14 +145,14 @@ class GoldenTest(KafkaPipelineCase):
 
 @periodic("GoldenTest runs the same test on SQLite, and PostgresqlGoldenMergeTest merges the same data")
 class GoldenPostgresqlTest(GoldenTest):
-    """The executors stage."""
+    """The executors stage the rows."""
 
     database = "postgresql"
 
 
 class CorrectionTest(CpuCase):
     # Rule 31
-    def test_late_data_corrects_what_was_published(self):
+    def test_late_data_corrects_published_rows(self):
         self.send(cpu(1, 1), cpu(2, 2, "b"))
         job = self.job()
         job.step()
@@ -171,29 +171,29 @@ class CorrectionTest(CpuCase):
         self.assertEqual(set(before), set(corrected))
         for series, (_, version) in corrected.items():
             self.assertGreater(version, before[series][1])
-        # Host b has the values it had: the same row, newer.
+        # Host b has the same values as before, so its row is the same with a newer version.
         self.assertNotEqual(before["cpu_sum", None][0], corrected["cpu_sum", None][0])
         self.assertNotEqual(before["cpu_host", "a"][0], corrected["cpu_host", "a"][0])
         self.assertEqual(before["cpu_host", "b"][0], corrected["cpu_host", "b"][0])
 
-    def test_what_has_not_changed_is_not_published_again(self):
+    def test_an_unchanged_row_is_not_published_again(self):
         self.send(cpu(1, 1))
         job = self.job()
         self.assertEqual(2, self.until_quiet(job)["published_messages"])
         self.send(envelope("of no interest"))
         again = self.until_quiet(job)
         self.assertEqual((1, 0), (again["offsets"], again["published_messages"]))
-        self.assertEqual(0, self.until_quiet(self.job())["published_messages"])  # nor by another run
+        self.assertEqual(0, self.until_quiet(self.job())["published_messages"])  # nor in another run
 
     # Rule 30
-    def test_what_was_delivered_and_not_noted_is_repeated_under_its_ids(self):
+    def test_delivered_messages_that_were_not_recorded_are_repeated_with_their_ids(self):
         self.send(cpu(1, 1), cpu(2, 2, "b"))
         job = self.job()
         with failpoints.armed("pipeline.before_clearing", "raise"):
             self.assertRaises(failpoints.FailPointReached, job.step)
         first = self.outputs(self.specs)
         self.assertNotEqual([], first)
-        self.clock.now_ms += 60 * MINUTE_MS  # nor does it matter when
+        self.clock.now_ms += 60 * MINUTE_MS  # nor later
         with mock.patch.object(PeriodPublisher, "_close"):
             job.step()
         every = self.outputs(self.specs)
@@ -202,10 +202,10 @@ class CorrectionTest(CpuCase):
         self.assertEqual(3, len({json.dumps(one) for _, one in every}))
 
     # Rule 30
-    def test_a_period_is_provisional_until_it_is_over(self):
+    def test_a_period_is_provisional_until_its_end(self):
         self.send(cpu(1, 1))
         job = self.job(slack_seconds=600)
-        for minutes, published in ((0, 2), (19, 0), (20, 2), (60, 0)):  # it is over at one, and ten minutes of slack
+        for minutes, published in ((0, 2), (19, 0), (20, 2), (60, 0)):  # end: 13:00; slack: ten minutes
             self.clock.now_ms = NOON_MS + (50 + minutes) * MINUTE_MS
             self.assertEqual(published, self.until_quiet(job)["published_messages"], minutes)
         (open_id, open_), _, (closed_id, closed), _ = self.outputs(self.specs)
@@ -214,7 +214,7 @@ class CorrectionTest(CpuCase):
         self.assertGreater(closed["creation_time"], open_["creation_time"])
         self.assertNotEqual(open_id, closed_id)
 
-    def test_final_rows_are_published_once_and_what_is_late_corrects_them(self):
+    def test_final_rows_are_published_once_and_corrected_by_late_data(self):
         self.send(cpu(1, 1))
         job = self.job(emit="final", slack_seconds=600)
         self.assertEqual(0, self.until_quiet(job)["published_messages"])
@@ -229,7 +229,7 @@ class CorrectionTest(CpuCase):
 
 class InputTest(CpuCase):
     # Rule 32
-    def test_what_is_no_record_is_a_dead_letter_that_says_why_and_whence(self):
+    def test_an_invalid_record_is_a_dead_letter_with_its_reason_and_origin(self):
         day_ms = 24 * 60 * MINUTE_MS
         bad = {
             "malformed: is not JSON": [b"{", b"\xff"],
@@ -242,7 +242,7 @@ class InputTest(CpuCase):
         reasons = {value: reason for reason, values in bad.items() for value in values}
         self.send(cpu(1, 1), cpu(60, 2), envelope("cpu", self.clock.now_ms - day_ms))
         origins = {(at, offset): value for value, at, offset in self.publish(reasons)}
-        # Of no interest, and so of no matter.
+        # Metrics without a specification are not validated.
         self.publish([envelope("unknown", 5), *(envelope(f"event.{number}") for number in range(300))])
 
         report = self.job(retention_days=1).step()
@@ -259,7 +259,7 @@ class InputTest(CpuCase):
             self.assertEqual(f"{self.group}/{self.topic}/{origin[0]}/{origin[1]}".encode(), headers["message-id"])
         self.assert_exact()
 
-    def test_a_dead_letter_that_is_too_large_with_its_origin_is_cut(self):
+    def test_a_dead_letter_too_large_with_its_origin_is_truncated(self):
         self.send(cpu(1, 1))
         self.publish([b"x" * 1_048_450])
         report = self.job().step()
@@ -269,7 +269,7 @@ class InputTest(CpuCase):
         self.assert_exact()
 
     # Rule 32
-    def test_what_real_clouds_send_is_taken(self):
+    def test_metrics_of_real_clouds_are_accepted(self):
         self.send(
             envelope("cpu", NOON_MS + 0.75, 1, dimensions={"hostname": "a"}, value_meta=None),
             envelope("cpu", float(NOON_MS), 2, dimensions={"hostname": "a", "zone": None}, without=["value_meta"]),
@@ -279,7 +279,7 @@ class InputTest(CpuCase):
         self.assert_exact()
 
     # Rule 37
-    def test_aborted_records_count_nowhere_and_markers_are_no_gap(self):
+    def test_aborted_records_do_not_count_and_markers_are_not_a_gap(self):
         producer = confluent_kafka.Producer(
             {**self.cluster.direct_options(), "transactional.id": self.topic, "linger.ms": 0}
         )
@@ -288,15 +288,15 @@ class InputTest(CpuCase):
         for value, is_kept in ((1, True), (2, False), (4, True), (8, False)):
             producer.begin_transaction()
             producer.produce(self.topic, cpu(1, value), partition=0)
-            producer.flush()  # an abort drops what is not yet in the log
+            producer.flush()  # an abort drops messages that are not yet in the log
             (producer.commit_transaction if is_kept else producer.abort_transaction)()
             self.sent += [(cpu(1, value), 0, offset)] * is_kept
-            offset += 2  # the marker has one as well
+            offset += 2  # the marker has an offset too
         job = self.job()
         self.assertEqual({"offsets": 8, "records": 4}, _some(self.until_quiet(job), "offsets", "records", less=2))
         self.assert_exact()
 
-    def test_a_batch_has_no_more_offsets_than_it_may(self):
+    def test_the_number_of_offsets_of_a_batch_is_limited(self):
         self.send(*(cpu(number, number) for number in range(10)), partition=0)
         self.send(cpu(11, 5), partition=1)
         job = self.job(max_offsets_per_trigger=4)
@@ -312,5 +312,5 @@ def _series(envelope_):
 
 
 def _some(counts, *names, less=0):
-    """``less``: offsets that are our own outputs'."""
+    """``less``: the offsets of published aggregates."""
     return {name: counts[name] - (less if name == "offsets" else 0) for name in names}

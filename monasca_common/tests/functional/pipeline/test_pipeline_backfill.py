@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job backfill on a real Kafka and Spark: windows are replaced, not added to, whatever a stream does meanwhile."""
+"""The job backfill with a real Kafka and Spark: windows are replaced instead of added to, whatever a stream does at
+the same time."""
 
 from unittest import mock
 
@@ -86,7 +87,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     @periodic("the others cover the same plan")
-    def test_records_that_the_stream_has_not_reached_are_left_to_it(self):
+    def test_records_after_the_offsets_of_the_stream_are_not_backfilled(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         history = None
@@ -97,7 +98,7 @@ class BackfillTest(KafkaPipelineCase):
             history = self.archived_history()
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
-    def test_a_range_that_begins_where_the_stream_has_not_been_is_left_to_it(self):
+    def test_a_range_that_starts_after_the_offsets_of_the_stream_is_not_backfilled(self):
         self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         with mock.patch.object(self.jobs_topic, "at_time", lambda _: dict.fromkeys(range(self.partitions), 1000)):
@@ -105,8 +106,8 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual((0, 0), (report.done, report.results["groups"]))
         self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
 
-    @periodic("test_a_crash_within_changes_nothing is the stronger test")
-    def test_asked_to_stop_it_replaces_nothing(self):
+    @periodic("test_a_crash_within_a_backfill_changes_nothing is the stronger test")
+    def test_a_stopped_backfill_replaces_nothing(self):
         self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
         self.spoil()
@@ -139,7 +140,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     # Rule 36
-    def test_a_crash_within_changes_nothing(self):
+    def test_a_crash_within_a_backfill_changes_nothing(self):
         self.publish(self.records(0, range(20)))
         right = self.published()
         before = self.scalars("SELECT record_count || sums || window_start FROM aggregate_usage")
@@ -150,7 +151,7 @@ class BackfillTest(KafkaPipelineCase):
         self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertEqual(right, self.published())
 
-    def test_a_log_that_does_not_reach_back_is_refused(self):
+    def test_a_log_that_starts_after_the_range_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         self.until_quiet(self.stream_job)
         self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 3})
@@ -177,7 +178,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(right, self.published())
 
     @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
-    def test_an_archive_that_is_ahead_of_a_stream_that_moves_on_loses_nothing(self):
+    def test_an_archive_that_is_ahead_of_a_running_stream_loses_nothing(self):
         messages = self.publish(self.records(0, range(1, 20)))
         self.until_quiet(self.stream_job)
         messages += self.publish(self.records(0, range(100, 105)))
@@ -196,7 +197,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     # Rule 36
-    @periodic("test_a_log_that_does_not_reach_back_is_refused is the smoke test")
+    @periodic("test_a_log_that_starts_after_the_range_is_refused is the smoke test")
     def test_a_gap_between_archive_and_log_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         history = self.archived_history()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate on a standalone cluster of two workers, of which one loses its executor on the way."""
+"""The job aggregate on a standalone cluster of two workers, one of which loses its executor."""
 
 from monasca_common.tests.functional.pipeline import spark_cluster
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
@@ -16,17 +16,17 @@ class ClusterTest(PipelineProcessCase):
         self.configure(spark_cluster.options(), one_task_offsets=0)
 
     # Rule 28
-    def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
+    def test_records_staged_by_a_killed_executor_count_once(self):
         self.send_some()
         (self.deaths / "executor").touch()
         self.assertEqual(0, self.start("--once").wait(SECONDS))
         self.assertEqual([], list(self.deaths.iterdir()))
         self.assert_clean()
         self.wait_until(lambda: self.masters_view() == (2, 1), self.masters_view)
-        # What the dead one had staged is not there any more, either.
+        # The rows that the killed executor had staged are lost too.
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
 
-    def test_submitted_it_ends_in_order_when_it_is_told_to(self):
+    def test_sigterm_ends_the_job_in_order(self):
         self.send_some()
         process = self.start()
         self.wait_until(self.is_through, seconds=SECONDS)
@@ -37,6 +37,6 @@ class ClusterTest(PipelineProcessCase):
         self.assert_clean()
 
     def masters_view(self):
-        """How many workers are alive, and how many applications have ended: it learns of an end by and by."""
+        """Return the numbers of live workers and of ended applications, which the master updates with a delay."""
         state = self.spark.state()
         return state.get("aliveworkers"), len(state.get("completedapps", ()))

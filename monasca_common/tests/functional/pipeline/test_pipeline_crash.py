@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of the job at each of its fail points: whoever comes next makes the same of it as if nothing had been.
+"""SIGKILL of the job at each of its fail points: the next process has the same results as without the kill.
 
-The mutants that this must not pass are in `test_pipeline_stream`: no fence, no key, an outbox that is cleared first.
+`test_pipeline_stream` has the mutants that must fail: no fence, no key, and an outbox that is cleared too early.
 """
 
 import json
@@ -17,7 +17,7 @@ from monasca_common.tests.periodic import periodic
 
 
 class CrashTest(PipelineProcessCase):
-    """One death after the other, each with new records to count, and only then somebody who lives."""
+    """Kill one process after another, each with new records to count, before one runs to its end."""
 
     def die_at(self, *points):
         for point in points:
@@ -26,16 +26,16 @@ class CrashTest(PipelineProcessCase):
         self.send_some()
 
     # Rule 28
-    def test_killed_before_it_has_committed_it_counts_and_publishes_everything_once(self):
-        self.configure(one_task_offsets=0)  # executors compute; in the next test the driver does at first
+    def test_after_kills_before_the_commit_everything_is_counted_and_published_once(self):
+        self.configure(one_task_offsets=0)  # the executors compute; in the next test the driver does at first
         self.die_at("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction")
         self.assertEqual(0, self.run_once(is_attached=True))
         self.assert_clean()
 
     # Rule 28
-    def test_killed_after_it_has_committed_it_counts_and_publishes_everything_once(self):
+    def test_after_kills_after_the_commit_everything_is_counted_and_published_once(self):
         self.die_at("pipeline.after_commit", "pipeline.before_publishing", "pipeline.before_clearing")
-        # A task dies that has staged its rows, and they count no second time; and it ends in order when it is told to.
+        # A worker is killed after it has staged rows, and they count once; SIGTERM ends the job in order.
         self.configure(one_task_offsets=0)
         deaths = self.useFixture(SharedSpark()).deaths
         (deaths / "worker").touch()
@@ -49,7 +49,7 @@ class CrashTest(PipelineProcessCase):
         self.assertEqual((0, 0), (told["behind"], told["due"]))
 
     @periodic("test_loop verifies that a job ends if Spark has died")
-    def test_a_job_whose_spark_is_killed_ends_and_the_next_one_counts_and_publishes_everything_once(self):
+    def test_after_a_kill_of_spark_the_next_job_counts_and_publishes_everything_once(self):
         self.configure(one_task_offsets=0)
         self.send_some()
         (self.deaths / "executor").touch()

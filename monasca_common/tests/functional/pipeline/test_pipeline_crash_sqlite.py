@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of the job on SQLite, where its driver stages as well as merges, where that makes a difference; all points
-are in `test_pipeline_crash`. The audit has what it handled, whenever it was killed, and what it published."""
+"""SIGKILL of the job on SQLite, where the driver both stages and merges, at the points where this matters;
+`test_pipeline_crash` tests all points. The audit has the messages that the job handled and published, whenever it
+was killed."""
 
 import json
 import signal
@@ -46,7 +47,7 @@ class SqliteCrashTest(PipelineProcessCase):
         with self.configuration.open("a") as file:
             file.write(_AUDIT.format(topic=self.audit.topic, folder=self.folder))
 
-    def test_killed_at_one_step_after_the_other_it_counts_publishes_and_reports_everything_once(self):
+    def test_after_a_kill_at_each_point_everything_is_counted_published_and_reported_once(self):
         for point in POINTS:
             self.send_some(20)
             self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill", is_attached=True), point)
@@ -58,7 +59,7 @@ class SqliteCrashTest(PipelineProcessCase):
         row = self.shown("spark")
         figures = tuple(row[name] for name in ("expected", "messages", "lost", "late"))
         handled = sum(self.next_offsets().values())
-        in_log = sum(self.ends().values())  # the last aggregates come after all that it has read
+        in_log = sum(self.ends().values())  # the log ends with aggregates that no job has read yet
         self.assertEqual(((in_log, handled, 0, in_log - handled), self.group), (figures, row["application"]))
         self.assertGreater(self.lost_without_positions(), 0)
         published = self.shown("producer")
@@ -69,7 +70,7 @@ class SqliteCrashTest(PipelineProcessCase):
         return self.cluster.admin.end_offsets([TopicPartition(self.topic, each) for each in range(self.partitions)])
 
     def count_log(self):
-        """As `audit count` does."""
+        """Count the log like `audit count`."""
         consuming = ConsumerSettings(self.connection, (self.topic,), "counter", start="earliest")
         with (
             open_producer(ProducerSettings(self.connection)) as producer,
@@ -83,7 +84,7 @@ class SqliteCrashTest(PipelineProcessCase):
         return all(consumer.position(partition) == end for partition, end in self.ends().items())
 
     def shown(self, tier):
-        """What `audit show` says of the job at this tier."""
+        """Return the row of `audit show` for the job at this tier."""
         out = self.useFixture(fixtures.StringStream("stdout")).stream
         with fixtures.MonkeyPatch("sys.stdout", out):
             status = main.main(["audit", "show", "--config-file", str(self.configuration), "-f", "json"])
@@ -94,7 +95,7 @@ class SqliteCrashTest(PipelineProcessCase):
         return rows[0] | totals
 
     def lost_without_positions(self):
-        """What the books would say of a job that does not report where it starts."""
+        """Return the lost messages that the audit would report if the job did not report its start."""
         found = [reports.decode(message.value()) for message in self.read(self.audit.topic, 1)]
         mutants = [
             structs.replace(each, handled=tuple(one for one in each.handled if one.position is None)) for each in found

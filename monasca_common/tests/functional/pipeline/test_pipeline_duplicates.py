@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are in the topic twice under one id, where the option says that they count once."""
+"""Messages that are in the topic twice with the same id, and count once if the option is set."""
 
 from random import Random
 from unittest import mock
@@ -31,19 +31,19 @@ class DuplicatesCase(CpuCase):
         self.sent += self.publish([self.record(message_id, partition, minute, value)])
 
     def again(self, message_id, partition, minute=1, value=1):
-        """A copy, which does not."""
+        """Publish a copy, which does not count."""
         self.publish([self.record(message_id, partition, minute, value)])
 
     def record(self, message_id, partition, minute, value):
         return Record(cpu(minute, value), partition=partition, message_id=message_id)
 
     def fill(self, partition, count):
-        """Offsets with messages of their own, which nobody aggregates."""
+        """Fill offsets with messages of another metric, which is not aggregated."""
         self.publish([b'{"metric":{"name":"other","timestamp":1,"value":1}}'] * count, partition=partition)
 
 
 class BatchTest(DuplicatesCase):
-    def test_copies_within_a_batch_count_once_wherever_they_are(self):
+    def test_copies_within_a_batch_count_once_in_any_partition(self):
         self.first(b"a", 0, value=1)
         self.again(b"a", 0, value=1)
         self.again(b"a", 1, value=1)
@@ -53,13 +53,13 @@ class BatchTest(DuplicatesCase):
         self.assertEqual((3, 5), (report.results["duplicates"], report.done))
         self.assert_exact()
 
-    def test_what_has_no_id_or_an_empty_one_is_no_copy_of_anything(self):
+    def test_messages_without_an_id_or_with_an_empty_id_are_not_copies(self):
         producer = confluent_kafka.Producer({**self.cluster.direct_options(), "linger.ms": 0})
         nameless = [None, [], [(MESSAGE_ID_HEADER, b"")], [(MESSAGE_ID_HEADER, None)], [("other", b"a")]]
         for offset, headers in enumerate(nameless * 2):
             producer.produce(self.topic, cpu(1, 2), partition=0, headers=headers)
             self.sent.append((cpu(1, 2), 0, offset))
-        # Of two ids the first that is one counts, as for every reader.
+        # Of two ids in one message the first valid id counts, as for every reader.
         for headers in ([(MESSAGE_ID_HEADER, b""), (MESSAGE_ID_HEADER, b"a")], [(MESSAGE_ID_HEADER, b"a")]):
             producer.produce(self.topic, cpu(1, 2), partition=0, headers=headers)
         self.sent.append((cpu(1, 2), 0, 10))
@@ -67,7 +67,7 @@ class BatchTest(DuplicatesCase):
         self.assertEqual(1, self.job().step().results["duplicates"])
         self.assert_exact()
 
-    def test_what_was_taken_back_is_no_copy(self):
+    def test_aborted_messages_are_not_counted_as_the_first_copy(self):
         options = {**self.cluster.direct_options(), "transactional.id": self.topic, "linger.ms": 0}
         producer = confluent_kafka.Producer(options)
         producer.init_transactions()
@@ -84,7 +84,7 @@ class BatchTest(DuplicatesCase):
 
 @periodic("CrashTest looks back from one batch on another, and RandomTest from many")
 class BatchesTest(DuplicatesCase):
-    def test_copies_of_what_earlier_batches_have_counted_do_not_count(self):
+    def test_copies_of_messages_of_earlier_batches_do_not_count(self):
         job = self.job()
         self.first(b"a", 0, value=1)
         self.first(b"b", 1, value=2)
@@ -92,11 +92,11 @@ class BatchesTest(DuplicatesCase):
         self.again(b"a", 0, value=1)
         self.assertEqual(1, job.step().results["duplicates"])
         self.first(b"c", 0, value=4)
-        self.again(b"b", 0, value=2)  # while its own partition has nothing new
+        self.again(b"b", 0, value=2)  # its own partition has no new messages
         self.assertEqual(1, self.job().step().results["duplicates"])
         self.assert_exact()
 
-    def test_a_copy_that_is_farther_away_counts(self):
+    def test_a_copy_outside_the_look_back_counts(self):
         job = self.job(duplicates_lookback=10)
         self.first(b"a", 0)
         self.fill(0, 9)
@@ -110,7 +110,7 @@ class BatchesTest(DuplicatesCase):
         self.assertEqual(0, job.step().results["duplicates"])
         self.assert_exact()
 
-    def test_what_retention_has_removed_is_not_looked_for(self):
+    def test_a_copy_of_a_message_removed_by_retention_counts(self):
         job = self.job()
         self.first(b"a", 0)
         self.fill(0, 5)
@@ -120,7 +120,7 @@ class BatchesTest(DuplicatesCase):
         self.assertEqual(0, job.step().results["duplicates"])
         self.assert_exact()
 
-    def test_a_partition_that_is_added_has_copies_of_what_others_had(self):
+    def test_copies_in_an_added_partition_do_not_count(self):
         job = self.job()
         self.first(b"a", 0)
         job.step()
@@ -139,7 +139,7 @@ class BatchesTest(DuplicatesCase):
 
 class CrashTest(DuplicatesCase):
     # Rule 28
-    def test_a_batch_that_failed_and_is_longer_when_it_is_repeated_counts_each_once(self):
+    def test_a_failed_batch_that_is_longer_when_repeated_counts_each_message_once(self):
         self.first(b"a", 0)
         self.job().step()
         self.again(b"a", 1)
@@ -148,12 +148,12 @@ class CrashTest(DuplicatesCase):
             self.again(name, 1, minute=2, value=2 + number)
             with failpoints.armed(f"pipeline.{point}", "raise"):
                 self.assertRaises(failpoints.FailPointReached, self.job().step)
-            # Whoever repeats the batch has this one first, and leaves out the one that the batch had kept.
+            # The repeated batch has this message first, and skips the one that counted in the failed batch.
             self.first(name, 0, minute=2, value=2 + number)
         self.assertEqual(3, self.job().step().results["duplicates"])
         self.assert_exact()
 
-    def test_a_batch_that_died_after_it_was_committed_is_looked_back_on(self):
+    def test_copies_of_a_batch_interrupted_after_its_commit_do_not_count(self):
         self.first(b"a", 0)
         with failpoints.armed("pipeline.after_commit", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.job().step)
@@ -162,7 +162,7 @@ class CrashTest(DuplicatesCase):
         self.assert_exact()
 
     # Rule 28
-    def test_another_process_that_has_counted_a_copy_elsewhere_is_noticed(self):
+    def test_a_copy_counted_by_another_process_does_not_count(self):
         first, second = self.job(), self.job()
         self.fill(0, 1)
         first.step()
@@ -172,7 +172,7 @@ class CrashTest(DuplicatesCase):
         def overtaken(*arguments, **options):
             staged = stage(*arguments, **options)
             self.first(b"a", 1)
-            # It looked at the topic before the first copy came.
+            # It read the topic before the first copy arrived.
             with mock.patch.object(second._batches._topic, "extents", lambda: {0: Extent(0, 1), 1: Extent(0, 1)}):
                 self.assertEqual(1, second.step().results["records"] // 2)
             return staged
@@ -184,7 +184,7 @@ class CrashTest(DuplicatesCase):
 
 
 class BackfillCase(DuplicatesCase):
-    """The stream counts every copy, and the option comes later."""
+    """The stream counts every copy; the option is set later."""
 
     def setUp(self):
         super().setUp()
@@ -201,7 +201,7 @@ class BackfillCase(DuplicatesCase):
 
 class BackfillTest(BackfillCase):
     @periodic("BackfillTest of the stream is the smoke test")
-    def test_a_backfill_counts_once_what_was_counted_twice(self):
+    def test_a_backfill_counts_copies_once(self):
         self.first(b"a", 0, value=1)
         self.first(b"b", 1, value=2)
         self.fill(0, 3)
@@ -214,7 +214,7 @@ class BackfillTest(BackfillCase):
 
 @periodic("BackfillTest of test_pipeline_backfill reads an archive, and BackfillTest here leaves duplicates out")
 class ArchivedBackfillTest(BackfillCase):
-    def test_a_backfill_from_the_archive_and_then_from_kafka_counts_once_what_was_counted_twice(self):
+    def test_a_backfill_from_the_archive_and_kafka_counts_copies_once(self):
         self.first(b"a", 0, value=1)
         self.again(b"a", 1, value=1)
         self.first(b"b", 1, value=2)
@@ -227,13 +227,13 @@ class ArchivedBackfillTest(BackfillCase):
 
 
 class RandomTest(base.BaseTestCase):
-    """Frames alone, without Kafka: batch after batch of a random log, beside a plain reckoning of the same."""
+    """Compare batches of a random log, as frames without Kafka, with a plain computation."""
 
     def setUp(self):
         super().setUp()
         self.spark = self.useFixture(SharedSpark()).session
 
-    def test_what_is_left_out_is_what_a_plain_reckoning_leaves_out(self):
+    def test_the_same_copies_are_skipped_as_by_a_plain_computation(self):
         random = Random(7)
         log = {partition: random.choices([None, *range(40)], k=60) for partition in range(3)}
         at, left_out = dict.fromkeys(log, 0), set()

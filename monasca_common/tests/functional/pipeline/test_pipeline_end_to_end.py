@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole way: what is posted to the API is aggregated, and the aggregates are what the API answers."""
+"""The complete path: metrics posted to the API are aggregated, and the API returns the aggregates."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from monasca_common.tests.functional.pipeline import attached_driver
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark, expected
 from monasca_common.tests.unit.pipeline.pipeline_case import SHIPPED
 
-SECONDS = 240  # for what starts Spark
+SECONDS = 240  # for processes that start Spark
 HOUR_MS = 3_600_000
 NAME = "mem.total_mb"
 
@@ -43,9 +43,10 @@ tenant = noauth
 
 
 class EndToEndTest(ApiProcessCase):
-    """API, persister and pipeline as processes of their own, with one topic and one database, and what is shipped."""
+    """API, persister and pipeline as separate processes, with one topic, one database and the shipped
+    specifications."""
 
-    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+    TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
     start_persister = test_monascaclient.TestMonascaclient.start_persister
 
     def setUp(self):
@@ -78,7 +79,7 @@ class EndToEndTest(ApiProcessCase):
         return process
 
     def post(self, *readings):
-        """(hours from this one, minute, host, value)."""
+        """Post values of (hours from this hour, minute, host, value)."""
         body = [
             {
                 "name": NAME,
@@ -91,7 +92,7 @@ class EndToEndTest(ApiProcessCase):
         self.assertEqual(204, self.served.post(body)[0])
 
     def answered(self):
-        """Of each hour: value, count, and whether it is provisional."""
+        """Return the value, the count, and whether it is provisional, of each hour."""
         start = iso(self.hour_ms - 24 * HOUR_MS)
         path = f"{METRICS}/measurements?name={NAME}_agg&start_time={start}&merge_metrics=true"
         _, _, told = self.served.request("GET", path)
@@ -99,7 +100,7 @@ class EndToEndTest(ApiProcessCase):
         return [(when, round(value, 6), meta["record_count"], meta.get("provisional")) for when, value, meta in rows]
 
     def wanted(self):
-        """What the plain reference makes of what the API has sent to Kafka."""
+        """Return the results of the plain reference for the messages that the API has sent to Kafka."""
         pre_rows, rows = (
             [json.loads(line) for line in SHIPPED.joinpath(f"{name}_specs.jsonl").read_text().splitlines()]
             for name in ("pre_transform", "transform")
@@ -110,7 +111,7 @@ class EndToEndTest(ApiProcessCase):
         return sorted((iso(key[1]), row[0], row[1], marks.get(key[1])) for key, row in found.items())
 
     # Rule 31
-    def test_hours_of_what_was_posted_are_answered_and_what_is_late_corrects_them(self):
+    def test_the_api_returns_hourly_aggregates_which_late_data_corrects(self):
         self.post((-3, 5, "a", 1000.0), (-3, 25, "a", 2000.0), (-3, 25, "b", 7000.0), (0, 0, "a", 5.0))
         pipeline = self.start_pipeline()
         self.wait_until(lambda: len(self.answered()) == 2, seconds=SECONDS)

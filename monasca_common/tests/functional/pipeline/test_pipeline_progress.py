@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen of a batch, and what Prometheus finds while a job that comes to an end is running."""
+"""The observable progress of a batch, and the metrics of a backfill while it is running."""
 
 import urllib.request
 
@@ -19,7 +19,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 
 class BatchTest(CpuCase):
-    """What can be seen of a batch of ``aggregate``."""
+    """The observable progress of a batch of ``aggregate``."""
 
     def setUp(self):
         super().setUp()
@@ -27,31 +27,31 @@ class BatchTest(CpuCase):
         self.send(*(cpu(number, 1) for number in range(5)), partition=1)
         self.spark = self.useFixture(SharedSpark()).session
 
-    def test_the_jobs_of_spark_have_its_name_and_its_offsets(self):
+    def test_spark_jobs_have_the_name_of_the_job_and_the_offsets(self):
         self.job(one_task_offsets=0).step()
         text = f"aggregate: {self.topic}, 15 offsets"
         self.wait_until(lambda: text in self.descriptions(), self.descriptions)
 
     def test_a_small_batch_needs_no_job_of_spark_and_has_the_same_result_as_a_larger_one(self):
-        """Each job of Spark costs as much as thousands of records."""
+        """A job of Spark costs as much as thousands of records."""
         self.job(one_task_offsets=15, duplicates_lookback=100).step()
         self.assertEqual([], self.tasks())
         found = self.partials()
         with self.offset_store.writing() as connection:
             connection.exec_driver_sql("DELETE FROM aggregate_usage")
             connection.exec_driver_sql("DELETE FROM kafka_offset")
-        self.job(one_task_offsets=15).step()  # what it has published is there to be read as well
+        self.job(one_task_offsets=15).step()  # the published aggregates are read too
         self.wait_until(lambda: sum(self.tasks()) > self.partitions, self.tasks)
         self.assertEqual(found, self.partials())
 
-    def test_its_stages_are_timed_each_partition_has_a_lag_and_it_is_the_last_batch_of_the_job(self):
-        report = self.job().step()  # it is ten to one
+    def test_a_batch_has_the_times_of_its_stages_and_the_lags_of_partitions_and_is_the_last_batch(self):
+        report = self.job().step()  # it is 12:50
         self.assertEqual({"plan", "stage", "merge", "publish"}, set(report.stage_seconds))
         lags = [PartitionLag(self.topic, 0, 41 * 60.0), PartitionLag(self.topic, 1, 46 * 60.0)]
         self.assertEqual(lags, list(report.lags))
         with self.offset_store.reading() as connection:
             batch = activity.find(connection, Source(self.group, self.topic, None)).last_batch
-        # Each of the two specifications takes each record.
+        # Each of the two specifications counts each record.
         self.assertEqual((self.clock.now_ms, 15, 30), (batch.ended_ms, batch.offsets, batch.records))
         self.assertGreater(batch.seconds, 0)
 
@@ -60,7 +60,7 @@ class BatchTest(CpuCase):
             return connection.exec_driver_sql("SELECT * FROM aggregate_usage ORDER BY 1, 2, 3, 4").all()
 
     def tasks(self):
-        """How many tasks each job of Spark has had for this topic."""
+        """Return the number of tasks of each Spark job for this topic."""
         prefix = f"aggregate: {self.topic},"
         return [job.numTasks() for text, job in self.jobs() if text.startswith(prefix)]
 
@@ -68,7 +68,7 @@ class BatchTest(CpuCase):
         return {text for text, _ in self.jobs()}
 
     def jobs(self):
-        """Those that Spark remembers, each after its description."""
+        """Return the jobs that Spark remembers, by description."""
         found = self.spark.sparkContext._jsc.sc().statusStore().jobsList(None)
         jobs = [found.apply(number) for number in range(found.size())]
         return [(job.description().get(), job) for job in jobs if job.description().isDefined()]

@@ -25,16 +25,16 @@ class SessionsTest(PostgresqlTestCase):
         OffsetStore(self.url).begin(SOURCE, {0: 0})
 
     # Rule 23
-    def test_a_driver_that_is_frozen_within_its_transaction_loses_it_to_its_successor(self):
+    def test_the_transaction_of_a_frozen_driver_ends_so_that_its_successor_continues(self):
         frozen, successor = OffsetStore(self.url, replace(PATIENT, idle_seconds=3.0)), OffsetStore(self.url, PATIENT)
         transaction = frozen.advance(SOURCE, RANGES)
-        transaction.__enter__()  # and says nothing further: to the server it is frozen
+        transaction.__enter__()  # the driver stays silent from now on, like a frozen process
         with successor.advance(SOURCE, RANGES):
             pass
         self.assertRaises(StorageUnavailable, transaction.__exit__, None, None, None)
         self.assertEqual({0: 5}, successor.next_offsets(SOURCE))
 
-    def test_a_wait_for_a_lock_ends_with_an_error(self):
+    def test_a_wait_for_a_lock_is_limited(self):
         impatient = OffsetStore(self.url, replace(PATIENT, lock_seconds=0.2))
         with OffsetStore(self.url).advance(SOURCE, RANGES):
             began = time.monotonic()
@@ -42,7 +42,7 @@ class SessionsTest(PostgresqlTestCase):
                 pass
             self.assertLess(time.monotonic() - began, PATIENCE_SECONDS / 2)
 
-    def test_a_statement_ends_with_its_time(self):
+    def test_the_time_of_a_statement_is_limited(self):
         slow = OffsetStore(self.url, replace(PATIENT, statement_seconds=0.2))
         with (
             testtools.ExpectedException(StorageUnavailable, ".*statement timeout.*"),
@@ -50,7 +50,7 @@ class SessionsTest(PostgresqlTestCase):
         ):
             connection.execute(sa.text("SELECT pg_sleep(60)"))
 
-    def test_without_being_asked_a_job_has_all_of_them(self):
+    def test_a_job_has_all_limits_by_default(self):
         with OffsetStore(self.url).writing() as connection:
             names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
             found = {name: connection.scalar(sa.text(f"SHOW {name}")) for name in names}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate while things happen to it: what must be waited for, what must stop it, and who must not disturb
-it. Each guarantee has its mutant: with it switched off, the same check is red."""
+"""The job aggregate during faults and changes: what it waits for, what stops it, and which processes it excludes.
+Each guarantee has a mutant that lacks it and fails the same check."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, specificat
 
 class StreamCase(CpuCase):
     def run_on(self, job, *, once=False):
-        """The job's loop on a thread of its own; what to call to end it, which raises what it has raised."""
+        """Run the loop of the job on a thread, and return a function that ends it and raises its error, if any."""
         stop, raised = threading.Event(), []
         spark = self.useFixture(SharedSpark()).session
 
@@ -61,13 +61,13 @@ class StreamCase(CpuCase):
             if raised:
                 raise raised[0]
 
-        # Whatever the test comes to: its database goes with it.
+        # End the thread before the database of the test is removed.
         self.addCleanup(thread.join, PATIENCE_SECONDS)
         self.addCleanup(stop.set)
         return end
 
     def counted(self):
-        """How many records of ``cpu_sum`` the database knows."""
+        """Return the number of records that the database has of ``cpu_sum``."""
         name = f"{self.specs.transforms['cpu_sum'].id}"
         return sum(self.scalars(f"SELECT record_count FROM aggregate_usage WHERE specification = '{name}'"))
 
@@ -86,13 +86,13 @@ class RangesTest(StreamCase):
         client.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(PATIENCE_SECONDS)
         self.partitions = 3
         self.wait_until(lambda: self.cluster.admin.partition_count(self.topic) == 3)
-        self.producer = self.new_producer()  # which does not have to find out
+        self.producer = self.new_producer()  # a new producer knows all partitions
         self.send(cpu(3, 4), partition=2)
         self.until_quiet(job)
         self.assert_exact()
         self.assertEqual({0, 1, 2}, set(self.next_offsets()))
 
-    def test_where_the_database_stands_is_told_to_kafka_for_those_who_watch_groups(self):
+    def test_stored_offsets_are_committed_to_kafka_for_monitoring(self):
         self.send(cpu(1, 1), cpu(2, 2), cpu(3, 4))
         self.until_quiet(self.job())
         committed = self.cluster.admin.group_offsets(self.group)
@@ -101,7 +101,7 @@ class RangesTest(StreamCase):
         self.assertEqual(5, sum(stored.values()))
 
     # Rule 28
-    def test_another_run_goes_on_where_the_database_stands_whatever_kafka_says(self):
+    def test_another_run_resumes_at_the_stored_offsets_regardless_of_kafka(self):
         self.send(cpu(1, 1), partition=0)
         self.until_quiet(self.job())
         self.cluster.admin.alter_group_offsets(self.group, {TopicPartition(self.topic, 0): 0})
@@ -109,7 +109,7 @@ class RangesTest(StreamCase):
         self.until_quiet(self.job())
         self.assert_exact()
 
-    def test_a_group_that_begins_at_the_end_misses_nothing_afterwards(self):
+    def test_a_group_that_starts_at_the_end_misses_no_later_message(self):
         self.publish([cpu(1, 1000)])
         job = self.job(start="latest")
         job.step()
@@ -132,10 +132,10 @@ class RangesTest(StreamCase):
         for text in (f"{self.topic}/0", f"offset is {at},", "removed 3 offsets", "offsets reset", self.group):
             self.assertThat(str(error), Contains(text))
         self.assertEqual(at, self.next_offsets()[0])
-        self.assertRaises(RecordsLost, self.run_on(job))  # nor does it pass
+        self.assertRaises(RecordsLost, self.run_on(job))  # the loop does not retry this error
 
     # Rule 37
-    def test_records_that_go_while_they_are_read_are_not_passed_over(self):
+    def test_records_removed_while_they_are_read_are_not_skipped(self):
         job = self.job(one_task_offsets=0)
         job.step()
         self.send(*(cpu(1, 1) for _ in range(10)), partition=0)
@@ -153,7 +153,7 @@ class RangesTest(StreamCase):
         self.assertRaises(RecordsLost, job.step)
 
     # Rule 37
-    def test_a_topic_that_was_deleted_and_made_again_stops_the_job(self):
+    def test_a_recreated_topic_stops_the_job(self):
         self.send(cpu(1, 1))
         job = self.job()
         self.until_quiet(job)
@@ -170,7 +170,7 @@ class RangesTest(StreamCase):
 class SecurityTest(StreamCase):
     cluster_settings: ClassVar[dict[str, Any]] = {"tls": True, "sasl": True}
 
-    def test_sparks_client_logs_in_and_trusts_as_ours_does(self):
+    def test_sparks_client_uses_the_security_options_of_the_library(self):
         self.send(cpu(1, 1), cpu(2, 2))
         self.publish([b"no record"])
         self.until_quiet(self.job(one_task_offsets=0))
@@ -185,7 +185,7 @@ class MutualTlsTest(SecurityTest):
 
 
 class ChangesTest(StreamCase):
-    def test_other_operations_are_another_view_of_the_same_records(self):
+    def test_new_operations_apply_to_records_already_counted(self):
         self.send(cpu(1, 1), cpu(2, 2))
         self.until_quiet(self.job())
         rows = json.loads(json.dumps(CPU_ROWS))
@@ -194,7 +194,7 @@ class ChangesTest(StreamCase):
         self.until_quiet(self.job(specifications(CPU_PRE_ROWS, rows)))
         self.assert_exact(rows)
 
-    def test_other_groups_begin_with_what_comes_and_the_rest_goes_on(self):
+    def test_new_group_columns_apply_to_later_records_and_other_specifications_continue(self):
         self.send(cpu(1, 1), cpu(2, 2))
         before = list(self.sent)
         self.until_quiet(self.job())
@@ -209,7 +209,7 @@ class ChangesTest(StreamCase):
         self.assertEqual(wanted, self.stored(specs))
 
     # Rule 35
-    def test_what_is_due_for_a_specification_that_is_gone_waits_for_its_return(self):
+    def test_unpublished_periods_of_a_removed_specification_wait_for_its_return(self):
         self.send(cpu(1, 1))
         with failpoints.armed("pipeline.after_commit", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.job().step)
@@ -220,10 +220,10 @@ class ChangesTest(StreamCase):
 
 
 class FenceCase(StreamCase):
-    """Another process runs the same job, by mistake."""
+    """Another process runs the same job by mistake."""
 
     def race(self):
-        """A second job does all of the first one's batch while that is computed."""
+        """Let a second job complete the batch of the first one while it is computed."""
         self.send(cpu(1, 1), cpu(2, 2, "b"), cpu(14, 4))
         first, second = self.job(), self.job()
         stage = first._partials.stage
@@ -240,7 +240,7 @@ class FenceCase(StreamCase):
 @periodic("FencePostgresqlTest runs the same tests on PostgreSQL")
 class FenceTest(FenceCase):
     # Rule 28
-    def test_of_two_that_computed_the_same_batch_one_is_told(self):
+    def test_of_two_jobs_with_the_same_batch_one_is_fenced(self):
         error = self.assertRaises(Fenced, self.race)
         self.assertThat(str(error), Contains("another process runs this job"))
         self.assert_exact()
@@ -249,7 +249,7 @@ class FenceTest(FenceCase):
         self.assertEqual(3, self.counted())
 
     # Rule 28
-    def test_two_that_run_side_by_side_count_every_record_once(self):
+    def test_two_concurrent_jobs_count_every_record_once(self):
         ends = [self.run_on(self.job(max_offsets_per_trigger=30)) for _ in range(2)]
         for number in range(3):
             self.send(*(cpu(minute, number + 1, "ab"[minute % 2]) for minute in range(40)))
@@ -274,7 +274,7 @@ class FenceMutantTest(FenceCase):
         self.assertNotEqual(expected(CPU_PRE_ROWS, CPU_ROWS, self.sent), self.stored(self.specs))
 
     # Rule 28
-    def test_mutant_that_inserts_without_a_key_has_double_rows(self):
+    def test_mutant_that_inserts_without_a_key_has_duplicate_rows(self):
         with without_key(self.offset_store), no_fence():
             self.race()
         self.assertNotEqual([], self.double_rows())
@@ -293,7 +293,7 @@ class OutboxTest(StreamCase):
 
 @periodic("test_loop verifies that a job waits, and RangesTest that it continues after an error")
 class BrokerAwayTest(StreamCase):
-    def test_a_kafka_that_is_restarted_is_waited_for(self):
+    def test_the_job_waits_for_a_restarted_kafka(self):
         end = self.run_on(self.job())
         self.send(cpu(1, 1), cpu(2, 2))
         self.until_counted()
@@ -309,12 +309,12 @@ class BrokerAwayTest(StreamCase):
 
 
 class RandomTest(StreamCase):
-    """Compare unit/pipeline/test_against_reference.py: here it goes through Kafka, Spark and a database."""
+    """Like unit/pipeline/aggregate/test_against_reference.py, with Kafka, Spark and a database."""
 
     # Rule 29
     @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
     @given(strategies.rows(), strategies.messages(most=60))
-    def test_random_specifications_and_data_in_batches(self, rows, messages):
+    def test_batches_of_random_specifications_and_data_equal_the_reference(self, rows, messages):
         self.partitions = 3
         self.topic = self.fixture.topic(3)
         self.cluster.create_topic(f"{self.topic}.dlq", 1)
@@ -328,14 +328,14 @@ class RandomTest(StreamCase):
 
 @contextlib.contextmanager
 def no_fence():
-    """Whatever is stored, the batch is."""
+    """Store the batch regardless of the stored offsets."""
     with mock.patch.object(offset_store, "_hold", lambda *_: {}):
         yield
 
 
 @contextlib.contextmanager
 def without_key(of):
-    """Partials are inserted, and not merged."""
+    """Insert partials instead of merging them."""
 
     def insert(connection, job, batch, attempts):
         staged = usage_table.aggregate_staging
@@ -356,7 +356,7 @@ def without_key(of):
 
 @contextlib.contextmanager
 def clears_first():
-    """A period is noted as published, and then sent."""
+    """Mark a period as published before it is sent."""
     publish = PeriodPublisher._publish
 
     def published(publisher, due):

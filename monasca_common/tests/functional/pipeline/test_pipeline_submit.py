@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate, submitted to Spark on this machine: a short form of `test_pipeline_cluster` and `test_secrets`."""
+"""The job aggregate, submitted to Spark on this machine: a shorter version of `test_pipeline_cluster` and
+`test_secrets`."""
 
 import contextlib
 import tempfile

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords of a running system stay where they belong: planted ones are looked for everywhere else.
+"""Passwords of a running system do not leak: the test sets known passwords and searches for them everywhere else.
 
-What is looked through: command lines and environments of all processes, from before Kafka starts until the last service
-has ended; the files that they leave in the folder for temporary files; what Java tells of itself; logs at DEBUG;
-Spark's user interface, its REST interface and its event log.
+It searches command lines and environments of all processes, from before the start of Kafka until the last service has
+ended; files left in the folder for temporary files; files in which Java describes itself; logs at DEBUG; and Spark's
+web interface, REST interface and event log.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.periodic import periodic
 
-SECONDS = 240  # for what starts Spark
+SECONDS = 240  # for processes that start Spark
 PLANTED = re.compile(rb"planted[a-z]+")
 HOUR_MS = 3_600_000
 _PAGES = 60  # of Spark's user interface
@@ -94,7 +94,7 @@ tenant = noauth
 
 
 class Watch(threading.Thread):
-    """Looks at the command line and the environment of each process below this one, again and again."""
+    """Read the command line and the environment of each descendant process repeatedly."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -122,7 +122,7 @@ class Watch(threading.Thread):
 
 @periodic("SubmitTest looks for a secret where every user of the machine can read")
 class SecretsTest(Waiting, base.BaseTestCase):
-    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+    TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
 
     def setUp(self):
         super().setUp()
@@ -182,7 +182,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         }
 
     def by_certificate(self):
-        """With a key that has a password of its own."""
+        """Return options for a login by certificate, whose key has its own password."""
         options = self.cluster.mutual_tls_options("monasca")
         key = serialization.load_pem_private_key(Path(options["ssl.key.location"]).read_bytes(), None)
         locked = self.folder / "locked.key"
@@ -202,7 +202,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         }
 
     def command(self, name, configuration, *arguments):
-        """The running command, with its log in a file of its own."""
+        """Run the command, with its log in a separate file."""
         log = self.logs / f"{name}.log"
         attach_file(self, name, log)
         with log.open("wb") as output:
@@ -217,7 +217,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         return process
 
     def ask(self, port, path, body=None, **headers):
-        """Status and text of the answer; nothing while nobody answers."""
+        """Return status and text of the answer, or nothing without an answer."""
         headers["Content-Type"] = "application/json"
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
         try:
@@ -236,7 +236,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         return json.loads(text)["elements"] if status == 200 else []
 
     def leaks_in_files(self, *folders):
-        """(file, secret) of each file below the folders, whatever comes and goes in them meanwhile."""
+        """Return (file, secret) of each leak in files below the folders, which can change during the search."""
         leaks = set()
         for parent, _, names in (each for folder in folders for each in os.walk(folder)):
             for path in (Path(parent, name) for name in names):
@@ -246,14 +246,14 @@ class SecretsTest(Waiting, base.BaseTestCase):
         return leaks
 
     def leaks_in_java(self):
-        """What each JVM tells of itself in a file that its tools look for."""
+        """Return the leaks in the files in which each JVM describes itself for its tools."""
         pids = {str(process.pid) for process in psutil.Process().children(recursive=True)}
         files = [path for path in Path("/tmp").glob("hsperfdata_*/*") if path.name in pids]
         self.assertNotEqual([], files)
         return {(str(path), secret) for path in files for secret in PLANTED.findall(path.read_bytes())}
 
     def leaks_in_spark(self):
-        """(page, secret) of what Spark shows; as many pages as there are links, up to a bound."""
+        """Return (page, secret) of each leak in Spark's web pages, found by following a limited number of links."""
         [application] = json.loads(self.ask(self.ui_port, "/api/v1/applications")[1])
         rest = ("environment", "allexecutors", "jobs", "stages", "sql", "storage/rdd")
         waiting = [f"/api/v1/applications/{application['id']}/{page}" for page in rest]
@@ -271,7 +271,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         self.assertIn(b"redacted", self.ask(self.ui_port, "/environment/")[1])
         return leaks
 
-    def test_planted_passwords_show_nowhere(self):
+    def test_passwords_do_not_leak(self):
         by_password = self.configure("by_password", self.by_password())
         servers, certificate = self.by_certificate()
         api = self.command("api", by_password, "api")
@@ -281,7 +281,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         pipeline = self.command("pipeline", by_password, "pipeline", "run", "aggregate")
         services = [api, persister, other_api, pipeline]
 
-        # All of them work, or say that they do not.
+        # Each service either works or reports an error.
         self.wait_until(lambda: self.ask(self.api_port, "/v2.0")[0] == 200)
         now_ms = time.time_ns() // 1_000_000
         metric = {"name": "mem.total_mb", "dimensions": {"hostname": "a"}, "timestamp": now_ms, "value": 1.0}

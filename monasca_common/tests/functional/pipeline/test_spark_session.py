@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process leaves behind that had a session of Spark."""
+"""The end of a process that had a Spark session."""
 
 import subprocess
 import sys
@@ -23,9 +23,9 @@ print(SparkContext._gateway.proc.pid)
 
 @periodic("SubmitTest verifies the same of a job that it submits")
 class SessionEndTest(base.BaseTestCase):
-    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+    TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
 
-    def test_java_and_its_folder_are_gone_when_the_process_has_ended(self):
+    def test_java_and_its_folder_are_removed_at_the_end_of_the_process(self):
         home = self.useFixture(fixtures.TempDir()).path
         self.useFixture(fixtures.EnvironmentVariable("TMPDIR", home))
 

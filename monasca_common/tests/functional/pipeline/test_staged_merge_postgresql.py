@@ -83,7 +83,7 @@ class ApiDuringMergeTest(PostgresqlTestCase):
         self.assertEqual(1, self.merge(before_commit=change))
         self.assertEqual(["55P03"], refused)
 
-    def test_windows_of_a_replaced_function_are_left_out(self):
+    def test_windows_of_a_replaced_function_are_ignored(self):
         def change():
             new = AlarmDefinition("d", "max(cpu, 120) > 5", match_by=("host",))
             self.definitions.change("t", self.definition, lambda _: new, NOW_MS)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark forks its Python workers from in tests (``spark.python.daemon.module``): that of the package, which
-starts faster."""
+"""The daemon from which Spark forks its Python workers in tests (``spark.python.daemon.module``). It is the
+package's daemon, with a faster start."""
 
 import sys
 
-# Java has these first, and modules in them are compiled at each start.
+# Java puts these archives first on the path, and modules in them are compiled at each start.
 for _archive in [path for path in sys.path if path.endswith((".zip", ".jar"))]:
     sys.path.remove(_archive)
     sys.path_importer_cache.pop(_archive, None)

@@ -32,13 +32,13 @@ class SinkCrashCase(SinkCase):
 
 
 class SinkPoints:
-    def test_within_the_transaction(self):
+    def test_a_kill_within_the_transaction_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.in_transaction=kill@5"))
 
     def test_between_the_commit_of_the_database_and_kafkas(self):
         self.assert_exactly_once(self.crash("storage.after_commit=kill@5"))
 
-    @periodic("a variant of test_within_the_transaction")
+    @periodic("a variant of test_a_kill_within_the_transaction_changes_nothing")
     def test_before_a_write(self):
         self.assert_exactly_once(self.crash("sink.before_write=kill@5"))
 

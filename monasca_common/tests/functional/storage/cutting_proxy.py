@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries bytes between clients and one server, and cuts a connection at a word."""
+"""Forward bytes between clients and one server, and close a connection at a word."""
 
 import contextlib
 import socket
@@ -17,7 +17,8 @@ class CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, word, *, answer):
-        """Cut the next connection on which a client says ``word``: when the server has answered it, or unheard."""
+        """Close the next connection on which a client sends ``word``: after the server has answered it, or before
+        the server receives it."""
         self._cuts_answer = answer
         self._word = word
 
@@ -31,7 +32,7 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
                 self._open += (client, server)
-                answered = threading.Event()  # set: the next answer is not carried
+                answered = threading.Event()  # set: the next answer is not forwarded
                 threading.Thread(target=self._carry_questions, args=(client, server, answered), daemon=True).start()
                 threading.Thread(target=self._carry_answers, args=(client, server, answered), daemon=True).start()
 

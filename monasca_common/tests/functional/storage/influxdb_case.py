@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real InfluxDB 1.x for tests: Debian's package ``influxdb`` has it."""
+"""A real InfluxDB 1.x for tests, from Debian's package ``influxdb``."""
 
 import atexit
 import itertools
@@ -25,7 +25,7 @@ from monasca_common.storage.testing.database import canonical
 
 _MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
 _START_SECONDS = 120
-_TEMPORARY = tempfile.gettempdir()  # of the process: a test's own folder is gone when the next one starts
+_TEMPORARY = tempfile.gettempdir()  # of the process; the folder of a test is removed before the next test
 _CONFIGURATION = """
 reporting-disabled = true
 bind-address = "127.0.0.1:{rpc_port}"
@@ -46,7 +46,7 @@ bind-address = "127.0.0.1:{rpc_port}"
 
 
 class InfluxServer:
-    """Started by the first test of a process that wants one, stopped with the process."""
+    """The server is started by the first test of a process that needs it, and ends with the process."""
 
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="influxdb-", dir=_TEMPORARY))
@@ -79,7 +79,7 @@ class InfluxServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def query(self, text, database=""):
-        """Series as InfluxDB tells them; raises for an error."""
+        """Return the series in InfluxDB's format; raise for an error."""
         parameters = urllib.parse.urlencode({"q": text, "db": database, "epoch": "ms"})
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.http_port}/query", data=parameters.encode(), timeout=120
@@ -113,7 +113,7 @@ class InfluxDatabase(Database):
 
     def rows(self, kind):
         table = "/.*/" if kind is Kind.METRICS else "alarm_state_history"
-        # Tags apart from fields, which may share names.
+        # Tags are separate from fields, which can have the same names.
         found = server().query(f"SELECT * FROM {table} GROUP BY *", self.name)
         read = _measurement if kind is Kind.METRICS else _transition
         wanted = [series for series in found if (series["name"] == "alarm_state_history") != (kind is Kind.METRICS)]

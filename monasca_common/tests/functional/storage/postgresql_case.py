@@ -35,7 +35,7 @@ class PostgresqlTestCase(base.BaseTestCase):
         return self.useFixture(SharedPostgresql()).url
 
     def session(self):
-        """A session behind the driver's back, in autocommit."""
+        """Open a session that the driver does not know, in autocommit."""
         url = self.database.settings.connection.replace("+psycopg", "")
         session = psycopg.connect(url, autocommit=True)
         self.addCleanup(session.close)
@@ -43,7 +43,7 @@ class PostgresqlTestCase(base.BaseTestCase):
 
 
 class OwnServerTestCase(Waiting, PostgresqlTestCase):
-    """``self.server`` is the test's own: to be killed, frozen and filled."""
+    """``self.server`` belongs to the test, which can kill, freeze and fill it."""
 
     settings: Mapping[str, str] = MappingProxyType({})
     write_timeout_seconds = 30.0
@@ -61,7 +61,8 @@ class OwnServerTestCase(Waiting, PostgresqlTestCase):
         return super().empty_database(**{"write_timeout_seconds": self.write_timeout_seconds, **changes})
 
     def store(self, writer, its_claim, rows):
-        """What a write says that is repeated while the database is unavailable, which a busy one is for a time-out."""
+        """Repeat a write while the database is unavailable, as a busy one can be for a time-out, and return its
+        result."""
         said = []
 
         def stored():
@@ -76,14 +77,14 @@ class OwnServerTestCase(Waiting, PostgresqlTestCase):
 
 
 def batch(number, size, kind=Kind.METRICS):
-    """A claim, and the rows that it always has."""
+    """Return a claim and its rows, which are the same in each call."""
     offsets = range(number * size, (number + 1) * size)
     values = [row(kind, offset) for offset in offsets]
     return claim(offsets.start, offsets.stop), Rows(kind, values, offsets, tuple(map(message_id, offsets)))
 
 
 def write_until_stored(database, batches, *, stop=lambda: False):
-    """What a persister does: each batch until it is stored. Returns how often the database was unavailable."""
+    """Store each batch like a persister, and return how often the database was unavailable."""
     failures = 0
     writer = None
     with contextlib.ExitStack() as opened:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer as a process of its own, for crash tests: ``python -m … '<json>'``.
+"""A writer as a separate process, for crash tests: ``python -m … '<json>'``.
 
-It writes a log of lines, one of measurements and one of events, from where its file ``progress`` says that it got to,
-which is what Kafka's commits would say: behind what is stored, after a crash. Its message ids are its own, so that only
-offsets can tell a repeat. Only those of events stay: each comes again in a second partition, at another time.
-``mutant`` takes one guarantee away; the environment arms fail points.
+It writes a log of lines, a log of measurements and a log of events, starting at the offset in its file ``progress``.
+The file stands for the commits in Kafka, which are behind the stored offsets after a crash. Lines have new message ids
+in each process, so that only offsets can identify repeats. Events keep their ids, and each event is repeated in a
+second partition at another time. ``mutant`` removes one guarantee; the environment arms fail points.
 """
 
 import json
@@ -61,7 +61,7 @@ def notes_ids_in_a_transaction_of_its_own(_writer):
 
 
 def waits_to_be_killed(writer):
-    """Not a mutant: a writer that stays."""
+    """Wait for a kill. This is not a mutant."""
     say("open")
     sys.stdin.read()
 
@@ -71,7 +71,7 @@ def say(text):
 
 
 def write_events(writer, start, end):
-    """Each event in one partition, and in the next by another attempt to send it, half a day later."""
+    """Write each event in one partition, and in the next one as another attempt to send it, half a day later."""
     for partition in range(2):
         rows = [row(Kind.EVENTS, n, time_ms=NOW_MS + partition * _NIGHT_MS) for n in range(start, end)]
         claim = Claim(GROUP, str(Kind.EVENTS), partition, TOPIC_ID, start, end)

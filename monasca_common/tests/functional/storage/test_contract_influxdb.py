@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of storage, over a real InfluxDB 1.x; what it cannot do must fail."""
+"""The contract of storage with a real InfluxDB 1.x; unsupported operations must fail."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ from monasca_common.storage.testing.scenario import (
 from monasca_common.tests.functional.storage.influxdb_case import InfluxdbTestCase, server
 from monasca_common.tests.periodic import periodic
 
-# Beside the separators: what is white space to somebody, quotes, comments, and what needs more than a byte.
+# In addition to separators: white space of any kind, quotes, comments, and characters of several bytes.
 _TEXT = st.text(alphabet="a\\, =\"'#_\t\r\x0b\x1f\x85\u2028é😀", min_size=1, max_size=6)
 
 
@@ -56,38 +56,38 @@ class InfluxdbResetTest(testing.ResetContract, InfluxdbTestCase):
 
 @periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbTest(Scenario, InfluxdbTestCase):
-    def test_what_is_written_last_stays_as_a_whole(self):
+    def test_the_last_write_replaces_the_whole_point(self):
         writer = self.database.writer()
         for value, value_meta in ((1.0, '{"a": "b"}'), (2.0, None)):
             last = measurement(value=value, value_meta=value_meta)
             self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [last]))
             self.assertEqual([last], self.stored(Kind.METRICS))
 
-    def test_without_offsets_there_is_nothing_to_account_for(self):
+    def test_accounting_without_offsets_does_nothing(self):
         writer = self.database.writer()
         writer.accounted(claim(3, 5))
         writer.accounted(claim(9, 9))
         self.assertEqual({}, writer.next_offsets(GROUP, {PARTITION: TOPIC_ID}))
 
-    def test_two_alarms_in_one_millisecond_stay_two(self):
+    def test_two_alarms_in_one_millisecond_are_two_rows(self):
         writer = self.database.writer()
         self.write(writer, Kind.ALARM_HISTORY, [row(Kind.ALARM_HISTORY, 0), row(Kind.ALARM_HISTORY, 1)])
         alarms = [each.alarm_id for _, each in self.stored(Kind.ALARM_HISTORY)]
         self.assertEqual(["alarm-0", "alarm-1"], sorted(alarms))
 
-    def test_a_metric_may_be_named_like_its_own_tags_and_fields(self):
+    def test_a_metric_can_have_the_names_of_its_own_tags_and_fields(self):
         given = [measurement(series=make_series("value", value="a", value_meta="b", version="c"), value=2.0)]
         self.write(self.database.writer(), Kind.METRICS, given)
         self.assertEqual(given, self.stored(Kind.METRICS))
 
-    def test_a_dimension_that_influxdb_keeps_for_itself_refuses_its_row_alone(self):
+    def test_a_dimension_reserved_by_influxdb_refuses_only_its_row(self):
         writer = self.database.writer()
         rows = [measurement(0), measurement(series=make_series(time="noon")), measurement(2)]
         error = self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, rows)
         self.assertEqual({1}, set(error.reasons))
         self.assertIn("time", error.reasons[1])
 
-    def test_a_series_key_that_is_too_long_refuses_its_row_alone(self):
+    def test_a_series_key_that_is_too_long_refuses_only_its_row(self):
         writer = self.database.writer()
         long = make_series(**{f"k{number}": "v" * 255 for number in range(300)})
         error = self.assertRaises(
@@ -95,7 +95,7 @@ class InfluxdbTest(Scenario, InfluxdbTestCase):
         )
         self.assertEqual({1}, set(error.reasons))
 
-    def test_a_field_of_another_type_refuses_its_rows_alone(self):
+    def test_a_field_of_another_type_refuses_only_its_rows(self):
         writer = self.database.writer()
         writer._client.write(b'texts value="a" %d' % NOW_MS)
         rows = [measurement(0), measurement(series=make_series("texts")), measurement(2)]
@@ -103,21 +103,21 @@ class InfluxdbTest(Scenario, InfluxdbTestCase):
         self.assertEqual({1}, set(error.reasons))
         self.assertIn("field type conflict", error.reasons[1])
 
-    def test_a_points_time_beyond_the_databases_own_retention_is_told(self):
+    def test_a_point_older_than_the_retention_of_the_database_is_refused(self):
         server().query(f'ALTER RETENTION POLICY autogen ON "{self.database.name}" DURATION 1d SHARD DURATION 1h')
         self.database.clock.now_ms = NOW_MS
         writer = self.database.writer()
         old = measurement(time_ms=NOW_MS - 40 * 86_400_000)
         self.assertIn("retention", str(self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, [old])))
 
-    def test_a_database_that_is_dropped_makes_no_dead_letters(self):
+    def test_a_dropped_database_is_unavailable_instead_of_refusing_rows(self):
         writer = self.database.writer()
         server().query(f'DROP DATABASE "{self.database.name}"')
         self.assertRaises(StorageUnavailable, self.write, writer, Kind.METRICS, [measurement()])
         self.database.storage().upgrade()
         self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement()]))
 
-    def test_a_retention_policy_of_the_operators_is_written_to(self):
+    def test_points_are_written_to_the_configured_retention_policy(self):
         server().query(f'CREATE RETENTION POLICY week ON "{self.database.name}" DURATION INF REPLICATION 1')
         url = self.database.settings.connection + "?retention_policy=week"
         with InfluxdbStorage(StorageSettings("influxdb", url), self.database.clock).open_writer() as writer:
@@ -131,7 +131,7 @@ class InfluxdbTest(Scenario, InfluxdbTestCase):
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(st.lists(st.tuples(_TEXT, _TEXT, st.dictionaries(_TEXT, _TEXT, max_size=3)), min_size=1, max_size=20))
-    def test_the_server_reads_what_is_written_or_the_row_is_refused(self, series):
+    def test_a_row_is_read_back_as_written_or_refused(self, series):
         server().query(f'DROP DATABASE "{self.database.name}"')
         self.database.storage().upgrade()
         given = {}
@@ -147,7 +147,7 @@ class InfluxdbTest(Scenario, InfluxdbTestCase):
             self.write(writer, Kind.METRICS, rows)
         self.assertEqual(sorted(rows, key=lambda each: each.series.id), self.stored(Kind.METRICS))
 
-    def test_texts_of_a_transition_come_back_whatever_they_are(self):
+    def test_any_texts_of_a_transition_are_read_back(self):
         text = 'line\nbreak, "quotes" = \\ \\" \\n 😀 ' + "x" * 100_000
         given = AlarmTransition(NOW_MS, "t", "a", *[text] * 6, text, text, "[]", "[]")
         self.write(self.database.writer(), Kind.ALARM_HISTORY, [given])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of storage, over a real PostgreSQL."""
+"""The contract of storage with a real PostgreSQL."""
 
 import contextlib
 import re
@@ -58,7 +58,7 @@ class PostgresqlOperationTest(testing.OperationContract, PostgresqlTestCase):
 
 _DAY_MS = 86_400_000
 _TIMEOUT_SECONDS = 2.0
-_BUSY_SECONDS = 30.0  # what a busy machine may take to give up after the time-out
+_BUSY_SECONDS = 30.0  # what a busy machine can take to cancel after the time-out
 _DAYS = range(3)
 _SERIES = 200_000
 _TENANTS = 10
@@ -68,7 +68,7 @@ _TENANT = SeriesFilter("tenant3")
 _NAMED = SeriesFilter("tenant3", name="metric.7")
 _TWO_DAYS = Span(0, 2 * _DAY_MS - 1)
 
-# 2,000 series of a tenant and name would be few; 20,000 of a tenant are many: both kinds of plan are seen.
+# 2,000 series of a tenant and name are few, and 20,000 series of a tenant are many, so that both kinds of plan occur.
 
 _FILL = (
     f"""INSERT INTO series SELECT substring(sha256(n::text::bytea) FOR 16), 'tenant' || mod(n, {_TENANTS}), 'region',
@@ -103,9 +103,9 @@ def _explain(element, compiler, **options):
 
 @periodic("reads the plans of all queries; BoundsTest is the smoke test of reads")
 class PlanTest(base.BaseTestCase):
-    """One test, for filling the tables takes ten seconds; every read is in it."""
+    """A single test has all reads, because filling the tables takes ten seconds."""
 
-    def test_no_read_scans_series_or_measurements_from_end_to_end(self):
+    def test_no_read_scans_series_or_measurements_completely(self):
         engine = self.filled()
         queries = Queries("postgresql")
         with engine.connect() as connection:
@@ -213,7 +213,7 @@ class BoundsTest(base.BaseTestCase):
         self.assertRaises(QueryTimeout, connections.run, _run("SELECT pg_sleep(60)"))
         self.assertEqual(pid, connections.run(_run("SELECT pg_backend_pid()")))
 
-    def test_a_connection_that_died_in_the_pool_is_not_its_next_users_trouble(self):
+    def test_a_dead_connection_of_the_pool_is_replaced(self):
         shared = self.useFixture(SharedPostgresql())
         connections = self.connections(shared.url, read_connections=1)
         pid = connections.run(_run("SELECT pg_backend_pid()"))
@@ -225,13 +225,13 @@ class BoundsTest(base.BaseTestCase):
         error = self.assertRaises(StorageError, connections.run, _run("CREATE TABLE x (y int)"))
         self.assertIn("read-only", str(error))
 
-    def test_a_database_without_tables_is_told_with_the_remedy(self):
+    def test_a_database_without_tables_is_an_error_with_the_remedy(self):
         reader = open_sql_reader(StorageSettings("postgresql", self.useFixture(SharedPostgresql()).url))
         self.addCleanup(reader.close)
         error = self.assertRaises(SchemaMismatch, reader.names, _TENANT, _PAGE)
         self.assertIn("db upgrade", str(error))
 
-    def test_a_server_that_stands_still_or_is_gone_keeps_nobody_waiting_and_is_used_again_when_it_is_back(self):
+    def test_a_frozen_or_stopped_server_delays_no_read_beyond_its_limit_and_is_used_again_later(self):
         server = self.useFixture(PostgresqlFixture()).server
         connections = self.connections(server.url(), read_timeout_seconds=_TIMEOUT_SECONDS, read_connections=1)
         one = _run("SELECT 1")
@@ -261,7 +261,7 @@ class BoundsTest(base.BaseTestCase):
         return time.monotonic() - began
 
 
-MOST_STATEMENTS = 20  # a statement for each took 19 s and 54 s
+MOST_STATEMENTS = 20  # one statement per partition took 19 s and 54 s
 
 
 class PsycopgPositionsTest(ManyPartitions, PostgresqlTestCase):
@@ -272,7 +272,7 @@ class PsycopgPositionsTest(ManyPartitions, PostgresqlTestCase):
         with psycopg.connect(self.database.settings.connection.replace("+psycopg", "")) as connection:
             yield connection.execute
 
-    def test_the_driver_says_few_statements_however_many_partitions_there_are(self):
+    def test_the_number_of_statements_does_not_depend_on_the_number_of_partitions(self):
         execute, executed = psycopg.Cursor.execute, []
 
         def counted(cursor, *arguments, **named):
@@ -280,7 +280,7 @@ class PsycopgPositionsTest(ManyPartitions, PostgresqlTestCase):
             return execute(cursor, *arguments, **named)
 
         writer = self.database.writer()
-        # None is said for each in a loop of the client's own either.
+        # The client does not send one statement per partition in a loop either.
         self.useFixture(MonkeyPatch("psycopg.Cursor.executemany", self.fail))
         self.useFixture(MonkeyPatch("psycopg.Cursor.execute", counted))
         for call in (lambda: writer.begin(GROUP, self.many, self.ids), lambda: writer.next_offsets(GROUP, self.ids)):

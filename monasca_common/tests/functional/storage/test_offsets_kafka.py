@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common offsets`` as an operator runs it, when a service has stopped because its position means nothing."""
+"""``monasca-common offsets`` as an operator runs it after a service has stopped because its stored offset is
+invalid."""
 
 import io
 import json
@@ -28,7 +29,7 @@ class OffsetsCase(PersisterCase):
         self.addDetail("what the command said on standard error", said)
 
     def offsets(self, *arguments):
-        """The exit status, and the rows. Standard error: ``self.said``."""
+        """Run the command, and return the exit status and the rows. ``self.said`` has standard error."""
         out, err = io.StringIO(), io.StringIO()
         where = ["--config-file", str(self.folder / "persister.conf"), "--group", self.group, "-f", "json"]
         with mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
@@ -39,8 +40,8 @@ class OffsetsCase(PersisterCase):
         return status, json.loads(text) if text else None
 
     def make_topic_again(self, partitions):
-        """Back when the broker serves the new one, with a producer that never wrote to the old one: with another, now
-        and then, the first message was acknowledged and not in the log."""
+        """Recreate the topic, and return when the broker serves the new one, with a new producer. With a producer
+        of the old topic, the first message was occasionally acknowledged and not in the log."""
         self.cluster.admin.delete_topic(self.topic)
         self.cluster.create_topic(self.topic, partitions)
         everything = [TopicPartition(self.topic, number) for number in range(partitions)]
@@ -67,7 +68,7 @@ class OffsetsCase(PersisterCase):
 class TestWithSqlite(OffsetsCase):
     # Rule 24
     @periodic("walk-through of a reset; the unit tests cover its rules")
-    def test_a_topic_made_again_is_stored_on_after_a_reset(self):
+    def test_a_recreated_topic_is_stored_after_a_reset(self):
         self.publish(range(100))
         persister = self.start()
         self.wait_for_all()
@@ -89,13 +90,13 @@ class TestWithSqlite(OffsetsCase):
 
     # Rule 24
     @periodic("walk-through of a reset; the unit tests cover its rules")
-    def test_a_position_that_retention_has_passed_is_reset_and_what_was_lost_is_counted(self):
+    def test_an_offset_removed_by_retention_is_reset_and_lost_messages_are_counted(self):
         self.publish(range(100))
         persister = self.start()
         self.wait_for_all()
         self.assert_ends_in_order(persister)
         self.publish(range(100, 120))
-        # Offsets 50 to 54 of each partition, which nobody has read, are deleted.
+        # Delete the unread offsets 50 to 54 of each partition.
         first = {TopicPartition(self.topic, number): 55 for number in range(PARTITIONS)}
         self.cluster.admin.delete_records(first)
         persister = self.start()
@@ -110,7 +111,7 @@ class TestWithSqlite(OffsetsCase):
         with each_once():
             self.assertEqual(sorted([*range(100), *range(110, 120)]), sorted(self.rows()))
 
-    def test_what_is_read_again_is_stored_once(self):
+    def test_messages_read_again_after_a_reset_are_stored_once(self):
         self.publish(range(100))
         persister = self.start()
         self.wait_for_all()
@@ -129,25 +130,25 @@ class TestWithSqlite(OffsetsCase):
 class TestWithPostgresql(OffsetsCase):
     database = "postgresql"
 
-    def test_a_topic_made_again_is_stored_on_after_a_reset_without_a_restart(self):
+    def test_a_recreated_topic_is_stored_after_a_reset_without_a_restart(self):
         self.publish(range(100))
         persister = self.start()
         self.wait_for_all()
         self.make_topic_again(1)
         self.publish(range(100, 120), partition=0)
         self.wait_until(lambda: self.offsets("show")[0] == 1, "the new topic")
-        # A failed worker tries again, and is a member meanwhile: between two tries the command gets its turn.
+        # A failed worker retries, and is a member in the meantime: the command runs between two retries.
         reset = ("reset", "--to-earliest", "--execute")
         self.wait_until(lambda: self.offsets(*reset)[0] == 0, "the reset")
         self.wait_for_rows(range(120))
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
-    def test_a_member_that_joins_while_the_database_is_written_goes_on_from_there(self):
+    def test_a_member_that_joins_during_a_reset_resumes_at_the_new_offsets(self):
         self.publish(range(100))
         persister = self.start()
         self.wait_for_all()
-        with mock.patch.object(offsets_command, "_members", return_value=[]):  # it joined since
+        with mock.patch.object(offsets_command, "_members", return_value=[]):  # the member joined in the meantime
             status, _ = self.offsets("reset", "--to-earliest", "--execute")
         self.assertEqual(0, status, self.said)
         self.publish(range(100, 100 + PARTITIONS))
@@ -176,7 +177,7 @@ class TestGroupsInKafka(OffsetsCase):
                 self.assertEqual({40, 49}, {*self.ends(self.read(consumer, 20))})
 
     def read(self, consumer, count):
-        """The offsets of so many messages, committed."""
+        """Read and commit this number of messages."""
         offsets = []
         while len(offsets) < count:
             batch = consumer.poll(timeout=1.0)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL killed, frozen, locked, full, or cut off at COMMIT: nothing lost, nothing doubled, no foreign error."""
+"""PostgreSQL is killed, frozen, locked, full, or disconnected at COMMIT: nothing is lost or duplicated, and only
+storage errors are raised."""
 
 import os
 import signal
@@ -33,12 +34,12 @@ BATCHES = 100
 BATCHES_BETWEEN_KILLS = 10
 KILLS = 3
 TIMEOUT_SECONDS = 2.0
-BUSY_SECONDS = 30.0  # what a busy machine may take beyond the time-out
+BUSY_SECONDS = 30.0  # what a busy machine can take in addition to the time-out
 
 
 class KilledServerTest(OwnServerTestCase):
     # Rule 25
-    def test_a_server_killed_within_a_transaction_keeps_nothing_of_it(self):
+    def test_a_transaction_of_a_killed_server_is_rolled_back(self):
         writer = self.database.writer()
         its_claim, rows = batch(0, SIZE)
         killed = []
@@ -57,7 +58,7 @@ class KilledServerTest(OwnServerTestCase):
         self.assertEqual(Written(stored=SIZE), writer.write(its_claim, rows))
 
     @periodic("repeats the kill under load")
-    def test_kills_under_load_lose_and_double_nothing(self):
+    def test_kills_under_load_neither_lose_nor_duplicate_rows(self):
         enough, given_up = threading.Event(), threading.Event()
         begun, outcome = [], []
 
@@ -73,10 +74,10 @@ class KilledServerTest(OwnServerTestCase):
             wanted = len(begun) + BATCHES_BETWEEN_KILLS
             self.wait_until(lambda: len(begun) >= wanted, "batches")
 
-        with failpoints.armed("storage.in_transaction", "sleep:0.02"):  # long enough to be killed within
+        with failpoints.armed("storage.in_transaction", "sleep:0.02"):  # long enough to be killed in between
             loading = threading.Thread(target=load)
             loading.start()
-            for clean_up in (loading.join, enough.set, given_up.set):  # the last is the first
+            for clean_up in (loading.join, enough.set, given_up.set):  # the last one can equal the first one
                 self.addCleanup(clean_up)
             for _ in range(KILLS):
                 wait_for_batches()
@@ -95,12 +96,12 @@ class KilledServerTest(OwnServerTestCase):
 class FrozenServerTest(OwnServerTestCase):
     write_timeout_seconds = TIMEOUT_SECONDS
 
-    def test_a_frozen_server_holds_a_write_up_no_longer_than_the_time_out(self):
+    def test_a_frozen_server_delays_a_write_by_at_most_the_time_out(self):
         writer = self.database.writer()
         self.store(writer, *batch(0, SIZE))
         self.server.freeze()
         try:
-            for _ in range(2):  # on the connection that was there, and on a new one
+            for _ in range(2):  # on the existing connection, and on a new one
                 began = time.monotonic()
                 self.assertRaises(StorageUnavailable, writer.write, *batch(1, SIZE))
                 self.assertLess(time.monotonic() - began, TIMEOUT_SECONDS + 1.0 + BUSY_SECONDS)
@@ -111,7 +112,7 @@ class FrozenServerTest(OwnServerTestCase):
 
 
 class CutCommitTest(PostgresqlTestCase):
-    """Between the writer and the server stands a proxy that cuts the connection at COMMIT."""
+    """A proxy between the writer and the server closes the connection at COMMIT."""
 
     def setUp(self):
         super().setUp()
@@ -126,21 +127,21 @@ class CutCommitTest(PostgresqlTestCase):
         self.writer.write(*batch(0, SIZE))
 
     # Rule 25
-    def test_a_commit_whose_answer_is_cut_off_is_unknown_and_the_same_call_finds_it_stored(self):
+    def test_a_commit_without_its_answer_is_unknown_and_the_repeated_call_finds_the_rows(self):
         self.proxy.cut(b"COMMIT", answer=True)
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
         self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
         self.assertEqual(Written(skipped=SIZE), self.writer.write(*batch(1, SIZE)))
         self.assertEqual(Written(stored=SIZE), self.writer.write(*batch(2, SIZE)))
 
-    def test_a_commit_that_is_cut_off_is_unknown_and_the_same_call_stores_it(self):
+    def test_an_undelivered_commit_is_unknown_and_the_repeated_call_stores_the_rows(self):
         self.proxy.cut(b"COMMIT", answer=False)
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
         self.assertEqual(Written(stored=SIZE), self.writer.write(*batch(1, SIZE)))
         self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
 
     # Rule 25
-    def test_series_whose_commit_is_unknown_are_made_again(self):
+    def test_series_of_an_unknown_commit_are_created_again(self):
         self.proxy.cut(b"COMMIT", answer=False)
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
         self.writer.write(*batch(1, SIZE))
@@ -161,7 +162,7 @@ class BusyServerTest(OwnServerTestCase):
         self.store(self.writer, *batch(1, SIZE))
         self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
 
-    def test_a_table_that_somebody_locks_is_unavailable_until_it_is_released(self):
+    def test_a_locked_table_is_unavailable_until_it_is_released(self):
         other = self.session()
         with other.transaction():
             other.execute("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE")
@@ -171,21 +172,21 @@ class BusyServerTest(OwnServerTestCase):
         self.assertIn("lock timeout", str(error))
         self.check_that_it_recovers()
 
-    def test_an_offset_that_another_writer_holds_is_unavailable_until_it_is_released(self):
+    def test_an_offset_locked_by_another_writer_is_unavailable_until_it_is_released(self):
         other = self.session()
         with other.transaction():
             other.execute("SELECT next FROM kafka_offset FOR UPDATE")
             self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
         self.check_that_it_recovers()
 
-    def test_a_session_that_an_operator_ends_is_opened_again(self):
+    def test_a_session_ended_by_an_operator_is_opened_again(self):
         self.session().execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'monasca-common writer'"
         )
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
         self.check_that_it_recovers()
 
-    def test_a_database_that_takes_no_writes_now_is_unavailable(self):
+    def test_a_read_only_database_is_unavailable(self):
         name = self.database.settings.connection.rpartition("/")[2]
         self.server.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         self.writer.close()
@@ -208,7 +209,7 @@ class BusyServerTest(OwnServerTestCase):
 
 
 class StatusTest(PostgresqlTestCase):
-    def test_a_table_that_somebody_locks_keeps_nobody_waiting_who_asks_for_the_status(self):
+    def test_a_locked_table_does_not_delay_the_status(self):
         self.database = self.empty_database(read_timeout_seconds=TIMEOUT_SECONDS)
         self.database.prepare()
         other = self.session()
@@ -221,7 +222,7 @@ class StatusTest(PostgresqlTestCase):
 
 @periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
 class FullDiskTest(OwnServerTestCase):
-    """Partitions lie in a tablespace of a few megabytes; the server's log of writes lies elsewhere."""
+    """Partitions are in a tablespace of a few megabytes; the server's write-ahead log is elsewhere."""
 
     def setUp(self):
         super().setUp()
@@ -238,7 +239,7 @@ class FullDiskTest(OwnServerTestCase):
         self.server.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
         self.server.execute(f'ALTER DATABASE "{name}" SET default_tablespace = small')
 
-    def test_a_full_disk_is_unavailable_until_there_is_room(self):
+    def test_a_full_disk_is_unavailable_until_space_is_free(self):
         writer = self.database.writer()
         number = 0
         with self.assertRaisesRegex(StorageUnavailable, "No space left on device|53100"):
@@ -254,7 +255,7 @@ class FullDiskTest(OwnServerTestCase):
 
 
 class AbsentServerTest(OwnServerTestCase):
-    def test_a_server_that_is_not_there_is_unavailable_and_its_password_untold(self):
+    def test_a_missing_server_is_unavailable_and_the_error_shows_no_password(self):
         self.server.kill()
         url = self.database.settings.connection.replace("monasca@", "monasca:open-sesame@")
         database = SqlDatabase(self.addCleanup, StorageSettings("postgresql", url))
@@ -302,7 +303,7 @@ class NothingLeftTest(PostgresqlTestCase):
             os.kill(pid, signal.SIGKILL)
         self.assertEqual([], left)
 
-    def test_two_servers_run_beside_each_other(self):
+    def test_two_servers_run_concurrently(self):
         first, second = (self.useFixture(PostgresqlFixture()).server for _ in range(2))
         self.assertNotEqual(first.url(), second.url())
         first.kill()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daily partitions and series: made by whoever needs one first, removed by pruning, beside writers and readers."""
+"""Daily partitions and series are created by the first writer that needs them and removed by pruning, while others
+write and read."""
 
 import datetime
 import threading
@@ -37,7 +38,7 @@ class PartitionsCase(PostgresqlTestCase):
 
 
 class PartitionsTest(PartitionsCase):
-    def test_the_days_around_are_made_with_the_first_write_and_when_the_day_turns(self):
+    def test_adjacent_days_are_created_with_the_first_write_and_when_the_day_changes(self):
         writer = self.database.writer()
         self.write(writer, [measurement(0)])
         self.assertEqual([_name(day) for day in range(-2, 3)], self.partitions())
@@ -45,7 +46,7 @@ class PartitionsTest(PartitionsCase):
         self.write(writer, [measurement(1)], 1)
         self.assertEqual([_name(day) for day in range(-2, 4)], self.partitions())
 
-    def test_a_partition_has_the_day_of_its_name_and_the_indexes_of_its_table(self):
+    def test_a_partition_has_the_day_in_its_name_and_the_indexes_of_its_table(self):
         for kind in (Kind.METRICS, Kind.LOGS):
             self.write(self.database.writer(), [row(kind, 0)], kind=kind)
         session = self.session()
@@ -58,21 +59,21 @@ class PartitionsTest(PartitionsCase):
             self.assertEqual(of_table, of_partition)
 
     @periodic("a variant of a created partition")
-    def test_a_day_that_a_row_needs_is_made_for_it(self):
+    def test_a_missing_day_is_created_for_a_row(self):
         days = (-40, -30, -3)
         values = [measurement(-day, time_ms=NOW_MS + day * DAY_MS) for day in days]
         self.assertEqual(Written(stored=3), self.write(self.database.writer(), values))
         self.assertLess({_name(day) for day in days}, set(self.partitions()))
 
     @periodic("a variant of a created partition")
-    def test_a_day_that_somebody_dropped_is_made_again(self):
+    def test_a_dropped_day_is_created_again(self):
         writer = self.database.writer()
         self.write(writer, [measurement(0)])
         self.session().execute(f"DROP TABLE {_name(0)}")
         self.assertEqual(Written(stored=1), self.write(writer, [measurement(1)], 1))
 
     @periodic("several writers at once; RaceTest is in the gate")
-    def test_writers_that_need_the_same_days_at_once_all_store_their_rows(self):
+    def test_concurrent_writers_of_the_same_new_days_all_store_their_rows(self):
         barrier = threading.Barrier(WRITERS)
         outcomes = []
 
@@ -90,7 +91,7 @@ class PartitionsTest(PartitionsCase):
         self.assertEqual(sorted(_name(day) for day in range(1 - DAYS, 3)), self.partitions())
 
     @periodic("a variant of a created partition")
-    def test_making_a_partition_waits_for_no_transaction_that_writes(self):
+    def test_creating_a_partition_does_not_wait_for_writing_transactions(self):
         writer, other = self.database.writer(), self.session()
         self.write(writer, [measurement(0)])
         with other.transaction():
@@ -99,7 +100,7 @@ class PartitionsTest(PartitionsCase):
             self.assertEqual(Written(stored=1), self.write(writer, [far], 1))
 
     @periodic("a variant of a created partition")
-    def test_partitions_that_cannot_be_made_ahead_hold_up_no_row_that_has_one(self):
+    def test_a_failure_to_create_future_partitions_does_not_delay_other_rows(self):
         database = self.empty_database(write_timeout_seconds=3.0)
         database.prepare()
         self.database = database
@@ -126,7 +127,7 @@ class PruningTest(Waiting, PartitionsCase):
     def prune(self, now_ms):
         return list(self.database.storage().prune(now_ms))
 
-    def test_a_day_goes_when_its_last_row_is_too_old(self):
+    def test_a_day_is_removed_when_its_last_row_is_too_old(self):
         self.write(self.database.writer(), [measurement(0)])
         self.assertEqual([Pruned("measurements", 2, "partitions")], self.prune(self.later_ms))
         self.assertEqual([_name(day) for day in range(3)], self.partitions())
@@ -139,7 +140,7 @@ class PruningTest(Waiting, PartitionsCase):
         self.assertEqual([], self.database.rows(Kind.METRICS))
 
     @periodic("waits for a long read")
-    def test_a_long_read_delays_pruning_and_no_writer(self):
+    def test_a_long_read_delays_pruning_but_no_writer(self):
         writer, reader = self.database.writer(), self.session()
         self.write(writer, [measurement(0)])
         reader.execute("BEGIN")
@@ -163,12 +164,12 @@ class PruningTest(Waiting, PartitionsCase):
             beside += not pruning
         thread.join()
         self.assertIsInstance(pruning[0], StorageUnavailable)
-        self.assertGreater(beside, 2)  # who is held up writes one, when pruning gives up
+        self.assertGreater(beside, 2)  # a delayed writer stores its row when pruning stops
         reader.execute("ROLLBACK")
-        # What was interrupted is finished by the next one.
+        # The next pruning finishes what was interrupted.
         self.assertEqual([Pruned("measurements", 2, "partitions")], self.prune(self.later_ms))
 
-    def test_what_was_detached_and_not_dropped_is_dropped_by_the_next_pruning(self):
+    def test_a_detached_partition_is_dropped_by_the_next_pruning(self):
         self.write(self.database.writer(), [measurement(0)])
         self.session().execute(f"ALTER TABLE measurements DETACH PARTITION {_name(-2)}")
         self.session().execute("CREATE TABLE measurements_backup (time int8)")
@@ -176,7 +177,7 @@ class PruningTest(Waiting, PartitionsCase):
         [count] = (
             self.session().execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'measurements\\_%'").fetchone()
         )
-        self.assertEqual(2 * 3 + 2, count)  # three days with their keys, the key's, and what is not ours to drop
+        self.assertEqual(2 * 3 + 2, count)  # three days with keys, the key's table, another's table
 
 
 def _name(day, table="measurements"):
@@ -197,7 +198,7 @@ _WAITS_FOR_PRUNING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' 
 
 
 class SeriesCase(Scenario, PostgresqlTestCase):
-    """A writer knows the series 0, 1 and 2, of which 0 alone has a measurement."""
+    """A writer knows the series 0, 1 and 2, of which only 0 has a measurement."""
 
     def setUp(self):
         super().setUp()
@@ -209,12 +210,12 @@ class SeriesCase(Scenario, PostgresqlTestCase):
         return list(self.database.storage().prune(NOW_MS))
 
     def store(self, number, writer=None):
-        """One more measurement of this series."""
+        """Store one more measurement of this series."""
         offset = self.next_offset(self.writer)
         self.write(writer or self.writer, Kind.METRICS, [measurement(number, time_ms=NOW_MS + 1)], offset)
 
     def names(self):
-        """The hosts whose series are stored."""
+        """Return the hosts of the stored series."""
         hosts = self.session().execute("SELECT dimensions ->> 'host' FROM series ORDER BY 1").fetchall()
         return [int(host.removeprefix("host-")) for (host,) in hosts]
 
@@ -223,7 +224,7 @@ class SeriesCase(Scenario, PostgresqlTestCase):
         return self.session().execute(query).fetchone()[0]
 
     def at(self, point, happening):
-        """Once, at this fail point of a writer or of pruning."""
+        """Call once at this fail point of a writer or of pruning."""
         left = [happening]
 
         def reached(name):
@@ -234,7 +235,7 @@ class SeriesCase(Scenario, PostgresqlTestCase):
             self.useFixture(MonkeyPatch(f"monasca_common.storage.postgresql.{module}.fail_point", reached))
 
     def store_beside(self, number):
-        """In a thread, which has to wait for pruning before this returns."""
+        """Store in a thread, and return when it waits for pruning."""
         thread = threading.Thread(target=self.store, args=(number,))
         self.addCleanup(thread.join)
         thread.start()
@@ -249,17 +250,17 @@ class SeriesCase(Scenario, PostgresqlTestCase):
 
 
 class SeriesPruningTest(SeriesCase):
-    def test_series_without_a_measurement_go_and_the_others_stay(self):
+    def test_only_series_without_a_measurement_are_pruned(self):
         self.assertEqual([Pruned("series", 2, "rows")], self.prune())
         self.assertEqual([0], self.names())
         self.assertEqual([], self.prune())
 
-    def test_a_series_that_was_pruned_comes_back_with_its_next_measurement(self):
+    def test_a_pruned_series_is_recreated_with_its_next_measurement(self):
         self.prune()
         self.store(1)
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
-    def test_steps_are_bounded_whatever_they_find(self):
+    def test_pruning_steps_are_limited_whatever_they_find(self):
         self.useFixture(MonkeyPatch("monasca_common.storage.postgresql.series.SERIES_A_STEP", 2))
         self.write(self.writer, Kind.METRICS, [measurement(number) for number in range(3, 13)], 3)
         self.session().execute("DELETE FROM measurements WHERE value > 6")
@@ -276,7 +277,7 @@ class SeriesPruningTest(SeriesCase):
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
     @periodic("waits for time-outs")
-    def test_a_write_that_goes_on_holds_pruning_up_for_its_time_out_and_no_longer(self):
+    def test_a_long_write_delays_pruning_by_at_most_its_time_out(self):
         database = self.empty_database(write_timeout_seconds=3.0)
         database.prepare()
         self.database, self.writer = database, database.writer()
@@ -315,23 +316,23 @@ class SeriesRaceTest(SeriesCase):
         for thread in threads:
             thread.join()
 
-    def test_pruning_within_a_write_is_seen_by_it(self):
+    def test_a_write_detects_concurrent_pruning(self):
         self.prune_within_a_write()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
     # Rule 25
-    def test_pruning_waits_for_a_write_and_leaves_its_series(self):
+    def test_pruning_waits_for_a_write_and_keeps_its_series(self):
         self.prune_beside_a_write()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
     # Rule 25
-    def test_a_write_waits_for_pruning_and_makes_its_series_again(self):
+    def test_a_write_waits_for_pruning_and_creates_its_series_again(self):
         self.write_within_a_pruning()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
     # Rule 25
     @periodic("the test that it would break is in the gate")
-    def test_a_writer_without_the_generation_is_caught(self):
+    def test_mutant_that_does_not_read_the_generation_is_detected(self):
         def hold(connection):
             connection.execute(series.HOLD)
             return 0
@@ -342,7 +343,7 @@ class SeriesRaceTest(SeriesCase):
         self.assertEqual(1, self.orphans())
 
     @periodic("the test that it would break is in the gate")
-    def test_a_writer_that_reads_the_generation_while_it_waits_is_caught(self):
+    def test_mutant_that_reads_the_generation_while_it_waits_is_detected(self):
         def hold(connection):
             together = series.SELECT_GENERATION + b", (" + series.HOLD + b") AS held"
             return connection.execute(together).fetchone()[0]
@@ -352,7 +353,7 @@ class SeriesRaceTest(SeriesCase):
         self.assertEqual(1, self.orphans())
 
     @periodic("the test that it would break is in the gate")
-    def test_a_writer_without_the_lock_is_caught(self):
+    def test_mutant_without_the_lock_is_detected(self):
         def hold(connection):
             generation = connection.execute(series.SELECT_GENERATION).fetchone()[0]
             self.prune()
@@ -362,7 +363,7 @@ class SeriesRaceTest(SeriesCase):
             self.store(1)
         self.assertEqual(1, self.orphans())
 
-    def test_writers_and_pruning_at_once_leave_no_measurement_without_its_series(self):
+    def test_concurrent_writers_and_pruning_leave_no_measurement_without_its_series(self):
         done = threading.Event()
         failures = []
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only PostgreSQL's writer has: two ways into a table, a fence that many may run into, refusals of its own."""
+"""Behaviour that only PostgreSQL's writer has: two ways into a table, concurrent writers at the fence, and its own
+refusals."""
 
 import dataclasses
 import random
@@ -42,18 +43,18 @@ class TwoWaysTest(PostgresqlTestCase):
         self.useFixture(MonkeyPatch("monasca_common.storage.postgresql.staging.copy", copy))
 
     def write(self, values, partition, kind=Kind.METRICS):
-        """Each partition begins at 0, so that only keys tell that rows are there."""
+        """Write rows. Each partition starts at 0, so that only keys identify stored rows."""
         ids = tuple(map(message_id, range(len(values))))
         rows = Rows(kind, values, range(len(values)), ids)
         return self.writer.write(claim(0, len(values), partition=partition, topic=str(kind)), rows)
 
-    def test_new_rows_are_copied_straight_into_their_table(self):
+    def test_new_rows_are_copied_directly_into_their_table(self):
         for kind, table in ((Kind.METRICS, "measurements"), (Kind.LOGS, "logs")):
             self.copied.clear()
             self.write([row(kind, n) for n in range(3)], 0, kind)
             self.assertEqual([table], self.copied)
 
-    def test_repeated_batches_go_through_the_temporary_table_until_one_is_new(self):
+    def test_repeated_batches_use_the_temporary_table_until_a_batch_is_new(self):
         old, new = ([measurement(n, time_ms=NOW_MS + t) for n in range(3)] for t in (0, 1))
         self.write(old, 0)
         self.copied.clear()
@@ -67,7 +68,7 @@ class TwoWaysTest(PostgresqlTestCase):
         self.write([measurement(n, time_ms=NOW_MS + 2) for n in range(3)], 4)
         self.assertEqual(["measurements"], self.copied)
 
-    def test_after_repeated_batches_one_that_is_new_in_part_is_counted_and_stored(self):
+    def test_after_repeated_batches_a_partly_new_batch_is_counted_and_stored(self):
         old = [measurement(n) for n in range(3)]
         self.write(old, 0)
         for partition in (1, 2):
@@ -78,8 +79,9 @@ class TwoWaysTest(PostgresqlTestCase):
         self.assertEqual([0.0, 2.0, 7.5, 8.0], sorted(each.value for each in self.database.rows(Kind.METRICS)))
         self.assertEqual(Written(repeated=1, conflicting=1), self.write([old[1], old[2]], 4))
 
-    def test_equal_versions_and_values_are_decided_by_value_meta_alike_within_a_call_and_between_calls(self):
-        # As text the first is the smaller, as jsonb (shorter keys first) the greater: it must not matter how they meet.
+    def test_value_meta_decides_within_a_call_as_between_calls(self):
+        # The first is smaller as text and greater as jsonb (shorter keys first): the way into the table must not
+        # matter.
         metas = ['{"aa": "1", "b": "2"}', '{"b": "2", "aa": "0"}', '{"b":"2","aa":"1"}', None, '{"ü": "\\u00e4"}']
         outcomes = set()
         for partition in range(40):
@@ -94,7 +96,7 @@ class TwoWaysTest(PostgresqlTestCase):
             outcomes.add(stored.value_meta)
         self.assertEqual(1, len(outcomes), outcomes)
 
-    def test_the_text_of_a_jsonb_is_the_one_that_the_server_makes(self):
+    def test_the_text_of_a_jsonb_equals_that_of_the_server(self):
         session = self.session()
         for text in (
             '{"b":"1","aa":"2","a":"3"}',
@@ -108,7 +110,7 @@ class TwoWaysTest(PostgresqlTestCase):
 
 class RaceTest(Waiting, PostgresqlTestCase):
     def race(self):
-        """All of one log by several writers, under ids of their own: only offsets can tell what is stored."""
+        """Write the same log with several writers and different ids, so that only offsets identify stored rows."""
         writers = [self.database.storage().open_writer() for _ in range(WRITERS)]
         barrier = threading.Barrier(WRITERS)
         threads = [
@@ -126,12 +128,12 @@ class RaceTest(Waiting, PostgresqlTestCase):
         unlocked = dataclasses.replace(positions.POSTGRESQL, lock="")
         return mock.patch.object(postgresql_writer, "POSTGRESQL", unlocked)
 
-    def test_writers_that_race_for_one_partition_store_each_row_once(self):
+    def test_concurrent_writers_of_one_partition_store_each_row_once(self):
         with each_once():
             self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
     def all_read_the_position_before_one_moves_it(self):
-        """Each writer's first transaction, whatever the machine does besides."""
+        """Wait until each writer has finished its first transaction, regardless of the load of the machine."""
         first = claim(0, 1)
         with self.database.storage().open_writer() as writer:
             writer.begin(first.group, {first.topic_partition: 0}, {first.topic_partition: first.topic_id})
@@ -147,17 +149,17 @@ class RaceTest(Waiting, PostgresqlTestCase):
         return mock.patch.object(positions.StoredPositions, "hold", hold_together)
 
     # Rule 23
-    def test_without_the_lock_and_the_comparison_rows_are_doubled(self):
+    def test_mutant_without_lock_and_comparison_stores_rows_twice(self):
         together = self.all_read_the_position_before_one_moves_it()
         with self.no_lock(), mock.patch.object(positions, "COMPARE", ""), together:
             self.assertGreater(len(self.race()), LOG_LENGTH)
 
-    def test_without_the_lock_the_comparison_alone_keeps_rows_single(self):
+    def test_without_the_lock_the_comparison_prevents_duplicate_rows(self):
         with self.no_lock(), each_once():
             self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
     # Rule 25
-    def test_a_row_by_id_waits_for_the_writer_that_stores_the_same_id_and_is_stored_if_that_one_gives_up(self):
+    def test_a_row_by_id_waits_for_a_writer_of_the_same_id_and_is_stored_if_that_writer_rolls_back(self):
         for ending, expected in (("COMMIT", Written(repeated=1)), ("ROLLBACK", Written(stored=1))):
             other, watching, own_id = self.session(), self.session(), ending.encode()
             other.execute("BEGIN")
@@ -231,7 +233,7 @@ class RaceTest(Waiting, PostgresqlTestCase):
 
 
 class RefusalTest(PostgresqlTestCase):
-    def test_what_an_index_cannot_hold_is_refused_alone(self):
+    def test_only_the_row_that_an_index_cannot_hold_is_refused(self):
         noise = random.Random(0)
         endless = "".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(4000))
         bad = measurement(series=make_series(endless))
@@ -243,7 +245,7 @@ class RefusalTest(PostgresqlTestCase):
         self.assertEqual({7}, set(refused.reasons))
         self.assertIn("index row", refused.reasons[7])
 
-    def test_a_nul_in_a_text_is_refused_alone(self):
+    def test_only_the_row_with_a_nul_in_a_text_is_refused(self):
         rows = [row(Kind.LOGS, n) for n in range(20)]
         rows[3] = rows[3]._replace(message="a\0b")
         rows[4] = rows[4]._replace(fields='{"a": "\\u0000"}')
@@ -293,7 +295,7 @@ class PartsTest(PostgresqlTestCase):
         return self.database.writer()
 
     def write_until_stored(self, writer, values):
-        """How often it was too much, and the parts."""
+        """Write until everything is stored, and return the number of failures and the parts."""
         size = parts.PartSize()
         for failures in range(20):
             try:
@@ -304,7 +306,7 @@ class PartsTest(PostgresqlTestCase):
         return self.fail("never stored")
 
     # Rule 25
-    def test_a_batch_too_slow_for_its_time_out_is_stored_in_parts_each_row_once(self):
+    def test_a_batch_too_slow_for_its_time_out_is_stored_in_parts_with_each_row_once(self):
         writer = self.prepared(write_timeout_seconds=2.0)
         self.session().execute(_SLOW)
         values = [measurement(number) for number in range(60)]
@@ -317,7 +319,7 @@ class PartsTest(PostgresqlTestCase):
             )
 
     @periodic("the cost of very large batches")
-    def test_a_batch_of_very_many_new_days_is_stored_and_few_are_made_in_one_transaction(self):
+    def test_a_batch_of_many_new_days_is_stored_with_few_new_partitions_per_transaction(self):
         writer = self.prepared(default_retention_days=1000)
         self.session().execute(_NOTED)
         days = 300

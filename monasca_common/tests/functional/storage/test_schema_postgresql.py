@@ -34,7 +34,7 @@ class PostgresqlSchemaTest(PostgresqlTestCase):
             )
             self.assertEqual({"tenant", "region", "name"}, set(ordered_by_bytes))
 
-    def test_a_database_that_the_server_does_not_have_is_made(self):
+    def test_a_missing_database_is_created(self):
         url, name = self.url_of_no_database()
         storage = open_storage(StorageSettings("postgresql", url))
 
@@ -45,7 +45,7 @@ class PostgresqlSchemaTest(PostgresqlTestCase):
         self.assertEqual(schema.REVISION, storage.status().found)
         storage.upgrade()
 
-    def test_who_may_not_make_it_learns_what_an_administrator_has_to_do(self):
+    def test_without_permission_to_create_a_database_the_error_has_the_remedy(self):
         url, name = self.url_of_no_database()
         user = f"poor_{name}"
         self.execute(f'CREATE ROLE "{user}" LOGIN')
@@ -54,20 +54,20 @@ class PostgresqlSchemaTest(PostgresqlTestCase):
         error = self.assertRaises(StorageError, open_storage(StorageSettings("postgresql", poor)).upgrade)
         self.assertIn(f'run CREATE DATABASE "{name}" OWNER "{user}"', str(error))
 
-    def test_a_server_that_does_not_answer_is_unavailable_and_not_without_a_database(self):
+    def test_a_silent_server_is_reported_as_unavailable_instead_of_without_a_database(self):
         storage = open_storage(StorageSettings("postgresql", "postgresql://nobody@127.0.0.1:1/monasca"))
         self.assertRaises(StorageUnavailable, storage.status)
         self.assertRaises(StorageUnavailable, storage.upgrade)
 
     def url_of_no_database(self):
-        """A URL of the shared server, and the name in it."""
+        """Return a URL of the shared server with the name of a missing database, and the name."""
         name = f"test-{uuid.uuid4().hex[:12]}"
         return sa.make_url(self.new_url()).set(database=name).render_as_string(hide_password=False), name
 
     def execute(self, statement):
         self.session().execute(statement)
 
-    def test_programs_that_upgrade_at_once_do_it_one_after_the_other(self):
+    def test_concurrent_upgrades_run_one_after_another(self):
         database = self.empty_database()
         failures = []
 

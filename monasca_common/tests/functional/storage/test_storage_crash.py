@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of a writer where it hurts, over both databases: no row is lost and none is stored twice.
-
-Each mutant lacks one guarantee, and must be caught: otherwise the test above it proves nothing.
-"""
+"""SIGKILL of a writer at critical points, with both databases: no row is lost or stored twice. Each mutant lacks
+one guarantee and must be detected; otherwise the test above it proves nothing."""
 
 import json
 import os
@@ -31,7 +29,7 @@ class StorageCrash:
         self.progress = os.path.join(self.useFixture(fixtures.TempDir()).path, "progress")
 
     def write(self, *, kill_at=None, mutant=None):
-        """Write on, to the end or to the fail point that kills."""
+        """Continue writing to the end, or to the fail point that kills the writer."""
         facts = {
             "driver": self.database.settings.driver,
             "connection": self.database.settings.connection,
@@ -51,18 +49,18 @@ class StorageCrash:
         self.assertEqual(-signal.SIGKILL if kill_at else 0, ended.returncode, ended.stderr)
 
     def crash_and_finish(self, point, mutant=None):
-        """Killed in the first batch of lines, in one of measurements, in one of events, and then not."""
+        """Kill the writer in the first batch of lines, of measurements and of events, and then let it finish."""
         for pass_number in (1, 6, 7):
             self.write(kill_at=(point, pass_number), mutant=mutant)
         self.write(mutant=mutant)
 
     def copies(self):
-        """How often each line is stored."""
+        """Return how often each line is stored."""
         lines = [int(line.message.split()[1]) for _, line in self.database.rows(Kind.LOGS)]
         return {number: lines.count(number) for number in range(_LENGTH)}
 
     def copies_of_events(self):
-        """How often each event is stored."""
+        """Return how often each event is stored."""
         ids = [message_id for message_id, _ in self.database.rows(Kind.EVENTS)]
         return {number: ids.count(b"event-%d" % number) for number in range(_LENGTH)}
 
@@ -72,32 +70,32 @@ class StorageCrash:
         self.assertEqual(dict.fromkeys(range(_LENGTH), 1), self.copies_of_events())
         measured = self.database.rows(Kind.METRICS)
         self.assertEqual([float(n) for n in range(_LENGTH)], sorted(each.value for each in measured))
-        # The series of each too: a rollback must not leave one that is only believed to be there.
+        # Check the series of each measurement too: after a rollback, a writer must not assume that a series exists.
         self.assertEqual({"cpu.user"}, {each.series.name for each in measured})
         stored = {each.topic: each.next_offset for each in self.database.storage().status().offsets}
         self.assertEqual({"logs": _LENGTH, "metrics": _LENGTH, "events": _LENGTH}, stored)
 
-    def test_killed_within_the_transaction_nothing_of_it_is_stored_and_all_of_it_later(self):
+    def test_after_a_kill_within_the_transaction_its_rows_are_stored_later(self):
         self.crash_and_finish("storage.in_transaction")
         self.assert_each_once()
 
-    def test_killed_after_the_commit_what_is_written_again_is_not_stored_again(self):
+    def test_after_a_kill_after_the_commit_repeated_rows_are_not_stored_again(self):
         self.crash_and_finish("storage.after_commit")
         self.assert_each_once()
 
     # Rule 23
     @periodic("mutant; the persister's test_mutant_that_trusts_kafkas_offsets is the smoke test")
-    def test_a_writer_that_compares_no_offsets_is_caught(self):
+    def test_mutant_that_compares_no_offsets_is_detected(self):
         self.crash_and_finish("storage.after_commit", "compares_no_offsets")
         self.assertEqual(2, max(self.copies().values()))
 
     @periodic("the test that it would break is in the gate")
-    def test_a_writer_that_stores_offsets_apart_is_caught(self):
+    def test_mutant_that_stores_offsets_in_another_transaction_is_detected(self):
         self.crash_and_finish("storage.in_transaction", "stores_the_offset_in_a_transaction_of_its_own")
         self.assertEqual(2, max(self.copies().values()))
 
     @periodic("the test that it would break is in the gate")
-    def test_a_writer_that_takes_every_row_by_id_for_new_is_caught(self):
+    def test_mutant_that_treats_each_row_by_id_as_new_is_detected(self):
         self.write(mutant="stores_by_id_as_if_every_row_were_new")
         self.assertEqual(dict.fromkeys(range(_LENGTH), 2), self.copies_of_events())
 
@@ -106,9 +104,10 @@ class SqliteCrashTest(StorageCrash, SqliteTestCase): ...
 
 
 class PostgresqlCrashTest(StorageCrash, PostgresqlTestCase):
-    # SQLite's writer would not lose any: it inserts a row under the time that is noted, whoever noted it.
+    # With SQLite this mutant would lose no event: the writer inserts a row with the recorded time, whichever process
+    # recorded it.
     # Rule 25
     @periodic("the test that it would break is in the gate")
-    def test_a_writer_that_notes_ids_apart_from_their_rows_is_caught(self):
+    def test_mutant_that_stores_ids_in_another_transaction_is_detected(self):
         self.crash_and_finish("storage.in_transaction", "notes_ids_in_a_transaction_of_its_own")
         self.assertEqual(0, min(self.copies_of_events().values()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite takes one writing process; others read and prune concurrently."""
+"""SQLite allows one writing process; other processes read and prune concurrently."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _DAY_MS = 86_400_000
 
 class SqliteProcessesTest(Scenario, SqliteTestCase):
     def process(self):
-        """Another process, with an open writer."""
+        """Run another process with an open writer."""
         facts = {
             "driver": "sqlite",
             "connection": self.database.settings.connection,
@@ -41,25 +41,25 @@ class SqliteProcessesTest(Scenario, SqliteTestCase):
         self.assertEqual("open", process.stdout.readline().strip())
         return process
 
-    def test_a_second_writing_process_is_refused_and_told_who_the_first_is(self):
+    def test_a_second_writing_process_is_refused_with_the_first_one_named(self):
         process = self.process()
         error = self.assertRaises(WriterAlreadyRuns, self.database.storage().open_writer)
         self.assertIn(f"({process.pid})", str(error))
 
-    def test_a_symbolic_link_does_not_get_around_it(self):
+    def test_a_symbolic_link_does_not_circumvent_the_lock(self):
         self.process()
         link = f"{self.folder}/link.sqlite"
         os.symlink(self.database.storage().path, link)
         self.database.settings = StorageSettings("sqlite", f"sqlite:///{link}")
         self.assertRaises(WriterAlreadyRuns, self.database.storage().open_writer)
 
-    def test_a_killed_writer_leaves_nothing_to_clean_up(self):
+    def test_a_killed_writer_leaves_no_lock(self):
         process = self.process()
         process.send_signal(signal.SIGKILL)
         process.wait()
         self.write(self.database.writer(), Kind.METRICS, [measurement()])
 
-    def test_a_writer_that_ends_makes_room_for_another(self):
+    def test_after_a_writer_ends_another_can_start(self):
         process = self.process()
         process.communicate()
         self.assertEqual(0, process.returncode)
@@ -83,7 +83,7 @@ class SqliteProcessesTest(Scenario, SqliteTestCase):
         os.waitpid(pid, 0)
         self.database.writer()
 
-    def test_pruning_beside_a_writer_hurts_neither(self):
+    def test_pruning_and_a_writer_can_run_concurrently(self):
         writer = self.database.writer()
         old = [measurement(n % 50, time_ms=NOW_MS + n) for n in range(15_000)]
         self.write(writer, Kind.METRICS, old)
