@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jars of Hadoop that the tests need, of the version whose client pyspark ships."""
+"""Hadoop's jars for the tests, of the version whose client pyspark includes."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ def hadoop_version() -> str:
 
 
 def cluster_list() -> Path:
-    """Return the list of the jars of a cluster in one process: 100 MB. ``tools/jar_digests.py remote`` writes it."""
+    """Return the list of the jars of a cluster in one process (100 MB). ``tools/jar_digests.py remote`` writes it."""
     return _HERE / f"hadoop-cluster-{hadoop_version()}.txt"
 
 
 def cluster_jars() -> Path:
-    """The folder with the jars of the cluster, fetched once."""
+    """Return the folder with the jars of the cluster, which are fetched once."""
     return fetched(cluster_list())
 
 
-#: The coordinates of Hadoop's own client of S3, which only plain readers use: 570 MB.
+#: The coordinates of Hadoop's own S3 client (570 MB), which only common readers use.
 S3_CLIENT = f"org.apache.hadoop:hadoop-aws:{hadoop_version()}"

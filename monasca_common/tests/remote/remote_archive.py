@@ -16,7 +16,7 @@ from monasca_common.tests.functional.pipeline.archive_case import Watch, expecte
 
 
 class RemoteArchive:
-    """Mixed into an `ArchiveCase` whose archive is not a folder. Plain Spark reads it by Hadoop's own client."""
+    """A mixin for an `ArchiveCase` whose archive is not a folder. Spark reads it with Hadoop's own client."""
 
     @property
     def readers_location(self):
@@ -33,7 +33,7 @@ class RemoteArchive:
         return [name.rpartition("/")[2] for name in self.all_files() if name.startswith("_staging/")]
 
     def all_files(self):
-        """The relative paths of all files, in order."""
+        """Return the relative paths of all files, in order."""
         raise NotImplementedError
 
     def committed(self):
@@ -43,7 +43,7 @@ class RemoteArchive:
 
 
 class RemoteReplay(RemoteArchive):
-    """Mixed into an `ArchiveCase`."""
+    """A mixin for an `ArchiveCase`."""
 
     def test_a_replay_that_is_killed_and_repeated_stores_each_row_once(self):
         sent = [metric(number) for number in range(60)]
@@ -66,12 +66,12 @@ class RemoteReplay(RemoteArchive):
         path = self.location.partition("://")[2]
         self.assertIn(f"{path}/topic={self.topic} does not exist", str(error))
 
-    def test_a_replay_from_where_nothing_is_names_the_path(self):
+    def test_a_replay_from_a_missing_archive_names_the_path(self):
         self.assert_no_replay()
 
 
 def go_on_under_watch(case):
-    """Another process goes on with what is committed, and readers look meanwhile."""
+    """Let another process continue with the committed files, while a reader watches."""
     with Watch(case) as watch:
         case.archiver().step()
         watch.look()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that answers as S3 does, for the tests of this process and what they start; and the archive in it."""
+"""A server that is compatible with S3, for the tests of this process and the processes that they start; and the
+archive in it."""
 
 import atexit
 import functools
@@ -18,10 +19,10 @@ from monasca_common.tests.functional.pipeline.pipeline_case import SPARK
 from monasca_common.tests.remote import hadoop
 from monasca_common.tests.remote.remote_archive import RemoteArchive
 
-# What outlives a test takes the folder for temporary files from before it.
+# Processes that outlive a test use the folder for temporary files that was set before the test.
 _TEMPORARY = tempfile.gettempdir()
 BUCKET, REGION = "monasca", "us-east-1"
-#: They are in a file alone, as on a machine that is set up well.
+#: The credentials are only in a file, as recommended for production.
 KEY, SECRET = "plantedkey", "plantedsecret"
 
 
@@ -37,7 +38,7 @@ class S3Server:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         credentials = folder / "credentials"
         credentials.write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
-        # Spark's workers and the commands that tests run inherit it.
+        # Spark's workers and the commands of tests inherit these variables.
         os.environ |= {
             "AWS_SHARED_CREDENTIALS_FILE": str(credentials),
             "AWS_ENDPOINT_URL": self.url,
@@ -64,7 +65,7 @@ class S3Server:
 
 @functools.cache
 def shared_server():
-    """The server of this process; the first call starts it."""
+    """Return the server of this process; the first call starts it."""
     return S3Server()
 
 
@@ -80,7 +81,7 @@ class S3Archive(RemoteArchive):
     def all_files(self):
         pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.key(""))
         found = [each["Key"].removeprefix(self.key("")) for page in pages for each in page.get("Contents", [])]
-        return sorted(name for name in found if name and not name.endswith("/"))  # but the marks of folders
+        return sorted(name for name in found if name and not name.endswith("/"))  # except the markers of folders
 
     def key(self, path):
         return f"{self.location.partition(f'{BUCKET}/')[2]}/{path}"

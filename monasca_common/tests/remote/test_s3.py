@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archive and replay in an object store, whose copies can be cut off before what was copied is removed."""
+"""Archive and replay in an object store, where a copy can be interrupted before its source is removed."""
 
 import json
 
@@ -25,17 +25,17 @@ options = spark.eventLog.compress=false
 
 
 class S3CrashTest(S3Archive, test_archive.CrashTest):
-    """The command is killed at each fail point, and another process goes on."""
+    """The command is killed at each fail point, and another process continues."""
 
 
 class S3ReplayTest(S3Archive, RemoteReplay, ArchiveCase):
-    def test_a_replay_from_a_bucket_that_is_missing_names_it(self):
+    def test_a_replay_from_a_missing_bucket_names_the_bucket(self):
         self.location = "s3://no-such-bucket/archive"
         self.assert_no_replay()
 
 
 class S3PlacingTest(S3Archive, ArchiveCase):
-    def test_a_copy_that_was_cut_off_before_its_removal_is_done_again(self):
+    def test_a_copy_interrupted_before_the_removal_of_its_source_is_repeated(self):
         sent = self.publish(metric(number) for number in range(12))
         die_before_placing(self)
         [file, *_] = self.committed()
@@ -44,7 +44,7 @@ class S3PlacingTest(S3Archive, ArchiveCase):
         go_on_under_watch(self)
         self.assert_archived_once(sent)
 
-    def test_what_s3_cannot_move_is_refused_before_it_is_committed(self):
+    def test_a_file_that_s3_cannot_move_is_refused_before_the_commit(self):
         sent = self.publish([metric(1)])
         archiving = self.archiver()
         archiving._store.largest_bytes = 10
@@ -54,14 +54,14 @@ class S3PlacingTest(S3Archive, ArchiveCase):
         self.archiver().step()
         self.assert_archived_once(sent)
 
-    def test_a_bucket_that_is_missing_is_named(self):
+    def test_a_missing_bucket_is_named(self):
         self.publish([metric(1)])
         self.location = "s3://no-such-bucket/archive"
         error = self.assertRaises(ArchiveUnavailable, self.archiver().step)
         self.assertIn("no-such-bucket", str(error))
 
-    def test_mutant_that_removes_staged_files(self):
-        """It removes what is staged, instead of placing what is committed."""
+    def test_mutant_that_removes_staged_files_loses_records(self):
+        """The mutant removes staged files instead of placing committed files."""
         sent = self.publish(metric(number) for number in range(12))
         die_before_placing(self)
         archiving = self.archiver()
@@ -73,7 +73,7 @@ class S3PlacingTest(S3Archive, ArchiveCase):
 
 class S3SecretsTest(S3Archive, ArchiveCase):
     def run_watched(self):
-        """What of the planted login is seen in command lines, environments, logs and Spark's event log."""
+        """Return where the credentials are visible in command lines, environments, logs and Spark's event log."""
         events = self.folder / "events"
         events.mkdir(exist_ok=True)
         watch = test_secrets.Watch()
@@ -88,12 +88,12 @@ class S3SecretsTest(S3Archive, ArchiveCase):
         told = done.stdout + done.stderr + event_log
         return watch.found, [secret for secret in (KEY, SECRET) if secret in told]
 
-    def test_a_login_in_aws_own_file_shows_nowhere(self):
+    def test_credentials_in_the_aws_file_do_not_leak(self):
         self.publish([metric(1)])
         self.assertEqual((set(), []), self.run_watched())
         self.assertEqual(1, len(self.visible_files()))
 
-    def test_a_login_in_the_location_shows_nowhere(self):
+    def test_credentials_in_the_location_do_not_leak(self):
         self.publish([metric(1)])
         self.location = self.location.replace("s3a://", f"s3://{KEY}:{SECRET}@")
         self.assertEqual((set(), []), self.run_watched())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate on YARN, in two containers, of which one loses its executor on the way."""
+"""The job aggregate on YARN, in two containers, one of which loses its executor."""
 
 import fixtures
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YARN with one node, in a Java of its own that ends with this process: Hadoop's own cluster for tests, called by py4j.
+"""YARN with one node, in a separate Java that ends with this process: Hadoop's own cluster for tests, called by py4j.
 
-It is given what none of Hadoop's programs that start it leaves to be given: the scheduler, because the usual one reads
-a file of queues, and a package of Java that the resource manager's web pages open by force.
+Hadoop's start scripts cannot set the following: the scheduler, because the default one reads a file of queues, and the
+opening of a Java package that the web pages of the resource manager need.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from monasca_common.devbroker.java import find_java
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.remote import hadoop
 
-# What outlives a test takes the folder for temporary files from before it.
+# Processes that outlive a test use the folder for temporary files that was set before the test.
 _TEMPORARY = tempfile.gettempdir()
 _HOME = Path(pyspark.__file__).parent
 _LOG4J = ("log4j-1.2-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar")  # the cluster needs the oldest's names
@@ -32,7 +32,7 @@ _SETTINGS = {
     "yarn.nodemanager.resource.cpu-vcores": "4",
     "yarn.nodemanager.pmem-check-enabled": "false",
     "yarn.nodemanager.vmem-check-enabled": "false",
-    # A disk that is 90 % full is a failed node for it.
+    # YARN treats a disk that is 90 % full as failed.
     "yarn.nodemanager.disk-health-checker.enable": "false",
 }
 _FILES = "<configuration><property><name>fs.defaultFS</name><value>file:///</value></property></configuration>"
@@ -88,19 +88,19 @@ class YarnCluster:
         stream.close()
 
     def applications(self):
-        """The state of each by its identity: FINISHED, KILLED and so on."""
+        """Return the state of each application by its id: FINISHED, KILLED and so on."""
         applications = self._cluster.getResourceManager().getRMContext().getRMApps()
         return {str(identity): str(applications[identity].getState()) for identity in applications}
 
 
 @functools.cache
 def shared_cluster():
-    """The cluster of this process; the first call starts it."""
+    """Return the cluster of this process; the first call starts it."""
     return YarnCluster()
 
 
 def options(cluster):
-    """Lines for ``[spark]``: two small executors, and Spark's jars from where they are installed."""
+    """Return lines for ``[spark]``: two small executors, and the folder of Spark's jars."""
     return "\n".join(
         f"options = {option}"
         for option in (

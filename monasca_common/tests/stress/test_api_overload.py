@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten times as many connections as the API serves at once, for as long as it takes: each request is answered.
+"""Ten times as many connections as the API serves concurrently: each request is answered.
 
-``MONASCA_STRESS_OVERLOAD_SECONDS``: how long, 60 unless it says otherwise.
+``MONASCA_STRESS_OVERLOAD_SECONDS``: the duration, 60 s by default.
 """
 
 import json
@@ -24,7 +24,7 @@ MOST_GROWTH_BYTES = 50_000_000
 
 class TestOverload(ApiProcessCase):
     def overload(self):
-        """Return the counts of statuses after a time, and the growth of the worker."""
+        """Return the counts of statuses after the duration, and the growth of the worker's memory."""
         api = self.api(api=[f"max_in_flight = {LIMIT}", "publish_timeout_seconds = 2"])
         self.assertEqual(204, api.post(metric("warm"))[0])
         (worker,) = api.workers()

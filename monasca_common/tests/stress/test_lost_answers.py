@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mission's scenario over many seeds: in each, other requests lose their answers."""
+"""The scenario of lost answers with many seeds, each of which selects other requests whose answers are lost."""
 
 from monasca_common.tests.functional.kafka.lost_answers_case import LargeNeighboursCase, LostAnswersCase
 
@@ -7,7 +7,7 @@ SEEDS = range(20)
 
 
 class TestLostAnswers(LostAnswersCase):
-    def test_whichever_answers_are_lost_every_message_is_read_once_and_in_the_log_once(self):
+    def test_with_lost_answers_every_message_is_in_the_log_and_read_once(self):
         for self.seed in SEEDS:
             aftermath = self.lose_answers()
             self.fixture.proxy.clear()
@@ -17,7 +17,7 @@ class TestLostAnswers(LostAnswersCase):
 
 
 class TestLargeNeighbours(LargeNeighboursCase):
-    def test_whichever_answers_are_cut_a_record_too_large_doubles_no_neighbour(self):
+    def test_with_lost_answers_a_record_too_large_duplicates_no_other_record(self):
         for self.seed in SEEDS:
             log, _ = self.publish_beside_large_records()
             self.fixture.proxy.clear()

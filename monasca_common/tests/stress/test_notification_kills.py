@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of the notification service that die one after another at each place where it hurts, and long outages.
+"""Workers of the notification service are killed one after another at each critical point, and dependencies have long
+outages.
 
-``MONASCA_STRESS_NOTIFICATION_KILLS``: how many die at each place, 50 unless it says otherwise;
-``MONASCA_STRESS_OUTAGE_SECONDS``: how long something is down, 180 unless it says otherwise.
+``MONASCA_STRESS_NOTIFICATION_KILLS``: the number of kills at each point, 50 by default.
+``MONASCA_STRESS_OUTAGE_SECONDS``: the length of an outage, 180 s by default.
 """
 
 import os
@@ -25,7 +26,7 @@ PLACES = (
 
 
 class NotificationKillsTest(functional.CrashCase):
-    def test_every_change_is_told_and_doubles_are_counted(self):
+    def test_each_change_is_notified_and_repeats_are_counted(self):
         self.receive()
         kills = KILLS * len(PLACES)
         self.start("|".join(PLACES), deaths=kills)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of the persister that die one after another, each at a place drawn by lot: every message is one row.
+"""Workers of the persister are killed one after another at random points: each message is one row.
 
-``MONASCA_STRESS_KILLS``: how many, 1,000 unless it says otherwise; ``MONASCA_STRESS_SEED`` repeats a run.
+``MONASCA_STRESS_KILLS``: the number of kills, 1,000 by default. ``MONASCA_STRESS_SEED`` repeats a run.
 """
 
 import os
@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
 CHUNK = 100
 BAD_OF_A_CHUNK = 3
-AHEAD = 1000  # most messages that wait to be stored: more would be work at the end, and hit nothing harder
+AHEAD = 1000  # the maximum backlog; a larger one takes longer at the end and tests nothing more
 REBALANCE_SECONDS = 3.0
 SECONDS_A_KILL = 20
 MUTANTS_KILLS = 30
@@ -54,7 +54,7 @@ class KillsCase(PersisterCase):
         return verdict
 
     def feed(self, persister):
-        """Publish while few messages wait; return the number of dead workers."""
+        """Publish while the backlog is small; return the number of dead workers."""
         stored = self.scalar(f"SELECT count(*) FROM {self.table}")
         if self.published - self.bad - stored < AHEAD:
             numbers = range(self.published, self.published + CHUNK)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate on a standalone cluster of two workers, its driver and its executors killed again and again.
+"""The job aggregate on a standalone cluster of two workers, whose driver and executors are killed repeatedly.
 
-``MONASCA_STRESS_PIPELINE_KILLS``: how often, 20 unless it says otherwise; ``MONASCA_STRESS_SEED`` repeats the lots that
-were drawn, though not what they hit.
+``MONASCA_STRESS_PIPELINE_KILLS``: the number of kills, 20 by default. ``MONASCA_STRESS_SEED`` repeats the random
+choices, but not their exact timing.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
 
 KILLS = int(os.environ.get("MONASCA_STRESS_PIPELINE_KILLS", "20"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
-# A driver needs some seconds to begin; then a batch takes one or two.
+# A driver takes some seconds to start; then a batch takes one or two seconds.
 LONGEST_LIFE_SECONDS = 40.0
 POINTS = (
     "pipeline.before_staging",
@@ -35,11 +35,11 @@ class KillsTest(PipelineProcessCase):
         super().setUp()
         self.chance = random.Random(SEED)
         self.master = self.useFixture(SparkCluster()).master
-        # However often executors die, the application goes on with others.
+        # The application continues however many executors are killed.
         self.configure(f"{spark_cluster.options()}\noptions = spark.deploy.maxExecutorRetries=-1")
 
     # Rule 28
-    def test_wherever_drivers_and_executors_die_everything_is_counted_and_published_once(self):
+    def test_after_kills_of_drivers_and_executors_everything_is_counted_and_published_once(self):
         self.addDetail("seed", text_content(SEED))
         deaths = {"executor": self.kill_an_executor, "driver": self.kill_the_driver, "point": self.kill_at_a_point}
         for _ in range(KILLS):
@@ -50,12 +50,13 @@ class KillsTest(PipelineProcessCase):
         self.assert_clean()
 
     def kill_an_executor(self):
-        """Once it has staged, and before it has told so; somebody else does its work."""
+        """Kill an executor after it has staged rows and before it has reported them; another executor repeats its
+        work."""
         (self.deaths / "executor").touch()
         self.assertEqual(0, self.run_once())
 
     def kill_the_driver(self):
-        """Whatever it is doing, and with its JVM."""
+        """Kill the driver and its JVM at any point."""
         process = self.start()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self.chance.uniform(0, LONGEST_LIFE_SECONDS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kills of `test_persister_kills` for the sink, with inserts, upserts and deletions at the same time."""
+"""The kills of `test_persister_kills` for the sink, with concurrent inserts, upserts and deletions."""
 
 from monasca_common.tests.functional.sink.sink_case import SinkCase
 from monasca_common.tests.stress.test_persister_kills import Kills, KillsCase

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alert rules and the dashboard ask for metrics that services have, by labels that these have; and are documented."""
+"""Alert rules and the dashboard query only existing metrics and labels, and are documented."""
 
 import configparser
 import enum
@@ -42,9 +42,9 @@ _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _BY = re.compile(r"\bby \(([^)]*)\)")
 _COUNTED = re.compile(r"(?:rate|increase)\((monasca_\w+)(?:{([^}]*)})?\[")
 _MATCHER = re.compile(r'(\w+)(=~?)"([^"]*)"')
-# Requests come all the time: their rate does not depend on the first of a kind.
+# Requests are frequent: their rate does not depend on the first request of a kind.
 _NEEDS_NO_ZERO = {"monasca_api_requests_total", "monasca_api_request_seconds_bucket"}
-# What Prometheus adds to each series, and the bounds of buckets.
+# The labels that Prometheus adds to each series, and the label of buckets.
 _ADDED = {"instance", "le"}
 
 
@@ -59,12 +59,12 @@ def dashboard():
 
 
 def queries():
-    """The expressions of the dashboard."""
+    """Return the expressions of the dashboard."""
     return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
 
 
 def counted():
-    """The counters whose increase an alert looks at: a name, and the values of labels that it names."""
+    """Yield the name and the named labels of each counter whose increase an alert evaluates."""
     for rule in alerts().values():
         for name, chosen in _COUNTED.findall(rule["expr"]):
             if name in _NEEDS_NO_ZERO:
@@ -76,7 +76,8 @@ def counted():
 
 
 def absent(text):
-    """The counters of alerts that are not in what services serve: Prometheus would see no increase when they come."""
+    """Return the counters of alerts that services do not serve from 0. Prometheus misses the first increase of such
+    a counter."""
     served = [each for family in text_string_to_metric_families(text) for each in family.samples]
     return [
         (name, labels)
@@ -86,12 +87,12 @@ def absent(text):
 
 
 def sample(name):
-    """The metric that has this sample."""
+    """Return the metric that has this sample."""
     return re.sub(r"_(bucket|count|sum)$", "", name)
 
 
 def lost(before, after, where=""):
-    """What is in ``before`` and not, or otherwise, in ``after``."""
+    """Return the places of values of ``before`` that are missing or different in ``after``."""
     if isinstance(before, dict) and isinstance(after, dict):
         return [each for key in before for each in lost(before[key], after.get(key), f"{where}/{key}")]
     if isinstance(before, list) and isinstance(after, list):
@@ -101,7 +102,7 @@ def lost(before, after, where=""):
 
 
 def mistyped(made, where=""):
-    """The fields of one of Grafana's objects, and of those in it, whose values are of another type than declared."""
+    """Return the fields of a Grafana object and its parts whose values do not have the declared type."""
     found = []
     for name, declared in typing.get_type_hints(type(made)).items():
         value, at = getattr(made, name), f"{where}/{name}"
@@ -114,7 +115,7 @@ def mistyped(made, where=""):
 
 
 def fits(value, declared):
-    """Whether a value is of a declared type. An integer is a number; a truth value is not."""
+    """Return whether a value has a declared type. An integer is a number; a bool is not."""
     kind, arguments = typing.get_origin(declared), typing.get_args(declared)
     if kind is typing.Union:
         return any(fits(value, each) for each in arguments)
@@ -133,7 +134,7 @@ def fits(value, declared):
 
 class QueriesTest(base.BaseTestCase):
     # Rule 67
-    def test_each_metric_and_each_label_of_it_is_one_that_a_service_has(self):
+    def test_each_queried_metric_and_label_exists(self):
         told = told_metrics()
         for query in [*queries(), *(rule["expr"] for rule in alerts().values())]:
             labels = set()
@@ -145,7 +146,7 @@ class QueriesTest(base.BaseTestCase):
             if labels:
                 self.assertLessEqual(grouped, labels | _ADDED, query)
 
-    def test_the_texts_of_alerts_name_labels_that_stay(self):
+    def test_the_texts_of_alerts_use_only_labels_of_the_result(self):
         told = told_metrics()
         for name, rule in alerts().items():
             left = {label.strip() for by in _BY.findall(rule["expr"]) for label in by.split(",")}
@@ -158,7 +159,7 @@ class QueriesTest(base.BaseTestCase):
 
 class StartTest(base.BaseTestCase):
     def services(self):
-        """What each service that counts for alerts serves before it has counted anything."""
+        """Return the metrics that each service with alerts on counters serves before it has counted anything."""
         kafka = self.useFixture(MemoryKafka())
         api = ApiMetrics(ProducerPool(lambda _: kafka.producer()))
         api.will_validate(ValidationOutcome)
@@ -178,22 +179,22 @@ class StartTest(base.BaseTestCase):
         return [api.text(), *map(generate_latest, others)]
 
     # Rule 68
-    def test_what_an_alert_counts_is_served_from_0(self):
+    def test_counters_of_alerts_are_served_from_0(self):
         self.assertEqual([], absent(b"".join(self.services()).decode()))
 
-    def test_a_counter_that_is_not_there_yet_would_be_noticed(self):
+    def test_a_missing_counter_is_detected(self):
         served = b"".join(self.services()[:-1]).decode()
         self.assertEqual([("monasca_audit_balances_total", {"outcome": "complete"})], absent(served))
 
 
 class GuideTest(base.BaseTestCase):
-    def test_each_alert_is_among_the_symptoms_and_has_a_severity_and_a_condition_for_the_table(self):
+    def test_each_alert_is_in_the_guide_and_has_a_severity_and_a_condition(self):
         self.assertEqual(alerts().keys(), set(re.findall(r"``(Monasca\w+)``", GUIDE.read_text())))
         for name, rule in alerts().items():
             self.assertIn(rule["labels"]["severity"], ("page", "ticket"), name)
             self.assertRegex(rule["annotations"]["description"], r"^[A-Z].+[a-z0-9]$", name)
 
-    def test_prometheus_asks_at_the_ports_of_the_units(self):
+    def test_prometheus_scrapes_the_ports_of_the_units(self):
         conf = configparser.ConfigParser(strict=False)
         conf.read(DEPLOY / "systemd" / "monasca.conf")
         ports = {value for section in conf.values() for key, value in section.items() if key in ("port", "status_port")}
@@ -201,25 +202,25 @@ class GuideTest(base.BaseTestCase):
         asked = {
             target.rpartition(":")[2]
             for each in config["scrape_configs"]
-            if each["job_name"] not in ("monasca-audit", "monasca-dashboard", "monasca-mirror")  # which no unit runs
+            if each["job_name"] not in ("monasca-audit", "monasca-dashboard", "monasca-mirror")  # without units
             for target in each["static_configs"][0]["targets"]
         }
         self.assertLessEqual(asked, ports)
 
 
 class DashboardTest(base.BaseTestCase):
-    def test_grafanas_own_types_read_all_of_it(self):
+    def test_grafana_reads_each_field_of_the_dashboard(self):
         register_default_plugins()
         read = Dashboard.from_json(dashboard())
         self.assertEqual([], lost(dashboard(), json.loads(JSONEncoder().encode(read))))
 
-    def test_values_have_the_types_that_grafana_declares_and_panels_are_its_own(self):
+    def test_values_and_panels_have_the_types_that_grafana_declares(self):
         register_default_plugins()
         self.assertEqual([], mistyped(Dashboard.from_json(dashboard())))
         unknown = {each["type"] for each in dashboard()["panels"] if panelcfg_config(each["type"]) is None}
-        self.assertEqual({"row"}, unknown)  # which is no plugin
+        self.assertEqual({"row"}, unknown)  # a row is not a plugin
 
-    def test_values_of_other_types_would_be_noticed(self):
+    def test_values_of_wrong_types_are_detected(self):
         register_default_plugins()
         for change, where in (
             (lambda made: made.update(refresh=17), "/refresh"),
@@ -236,14 +237,14 @@ class DashboardTest(base.BaseTestCase):
             change(made)
             self.assertEqual([where], mistyped(Dashboard.from_json(made)))
 
-    def test_what_grafana_does_not_know_would_be_noticed(self):
+    def test_an_unknown_field_is_detected(self):
         register_default_plugins()
         made = dashboard()
         made["panels"][1]["titel"] = "a slip"
         read = Dashboard.from_json(made)
         self.assertEqual(["/panels/1/titel"], lost(made, json.loads(JSONEncoder().encode(read))))
 
-    def test_panels_lie_beside_each_other_and_each_says_what_it_shows(self):
+    def test_panels_do_not_overlap_and_have_descriptions(self):
         panels = dashboard()["panels"]
         self.assertEqual(len(panels), len({panel["id"] for panel in panels}))
         taken = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker of crash tests, on histories made by hand."""
+"""Test the checker of crash tests with fixed histories."""
 
 from oslotest import base
 
@@ -9,7 +9,7 @@ ACKED, FAILED, UNKNOWN = Told.ACKED, Told.FAILED, Told.UNKNOWN
 
 
 class CheckerTest(base.BaseTestCase):
-    def test_every_acknowledged_message_once_is_all_well(self):
+    def test_a_history_with_each_acknowledged_message_once_is_clean(self):
         verdict = check({1: ACKED, 2: ACKED}, [2, 1])
         self.assertTrue(verdict.clean, str(verdict))
         self.assertEqual(2, verdict.stored)
@@ -24,37 +24,37 @@ class CheckerTest(base.BaseTestCase):
         self.assertEqual({1}, verdict.duplicate)
         self.assertFalse(verdict.clean)
 
-    def test_two_rows_of_a_message_of_unknown_outcome_are_a_duplicate_too(self):
+    def test_two_rows_of_a_message_with_unknown_outcome_are_a_duplicate(self):
         self.assertEqual({1}, check({1: UNKNOWN}, [1, 1]).duplicate)
 
-    def test_a_row_that_nobody_sent_is_a_phantom(self):
+    def test_a_row_of_an_unsent_message_is_a_phantom(self):
         verdict = check({1: ACKED}, [1, 9])
         self.assertEqual({9}, verdict.phantom)
         self.assertFalse(verdict.clean)
 
-    def test_a_row_of_a_message_that_surely_failed_is_a_phantom(self):
+    def test_a_row_of_a_failed_message_is_a_phantom(self):
         self.assertEqual({1}, check({1: FAILED}, [1]).phantom)
 
-    def test_a_failed_message_without_a_row_is_all_well(self):
+    def test_a_failed_message_without_a_row_is_clean(self):
         self.assertTrue(check({1: FAILED}, []).clean)
 
-    def test_an_unknown_message_may_be_there_or_not(self):
+    def test_a_message_with_unknown_outcome_can_have_a_row_or_not(self):
         verdict = check({1: UNKNOWN, 2: UNKNOWN}, [2])
         self.assertTrue(verdict.clean)
         self.assertEqual({1}, verdict.open)
 
-    def test_a_dead_letter_is_not_lost_and_its_repeats_are_one(self):
+    def test_a_dead_letter_is_not_lost_and_its_repeats_count_once(self):
         verdict = check({1: ACKED, 2: ACKED}, [1], dead=[2, 2])
         self.assertTrue(verdict.clean)
         self.assertEqual((1, 1), (verdict.stored, verdict.dead))
 
-    def test_a_row_that_is_a_dead_letter_too_is_a_duplicate(self):
+    def test_a_row_with_a_dead_letter_is_a_duplicate(self):
         self.assertEqual({1}, check({1: ACKED}, [1], dead=[1]).duplicate)
 
-    def test_a_dead_letter_of_what_nobody_sent_is_a_phantom(self):
+    def test_a_dead_letter_of_an_unsent_message_is_a_phantom(self):
         self.assertEqual({7}, check({}, [], dead=[7]).phantom)
 
-    def test_nothing_sent_and_nothing_stored_is_all_well(self):
+    def test_an_empty_history_is_clean(self):
         self.assertTrue(check({}, []).clean)
 
     def test_lost_and_duplicated_messages_raise_one_class_of_error(self):
@@ -73,7 +73,7 @@ class CheckerTest(base.BaseTestCase):
 
         self.assertIn("1 != 2", str(self.assertRaises(LostOrDuplicated, count)))
 
-    def test_other_errors_in_a_block_of_each_once_stay_what_they_are(self):
+    def test_other_errors_in_a_block_of_each_once_are_unchanged(self):
         @each_once()
         def read():
             raise OSError("no broker")

@@ -35,7 +35,7 @@ class AnyObject(ShowOne):
 
 
 def commands():
-    """{name: parser} of every command."""
+    """Return {name: parser} of every command."""
     app = MonascaCommon()
     return {
         name: entry.load()(app, None, cmd_name=name).get_parser(f"monasca-common {name}")
@@ -49,22 +49,22 @@ def options(parser):
 
 
 def options_of_all():
-    """Those that stand before the command."""
+    """Return the options that precede the command."""
     return options(MonascaCommon().parser)
 
 
 def options_of_tables():
-    """Those that cliff gives each command which prints a table."""
+    """Return the options that cliff adds to each command that prints a table."""
     return options(AnyTable(MonascaCommon(), None).get_parser("a table"))
 
 
 def options_of_objects():
-    """Those that cliff gives each command which prints one object."""
+    """Return the options that cliff adds to each command that prints one object."""
     return options(AnyObject(MonascaCommon(), None).get_parser("an object"))
 
 
 def calls(text):
-    """The command lines of a page's console blocks, each on one line, without ``monasca-common``."""
+    """Yield the command lines of a page's console blocks, each on one line, without ``monasca-common``."""
     lines = iter([*text.splitlines(), ""])
     for line in lines:
         found = _LINE.fullmatch(line)
@@ -77,7 +77,7 @@ def calls(text):
 
 
 def mentions(text):
-    """What is named within sentences, of pages and of our own messages."""
+    """Return the commands named in sentences of pages and of our messages."""
     return [" ".join(found["words"].split()) for found in _INLINE.finditer(text)]
 
 
@@ -87,7 +87,7 @@ class CommandPagesTest(base.BaseTestCase):
         self.commands = commands()
 
     def split(self, words):
-        """The command of a line and the rest of the line; ``None`` for what names no command."""
+        """Return the command and the rest of a line, or ``None`` if the line names no command."""
         named = re.sub(r"^(--\S+ )+", "", words).split()
         for length in range(len(named), 0, -1):
             if (name := " ".join(named[:length])) in self.commands:
@@ -120,7 +120,7 @@ class CommandPagesTest(base.BaseTestCase):
                 self.fail(f"{name} refuses {rest!r}: {error}")
         self.assertGreater(tried, 15)
 
-    def test_each_command_named_in_a_sentence_is_there(self):
+    def test_each_command_named_in_a_sentence_exists(self):
         files = [*PAGES, *(path for path in (ROOT / "monasca_common").rglob("*.py") if "tests" not in path.parts)]
         for path in files:
             for words in mentions(path.read_text()):
@@ -135,7 +135,7 @@ class CommandPagesTest(base.BaseTestCase):
             matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
             self.assertEqual(1, len(matching), f"{name} is in these directives command-help: {matching}")
 
-    def test_the_options_of_all_commands_are_explained(self):
+    def test_the_options_of_all_commands_are_documented(self):
         named = set(_OPTION.findall(INDEX.read_text()))
         self.assertLessEqual((options_of_all() | options_of_tables() | options_of_objects()) - _HELP, named)
 
@@ -161,5 +161,5 @@ class ReadingTest(base.BaseTestCase):
             list(calls(text)),
         )
 
-    def test_a_command_in_a_sentence_may_be_broken_by_the_end_of_a_line(self):
+    def test_a_command_in_a_sentence_can_span_two_lines(self):
         self.assertEqual(["api --config-file F"], mentions("``monasca-common api\n--config-file F`` serves"))

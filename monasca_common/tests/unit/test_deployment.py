@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in ``deploy/`` fits the services: commands, options, ports, paths, versions, and how long a stop may take."""
+"""The files in ``deploy/`` match the services: commands, options, ports, paths, versions, and the time that a stop
+can take."""
 
 import configparser
 import functools
@@ -32,11 +33,11 @@ from monasca_common.tests.unit.test_command_pages import commands
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 SERVICES = ("api", "persister", "pipeline", "evaluator", "notification", "lag")
-CONFIGURED = {"evaluator": "pipeline"}  # as which of the services of `config check`; others by their own name
+CONFIGURED = {"evaluator": "pipeline"}  # services of `config check` for these files; the others have their own names
 JOBS = {"pipeline": "aggregate", "evaluator": "evaluate"}
 [RELEASE] = re.findall(r"(?m)^version = (.+)$", (ROOT / "setup.cfg").read_text())
 _SECONDS = {"s": 1, "min": 60}
-_BATCH_SECONDS = 180  # of the pipeline: batches are short, and one that is killed is computed again
+_BATCH_SECONDS = 180  # jobs of the pipeline: batches are short, and an interrupted batch is recomputed
 PATHS = {
     "api": PUBLIC_PATHS,
     **dict.fromkeys(("persister", "pipeline", "evaluator", "notification", "lag"), STATUS_PATHS),
@@ -44,7 +45,7 @@ PATHS = {
 
 
 def unit(name):
-    """The options of a unit, the last of each name."""
+    """Return the options of a unit; of repeated options the last one."""
     text = (DEPLOY / "systemd" / f"monasca-{name}.service").read_text()
     parser = configparser.RawConfigParser(strict=False, comment_prefixes=("#",))
     parser.optionxform = str
@@ -67,7 +68,7 @@ def kustomization():
 
 @functools.cache
 def manifests(kind):
-    """{name: manifest} of a kind; not to be changed."""
+    """Return {name: manifest} of a kind. Callers must not change the manifests."""
     found = {}
     for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
         for each in yaml.safe_load_all(path.read_text()):
@@ -77,13 +78,13 @@ def manifests(kind):
 
 
 def pods():
-    """{name of the service: its pod's specification}, with that of ``init``."""
+    """Return {name of the service: specification of its pod}, including ``init``."""
     found = {**manifests("Deployment"), **manifests("StatefulSet"), **manifests("Job")}
     return {name: each["spec"]["template"]["spec"] for name, each in found.items()}
 
 
 def words_of_containers():
-    """The command lines of compose and of the manifests, from the command's name on."""
+    """Return the command lines of compose and of the manifests, starting with the name of the command."""
     for name in (*SERVICES, "init"):
         yield composed()["services"][name]["command"]
         yield pods()[name]["containers"][0]["args"]
@@ -123,7 +124,7 @@ class CommandsTest(base.BaseTestCase):
         self.assertIn(len(parsed.config_file), (2, 3))
         self.assertNotRegex(" ".join(words), "(?i)password|token|://")
 
-    def test_each_command_of_a_unit_is_one_of_ours(self):
+    def test_each_command_of_a_unit_exists(self):
         for name in SERVICES:
             program, *words = shlex.split(unit(name)["ExecStart"])
             self.assertEqual("/opt/monasca/bin/monasca-common", program)
@@ -131,19 +132,19 @@ class CommandsTest(base.BaseTestCase):
             self.assertEqual(command, words[: len(command)])
             self.assert_accepted(words)
 
-    def test_each_command_of_a_container_is_one_of_ours(self):
+    def test_each_command_of_a_container_exists(self):
         for words in words_of_containers():
             self.assert_accepted(words)
 
 
 class ConfigurationsTest(ConfiguredTestCase):
-    def test_each_service_would_start_with_each_file(self):
+    def test_each_service_accepts_each_file(self):
         for where, files in self.files.items():
             for name in SERVICES:
                 found = check_service(CONFIGURED.get(name, name), files)
                 self.assertEqual(((), ()), (found.faults, found.notes), f"{where}: {name}")
 
-    def test_each_option_for_keystone_is_one_of_the_middleware_or_of_the_way_to_authenticate(self):
+    def test_each_keystone_option_belongs_to_the_middleware_or_the_auth_plugin(self):
         options = [*middleware_options._OPTS, *loading.get_auth_common_conf_options()]
         options += loading.get_auth_plugin_conf_options("password")
         known = {option.dest for option in options}
@@ -154,7 +155,7 @@ class ConfigurationsTest(ConfiguredTestCase):
                 if parser.has_section("keystone_authtoken"):
                     self.assertLessEqual(set(parser["keystone_authtoken"]), known)
 
-    def test_ports_are_those_of_the_files(self):
+    def test_ports_match_the_configuration_files(self):
         spec, config = composed()["services"], (DEPLOY / "compose" / "monasca.conf").read_text()
         for name in SERVICES:
             pod = pods()[name]["containers"][0]
@@ -165,7 +166,7 @@ class ConfigurationsTest(ConfiguredTestCase):
             self.assertIn(url[1], PATHS[name])
         self.assertEqual(["127.0.0.1:8070:8070", "127.0.0.1:8077:8077"], spec["api"]["ports"])
 
-    def test_prometheus_asks_the_api_where_tenants_do_not_reach_it(self):
+    def test_prometheus_scrapes_the_api_at_a_port_that_tenants_cannot_reach(self):
         status = api_settings(self.conf("systemd", "api")).status
         asked = {
             each["job_name"]: each["static_configs"][0]["targets"]
@@ -181,7 +182,7 @@ class ConfigurationsTest(ConfiguredTestCase):
         in_compose = api_settings(self.conf("compose", "api"))
         self.assertEqual((8070, 8077), (in_compose.port, in_compose.status.port))
 
-    def test_the_default_port_of_the_dashboard_is_no_other_service_s(self):
+    def test_no_other_service_has_the_default_port_of_the_dashboard(self):
         files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix in (".conf", ".yml", ".yaml")]
         ports = {
             int(port)
@@ -191,7 +192,7 @@ class ConfigurationsTest(ConfiguredTestCase):
         self.assertIn(port_of("lag", (DEPLOY / "systemd" / "monasca.conf").read_text()), ports)
         self.assertNotIn(DashboardSettings().port, ports)
 
-    def test_the_driver_is_found_where_executors_look_for_it(self):
+    def test_the_driver_has_the_address_and_ports_of_its_service(self):
         text = (DEPLOY / "kubernetes" / "monasca.conf").read_text()
         own = {"pipeline": "", "evaluator": (DEPLOY / "kubernetes" / "evaluator.conf").read_text()}
         for name, more in own.items():
@@ -204,7 +205,7 @@ class ConfigurationsTest(ConfiguredTestCase):
         [image] = [each for each in kustomization()["images"] if each["name"] == "monasca-pipeline"]
         self.assertEqual(f"{image['newName']}:{image['newTag']}", options["spark.kubernetes.container.image"])
 
-    def test_the_evaluator_has_the_options_of_the_later_file(self):
+    def test_the_later_file_overrides_the_options_of_the_evaluator(self):
         folder = DEPLOY / "kubernetes"
         files = [folder / "monasca.conf", folder / "evaluator.conf", DEPLOY / "systemd" / "secret.conf"]
         settings = spark_settings(services.read_service("pipeline", list(map(str, files))))
@@ -214,7 +215,7 @@ class ConfigurationsTest(ConfiguredTestCase):
         named = [Path(word).name for word in container["args"] if word.endswith(".conf")]
         self.assertEqual([path.name for path in files], named)
 
-    def test_a_stop_may_take_as_long_as_the_service_does(self):
+    def test_the_stop_time_out_is_at_least_that_of_the_service(self):
         compose, kubernetes = composed()["services"], pods()
         for where in self.files:
             gunicorn = server.Server(self.conf(where, "api"), api_settings(self.conf(where, "api")))
@@ -240,7 +241,7 @@ def port_of(name, text):
 
 
 class UnitsTest(base.BaseTestCase):
-    def test_a_unit_has_a_user_a_folder_and_an_end_of_its_restarts(self):
+    def test_a_unit_has_a_user_a_folder_and_a_restart_limit(self):
         for name in SERVICES:
             found = unit(name)
             self.assertEqual(("monasca", "/var/lib/monasca"), (found["User"], found["WorkingDirectory"]))
@@ -258,7 +259,7 @@ class ContainersTest(base.BaseTestCase):
         super().setUp()
         self.containerfile = (DEPLOY / "Containerfile").read_text()
 
-    def test_versions_are_those_that_are_tested(self):
+    def test_versions_are_tested_versions(self):
         [spark] = re.findall(r"(?m)^pyspark==(.+)$", (ROOT / "upper-constraints.txt").read_text())
         self.assertIn(f"/spark:{spark}-", self.containerfile)
         self.assertEqual({RELEASE}, set(re.findall(r"(?m)^ARG VERSION=(.+)$", self.containerfile)))
@@ -267,7 +268,7 @@ class ContainersTest(base.BaseTestCase):
         for name in SERVICES:
             self.assertTrue(composed()["services"][name]["image"].endswith(f":{RELEASE}"))
 
-    def test_extras_and_files_of_the_images_are_there_and_nothing_else_gets_in(self):
+    def test_images_contain_only_existing_extras_and_files(self):
         parser = configparser.RawConfigParser()
         parser.read(ROOT / "setup.cfg")
         for extras in re.findall(r'"\.\[([\w,]+)\]"', self.containerfile):
@@ -279,7 +280,7 @@ class ContainersTest(base.BaseTestCase):
         self.assertEqual(copied, let_in)
         self.assertEqual([], [name for name in copied if not (ROOT / name).exists()])
 
-    def test_nothing_runs_as_root(self):
+    def test_no_container_runs_as_root(self):
         users = [stage.split() for stage in re.findall(r"(?m)^FROM .+ AS (.+(?:\n(?!FROM).*)*)", self.containerfile)]
         last = {words[0]: words[len(words) - 1 - words[::-1].index("USER") + 1] for words in users if "USER" in words}
         self.assertEqual(("42420:42420", "185:185"), (last["service"], last["pipeline"]))
@@ -290,12 +291,12 @@ class ContainersTest(base.BaseTestCase):
             self.assertEqual((False, True), (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]))
             self.assertIn("memory", pod["containers"][0]["resources"]["limits"])
 
-    def test_java_may_run_what_it_unpacks_into_the_temporary_folder(self):
-        # Docker mounts a tmpfs noexec unless it is told otherwise, and zstd's and snappy's libraries are then refused.
+    def test_java_can_load_libraries_from_the_temporary_folder(self):
+        # By default Docker mounts a tmpfs with noexec, which prevents loading the libraries of zstd and snappy.
         for name in JOBS:
             self.assertEqual(["/tmp:exec"], composed()["services"][name]["tmpfs"])
 
-    def test_each_probe_asks_what_the_service_serves(self):
+    def test_each_probe_requests_an_existing_path(self):
         for name in SERVICES:
             container = pods()[name]["containers"][0]
             probes = [probe for key, probe in container.items() if key.endswith("Probe")]
@@ -305,17 +306,17 @@ class ContainersTest(base.BaseTestCase):
                 self.assertIn(path, PATHS[name] if port == "http" else STATUS_PATHS)
                 self.assertIn(port, [each["name"] for each in container["ports"]])
 
-    def test_clients_that_hold_the_threads_of_the_api_restart_no_pod(self):
+    def test_clients_that_occupy_the_threads_of_the_api_restart_no_pod(self):
         container = pods()["api"]["containers"][0]
         for name in ("startupProbe", "livenessProbe"):
             self.assertEqual("status", container[name]["httpGet"]["port"])
 
-    def test_what_a_dependency_lets_fail_restarts_no_pod(self):
+    def test_an_unavailable_dependency_restarts_no_pod(self):
         for name in SERVICES:
             path = pods()[name]["containers"][0]["livenessProbe"]["httpGet"]["path"]
             self.assertNotIn(path, ("/healthcheck", "/readyz"))
 
-    def test_kustomize_finds_each_file_and_each_file_is_found(self):
+    def test_kustomize_lists_exactly_the_existing_files(self):
         there = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")} - {"kustomization.yaml"}
         self.assertEqual(there, set(kustomization()["resources"]))
         [config] = kustomization()["configMapGenerator"]
@@ -340,26 +341,26 @@ class ProxyTest(base.BaseTestCase):
         conf(["--config-file", file], default_config_files=[])
         return conf
 
-    def test_its_limits_are_those_of_the_api(self):
+    def test_the_limits_of_the_proxy_match_those_of_the_api(self):
         megabytes = int(self.directives["client_max_body_size"].removesuffix("m"))
         self.assertEqual(megabytes * 1024 * 1024, self.settings.max_body_bytes)
         self.assertGreater(seconds(self.directives["proxy_read_timeout"]), self.settings.publish_timeout_seconds)
         self.assertLess(seconds(self.directives["keepalive_timeout"]), server._KEEP_ALIVE_SECONDS)
 
-    def test_it_never_sends_a_post_again_and_passes_what_a_repeat_needs(self):
+    def test_the_proxy_does_not_repeat_posts_and_passes_the_idempotency_header(self):
         self.assertEqual("error timeout", self.directives["proxy_next_upstream"])
         self.assertNotIn("non_idempotent", self.text)
         self.assertIn("proxy_set_header Idempotency-Key $http_idempotency_key;", self.text)
         self.assertIn("proxy_pass_header Retry-After;", self.text)
 
-    def test_metrics_are_not_for_tenants_however_their_path_is_written(self):
+    def test_tenants_cannot_reach_metrics_by_any_form_of_the_path(self):
         [hidden] = re.findall(r"location ~ (\S+) {\s*return 404;\s*}", self.text)
         for path, is_hidden in (("/metrics", True), ("/metrics/", True), ("/v2.0/metrics", False)):
             self.assertEqual(is_hidden, re.search(hidden, path) is not None, path)
 
 
 class ProjectFilesTest(base.BaseTestCase):
-    def test_each_job_runs_an_environment_that_there_is(self):
+    def test_each_job_runs_an_existing_environment(self):
         tox = configparser.RawConfigParser()
         tox.read(ROOT / "tox.ini")
         environments = {section.partition(":")[2] for section in tox.sections()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation names is there."""
+"""The files, tests, names and steps that the documentation names exist."""
 
 import ast
 import collections
@@ -65,13 +65,13 @@ class EverydayTestsTest(base.BaseTestCase):
 
 
 class FileMapTest(base.BaseTestCase):
-    """The page is made from docstrings, which therefore have to be there and to say something."""
+    """The page is generated from docstrings, so each module needs a meaningful one."""
 
     def setUp(self):
         super().setUp()
         self.map = loaded(ROOT / "doc" / "extensions" / "file_map.py")
 
-    def test_each_module_says_what_it_holds(self):
+    def test_each_module_has_a_docstring_for_the_page(self):
         silent = [
             str(path.relative_to(ROOT))
             for folder in self.map.packages(PACKAGE)
@@ -80,19 +80,19 @@ class FileMapTest(base.BaseTestCase):
         ]
         self.assertEqual([], silent)
 
-    def test_each_part_is_in_the_page(self):
+    def test_each_package_is_in_the_page(self):
         page = (SOURCE / "contributor" / "files.rst").read_text()
         parts = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} - {"tests"}
         self.assertEqual(parts, set(re.findall(r"file-map:: monasca_common/(\w+)", page)))
 
-    def test_each_file_that_the_architecture_page_names_is_there(self):
+    def test_each_file_that_the_architecture_page_names_exists(self):
         page = (SOURCE / "contributor" / "architecture.rst").read_text()
         for path in re.findall(r"``((?:\w+/)+\w*(?:\.py|/))``", page):
             self.assertTrue((PACKAGE / path).exists() or (ROOT / path).exists(), path)
 
 
 class FiguresTest(base.BaseTestCase):
-    def test_each_figure_is_what_the_script_draws(self):
+    def test_each_figure_equals_the_output_of_its_script(self):
         folder = SOURCE / "_figures"
         drawn = loaded(ROOT / "doc" / "figures" / "__main__.py").FIGURES
         pictures = {"quickstart", "dashboard-light", "dashboard-dark", "pictures"}
@@ -111,7 +111,7 @@ class SpecificationsTest(base.BaseTestCase):
         super().setUp()
         self.page = (SOURCE / "configuration" / "specifications.rst").read_text()
 
-    def test_the_example_makes_what_the_page_says(self):
+    def test_the_example_has_the_results_on_the_page(self):
         pre_row, row, expected = map(json.loads, re.findall(r"code-block:: json\n\n((?:   .*\n)+)", self.page))
         specs = pipeline.read(
             pipeline.JsonRows("pre.jsonl", [json.dumps(pre_row)]),
@@ -148,7 +148,7 @@ class OwnJobTest(base.BaseTestCase):
         for column in dataframes.PARTIAL_COLUMNS:
             self.assertIn(f"``{column.replace('latest_', 'oldest_')}``", page)
 
-    def test_its_examples_are_those_that_are_run(self):
+    def test_the_examples_of_the_page_are_run_by_tests(self):
         page = (SOURCE / "user" / "own-job.rst").read_text()
         for example in re.findall(r"literalinclude:: \.\./\.\./\.\./(\S+)", page):
             self.assertTrue((ROOT / example).exists(), example)
@@ -164,7 +164,7 @@ class LinksTest(base.BaseTestCase):
 
 
 class ServicesTest(base.BaseTestCase):
-    def test_each_service_has_a_page_that_says_how_to_run_watch_secure_and_upgrade_it(self):
+    def test_each_service_has_a_page_on_running_monitoring_securing_and_upgrading(self):
         for service in ("api", "persister", "pipeline"):
             page = (SOURCE / "admin" / f"{service}.rst").read_text()
             section = page.partition("\nRun, watch, secure, upgrade\n")[2]
@@ -236,7 +236,7 @@ def rules(page):
 
 
 class EverydayTests:
-    """The classes and tests in these folders that are not marked as periodic, by their source."""
+    """The classes and tests in these folders that are not marked as periodic, read from their source."""
 
     def __init__(self, *folders):
         paths = [path for folder in folders or TEST_FOLDERS for path in folder.rglob("*.py")]
@@ -270,7 +270,7 @@ def is_marked(node):
 
 
 def loaded(path):
-    """A module that no package holds, with what stands beside it."""
+    """Import a module that is in no package, with its folder on the path."""
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("loaded_" + path.stem.strip("_"), path)
     module = importlib.util.module_from_spec(spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker of wording reports sentences and leaves programs and names alone."""
+"""The checker of wording checks sentences, and ignores programs and names."""
 
 import importlib
 import sys
@@ -43,7 +43,7 @@ class EnglishTest(base.BaseTestCase):
         self.patch(self.english, "ROOT", Path(path).parent)
         return [int(line.split(":")[1]) for line in self.english.findings(Path(path), PHRASES)]
 
-    def test_a_page_is_checked_without_its_programs_and_names(self):
+    def test_programs_and_names_of_a_page_are_not_checked(self):
         self.assertEqual([3, 12], self.lines(".rst", PAGE))
 
     def test_docstrings_and_messages_are_checked_and_values_are_not(self):
@@ -53,7 +53,7 @@ class EnglishTest(base.BaseTestCase):
         page = "There are so many that the reader of this page waits.\n\nThen so many messages follow.\n"
         self.assertEqual([3], self.lines(".rst", page))
 
-    def test_a_subject_is_imperative_and_short(self):
+    def test_a_commit_subject_is_imperative_and_short(self):
         for subject in ("Added a test", "Adding a test", "Adds a test", "add a test", "Add " + 69 * "x"):
             self.assertIsNotNone(self.english.subject_error(subject), subject)
         for subject in ("Add a test", "Process the queue", "Speed up a test", "Add " + 68 * "x"):

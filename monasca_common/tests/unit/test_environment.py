@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tools/environment.sh``, with a stand-in for Python that notes its arguments, and what it installs together."""
+"""``tools/environment.sh``, with a script instead of Python that records its arguments, and the compatibility of
+the requirements that it installs together."""
 
 import subprocess
 import sys
@@ -18,12 +19,12 @@ if [ "$1 $2" = "-m venv" ]; then touch .venv/bin/pip; chmod +x .venv/bin/pip; fi
 
 
 class EnvironmentTest(base.BaseTestCase):
-    def test_an_environment_without_pip_is_made_again(self):
+    def test_an_environment_without_pip_is_recreated(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         (folder / ".venv" / "bin").mkdir(parents=True)
         for name in ("upper-constraints.txt", "requirements.txt", "setup.cfg", "pyproject.toml"):
             (folder / name).touch()
-        python = folder / ".venv" / "bin" / "python"  # of an attempt that failed half-way
+        python = folder / ".venv" / "bin" / "python"  # left by an interrupted attempt
         python.write_text(_PYTHON)
         python.chmod(0o755)
         for _ in range(2):

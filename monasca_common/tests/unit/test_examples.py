@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples that need no broker, and what the others do without one."""
+"""Examples that need no broker, and the behaviour of the other examples without a broker."""
 
 import contextlib
 import importlib
@@ -101,7 +101,7 @@ class SnippetsTest(base.BaseTestCase):
 
 
 class ProgramsOfPagesTest(base.BaseTestCase):
-    """The programs that pages show next to those of other libraries, over a Kafka in memory."""
+    """Programs that pages show next to programs of other libraries, with a Kafka in memory."""
 
     def run_program(self, page, *orders):
         """Run the page's program until it has handled the orders. Return the values of the invoices."""
@@ -194,6 +194,6 @@ for function, value in ((serializer.loads, b'{"celsius": "sesame"}'), (serialize
         self.assertIn("serializer=yaml is not known", done.stderr)
         self.assertIn("install a package that offers it", done.stderr)
 
-    def test_without_a_configuration_each_says_what_is_missing(self):
+    def test_without_a_configuration_each_example_reports_what_is_missing(self):
         for name in ("produce.py", "consume.py", "restart.py", "retry_dead_letters.py", "asyncio_service.py"):
             self.assertIn("is not set", self.fails(name).stderr)

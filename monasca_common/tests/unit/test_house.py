@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house keeps its order: one name for one thing, and no import in circles. Floors and face: ``lint-imports``."""
+"""Check names and imports of the package: each name has one meaning, and modules do not import one another in a
+circle. ``lint-imports`` checks the layers."""
 
 import ast
 import re
@@ -11,10 +12,10 @@ from oslotest import base
 
 PACKAGE = Path(__file__).parents[2]
 
-# The names of these are those of monasca-common 3.x.
+# Their names are those of monasca-common 3.x.
 COMPATIBILITY = ("kafka_lib", "repositories", "simport", "validation")
 
-# Names that two classes may share, and why: five at most.
+# Names that two classes may share, with the reason; at most five.
 SHARED = {
     "Scenario": "a contract's helpers: of storage's drivers, and of transports",
     "Capability": "what a driver may lack: of storage's drivers, and of transports",
@@ -22,8 +23,7 @@ SHARED = {
 
 
 def modules():
-    """{dotted name: path} of the package, without its tests and without the faces of its rooms (``__init__.py``),
-    which import what stands in them."""
+    """Return {dotted name: path} of the modules, without tests and ``__init__.py``."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -33,7 +33,7 @@ def modules():
 
 
 def imports(paths):
-    """{module: modules that it imports}, for types and within functions too."""
+    """Return {module: modules that it imports}, including imports for types and within functions."""
     found = {name: set() for name in paths}
     for name, path in paths.items():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -45,7 +45,7 @@ def imports(paths):
 
 
 def circles(graph):
-    """The modules that import one another, {module: those of them that it imports}."""
+    """Return {module: imported modules} of the modules that import one another in a circle."""
     left = {name: set(targets) for name, targets in graph.items()}
     while True:
         imported = set().union(*left.values())
@@ -66,19 +66,19 @@ class NamesTest(base.BaseTestCase):
 
         self.assertEqual({}, {name: found for name, found in shared.items() if name not in SHARED})
 
-    def test_at_most_five_names_may_be_shared_each_for_a_reason(self):
+    def test_at_most_five_names_are_shared_each_for_a_reason(self):
         self.assertLessEqual(len(SHARED), 5)
         self.assertTrue(all(SHARED.values()))
 
 
 def words(name):
-    """The words of a module's or class's name, in the singular: {"place"} of ``SendingPlaces`` among them."""
+    """Return the words in the name of a module or class, also in the singular: ``SendingPlaces`` contains "place"."""
     parts = {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
     return parts | {part.removesuffix("s") for part in parts}
 
 
 def names():
-    """(module, name) of each module and each class."""
+    """Yield (module, name) of each module and each class."""
     for module, path in modules().items():
         if module.split(".")[1] in COMPATIBILITY:
             continue
@@ -117,10 +117,10 @@ class WordsTest(base.BaseTestCase):
 
 
 class CirclesTest(base.BaseTestCase):
-    def test_no_module_imports_itself_by_way_of_others(self):
+    def test_no_modules_import_one_another_in_a_circle(self):
         self.assertEqual({}, circles(imports(modules())))
 
-    def test_a_circle_would_be_found(self):
+    def test_a_circle_is_detected(self):
         graph = {"a": {"b"}, "b": {"a", "c"}, "c": set(), "d": {"a"}}
 
         self.assertEqual({"a": {"b"}, "b": {"a"}}, circles(graph))

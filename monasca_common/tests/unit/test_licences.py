@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every distribution that production needs has a licence that is known, and copyleft comes by an extra alone."""
+"""Each distribution that production needs has a known licence; only extras install copyleft."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ import fixtures
 from oslotest import base
 
 CHECKOUT = Path(__file__).parents[3]
-# Copyleft that reaches beyond its own files; each is the extra of one database, which may be left out.
+# Copyleft that extends beyond its own files; each belongs to the optional extra of one database.
 COPYLEFT = {"psycopg": "postgresql", "psycopg-binary": "postgresql"}
 OTHER_EXTRAS = ("devbroker", "docs", "lint", "quickstart", "remote", "tempest", "test", "testing")
 _COPYLEFT = re.compile(r"GPL|General Public|EUPL|SSPL|not declared", re.IGNORECASE)
@@ -23,7 +23,7 @@ def families(text):
 
 
 def requirements():
-    """(name, comment) of each requirement in the files."""
+    """Return (name, comment) of each requirement in the files."""
     for file in ("requirements.txt", "setup.cfg"):
         for line in (CHECKOUT / file).read_text().splitlines():
             if (found := _REQUIREMENT.fullmatch(line)) and re.match(r"[<>=~!]=?\d", found["rest"]):
@@ -38,17 +38,17 @@ class LicencesTest(base.BaseTestCase):
 
         self.licences = licences
 
-    def test_what_is_installed_is_in_the_table_with_its_licence_and_who_needs_it(self):
+    def test_each_distribution_is_in_the_table_with_its_licence_and_its_users(self):
         table = self.licences.TABLE.read_text()
 
         self.assertEqual([], [row for row in self.licences.rows() if row not in table], "python tools/licences.py")
 
-    def test_every_extra_is_looked_at_or_is_not_for_production(self):
+    def test_every_extra_for_production_is_checked(self):
         extras = distribution(self.licences.PACKAGE).metadata.get_all("Provides-Extra")
 
         self.assertEqual(sorted(OTHER_EXTRAS + self.licences.RUNTIME_EXTRAS), sorted(extras))
 
-    def test_every_row_is_of_a_version_that_is_tested(self):
+    def test_every_row_has_a_tested_version(self):
         pins = (CHECKOUT / "upper-constraints.txt").read_text().lower().replace("_", "-").replace(".", "-")
 
         rows = re.findall(r"(?m)^   \* - ([a-z0-9-]+)$", self.licences.TABLE.read_text())
@@ -56,7 +56,7 @@ class LicencesTest(base.BaseTestCase):
         self.assertGreater(len(rows), 60)
         self.assertEqual([], [name for name in rows if f"\n{name}==" not in pins])
 
-    def test_copyleft_comes_by_an_extra_alone(self):
+    def test_only_extras_install_copyleft(self):
         found = {}
         for extra in ("", *self.licences.RUNTIME_EXTRAS):
             for name, each in self.licences.needed([extra]).items():
@@ -70,14 +70,14 @@ class LicencesTest(base.BaseTestCase):
         for name, comment in requirements():
             try:
                 declared = self.licences.licence(distribution(name))
-            except PackageNotFoundError:  # an extra that this environment lacks
+            except PackageNotFoundError:  # an extra that is not installed here
                 declared = comment
             if not comment or families(comment) != families(declared):
                 wrong[name] = (comment, declared)
 
         self.assertEqual({}, wrong)
 
-    def test_families_of_licences_are_told_apart(self):
+    def test_families_of_licences_are_distinguished(self):
         self.assertEqual({"LGPL"}, families("LGPL-3.0-only"))
         self.assertEqual({"Apache", "MIT", "MPL|Mozilla Public License"}, families("MPL-2.0 AND (Apache-2.0 OR MIT)"))
         self.assertEqual({"BSD"}, families("BSD License"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix of versions in ``tox.ini`` has the versions that this package declares."""
+"""The matrix in ``tox.ini`` has the versions that the package declares."""
 
 import configparser
 import re
@@ -17,7 +17,7 @@ CONSTRAINTS = (CHECKOUT / "upper-constraints.txt").read_text()
 
 
 def matrix_lists():
-    """The lists of jars whose versions are tested with others; the schema registry has one version."""
+    """Return the lists of jars whose versions are also tested; the schema registry has one version."""
     return {*pinned_lists()} - {REGISTRY_LIST}
 
 
@@ -41,7 +41,7 @@ class MatrixTest(base.BaseTestCase):
         pythons = {found[1] for each in classifiers if (found := re.fullmatch(r".* :: Python :: (3\.\d+)", each))}
         self.assertEqual(pythons, {f"{each[0]}.{each[1:]}" for each in self.factors("py")})
 
-    def test_each_pinned_kafka_and_pyspark_but_the_default_has_a_cell(self):
+    def test_each_pinned_kafka_and_pyspark_except_the_default_has_a_cell(self):
         default = {f"kafka-{KAFKA_VERSION}", f"spark-{self.constraint('pyspark')}"}
         pinned = {name.replace(".", "") for name in matrix_lists() - default}
         cells = {f"{name}-{each}" for name in ("kafka", "spark") for each in self.factors(f"(?:py)?{name}")}
@@ -56,7 +56,7 @@ class MatrixTest(base.BaseTestCase):
             lines = f"{self.cells['setenv']}\n{self.cells['commands_pre']}".lower().splitlines()
             self.assertTrue(any(factor in line and line.endswith(selected) for line in lines), name)
 
-    def test_the_oldest_confluent_kafka_that_is_allowed_is_the_tested_one(self):
+    def test_the_oldest_allowed_confluent_kafka_is_tested(self):
         requirements = (CHECKOUT / "requirements.txt").read_text()
         self.assertIn(f"confluent-kafka>={self.constraint('confluent-kafka')}", requirements)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation has every metric that a service serves, with its type, its labels and its help, and no other.
+"""The documentation has each metric that a service serves, with type, labels and help, and no other metric.
 
 ``python -m monasca_common.tests.unit.test_metrics_table`` writes the table.
 """
@@ -66,12 +66,12 @@ def families(text):
 
 
 def served(text):
-    """{name: (type, labels)}"""
+    """Return {name: (type, labels)} of the served metrics."""
     return {name: (kind, frozenset(labels)) for name, kind, labels, _ in families(text)}
 
 
 def told_metrics():
-    """What the table has, as `served`."""
+    """Return the metrics of the table, in the form of `served`."""
     rows = _ROW.findall(TABLE.read_text())
     return {name: (kind, frozenset(re.findall(r"``(\w+)``", labels))) for name, kind, labels in rows}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of all services: what files may hold stays as it is, and describing them needs no extra."""
+"""The options of all services: the names in configuration files do not change, and listing them requires no extra."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from monasca_common.storage.settings import StorageSettings
 
 ETC = pathlib.Path(__file__).parents[3] / "etc"
 STORED = pathlib.Path(__file__).with_name("options.txt")
-OF_KEYSTONEAUTH = "monasca_common.api.tokens"  # which declares these, and is needed to list them in the sample
+OF_KEYSTONEAUTH = "monasca_common.api.tokens"  # required to list its options in the sample
 DECLARING = (
     AlarmsSettings,
     ApiSettings,
@@ -97,7 +97,7 @@ DECLARING = (
     OldInfluxdb,
     OldRepositories,
 )
-# What extras install, and `docs` does not.
+# Packages of extras that `docs` does not install.
 BLOCKED = (
     "alembic",
     "confluent_kafka.schema_registry",
@@ -131,7 +131,7 @@ _CHOICE = re.compile(r"# (\S+) - ")
 
 
 def generated() -> str:
-    """What oslo-config-generator writes of our own options, each paragraph on one line."""
+    """Return the output of oslo-config-generator for our own options, each paragraph on one line."""
     conf = cfg.ConfigOpts()
     generator.register_cli_opts(conf)
     conf(["--config-file", str(ETC / "config-generator.conf"), "--wrap-width", "10000"])
@@ -143,7 +143,8 @@ def generated() -> str:
 
 
 def normalised(text: str) -> str:
-    """The same without help texts and namespaces: groups, types, bounds, choices, former names, defaults, order."""
+    """Return the output without help texts and namespaces: groups, types, bounds, choices, former names, defaults
+    and order."""
     lines = []
     for paragraph in re.split(r"\n{2,}", text):
         choices = False
@@ -168,7 +169,7 @@ class GeneratedTest(base.BaseTestCase):
     def test_groups_options_types_bounds_choices_former_names_defaults_and_order_are_as_stored(self):
         self.assertEqual(STORED.read_text(), normalised(generated()))
 
-    def test_a_former_name_a_choice_a_bound_and_a_default_are_in_what_is_compared(self):
+    def test_former_names_choices_bounds_and_defaults_are_compared(self):
         text = normalised(generated())
         for part in (
             "[kafka_alarm_history]\n",
@@ -185,7 +186,7 @@ class GeneratedTest(base.BaseTestCase):
 
 class ImportTest(base.BaseTestCase):
     # Rule 71
-    def test_options_are_listed_where_no_extra_is_installed(self):
+    def test_options_are_listed_without_any_extra(self):
         entries = [
             each
             for each in importlib.metadata.entry_points(group="oslo.config.opts")
@@ -224,7 +225,7 @@ class DeclarationTest(base.BaseTestCase):
                 if each.type in (cfg.IntOpt, cfg.FloatOpt):
                     self.assertNotIn(None, (each.minimum, each.maximum), f"{made.__name__}: {each.name}")
 
-    def test_every_help_text_is_made_of_sentences(self):
+    def test_every_help_text_consists_of_sentences(self):
         for made in DECLARING:
             for each in options_of(made):
                 self.assertRegex(each.help, r"^[A-Z].*\.$", f"{made.__name__}: {each.name}")
@@ -261,7 +262,7 @@ class DeclarationTest(base.BaseTestCase):
 
 
 class AdviceTest(base.BaseTestCase):
-    """A number exists only if operators have a reason to change it; other options describe the installation."""
+    """A number is an option only if operators have a reason to change it; other options describe the installation."""
 
     def test_the_page_has_a_reason_to_change_each_number_and_no_option_that_does_not_exist(self):
         advised = advised_names((ETC.parent / "doc" / "source" / "admin" / "tuning.rst").read_text())
@@ -275,7 +276,7 @@ class AdviceTest(base.BaseTestCase):
 
 
 def own_names(*types: type[cfg.Opt]) -> set[tuple[str, str]]:
-    """Group and name of each option of these types, but for those that a consumer's group inherits."""
+    """Return group and name of each option of these types, except those that the group of a consumer inherits."""
     return {
         (group, each.name)
         for group, options in own_options()
@@ -287,7 +288,7 @@ def own_names(*types: type[cfg.Opt]) -> set[tuple[str, str]]:
 
 
 def advised_names(page: str) -> set[tuple[str, str]]:
-    """Group and name of each option whose line on the page has a reason after its name."""
+    """Return group and name of each option that has a reason after its name on the page."""
     found = set()
     for part in re.split(r"^Groups: ", page, flags=re.MULTILINE)[1:]:
         groups, _, lines = part.partition("\n\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of the contributor guide: it is run, asked and stopped as any other."""
+"""The service of the contributor guide runs, answers and stops like the other services."""
 
 import importlib.util
 import json
@@ -69,7 +69,7 @@ class OwnServiceTest(ConfigurationTestCase):
             self.assertLess(time.monotonic(), deadline, "it did not come about in time")
             threading.Event().wait(0.01)
 
-    def test_it_counts_reports_and_commits_what_it_handled(self):
+    def test_the_service_counts_reports_and_commits_handled_messages(self):
         records = [Record(value, partition=0) for value in (b"1.5", b"101", b"x", b"2")]
         self.kafka.producer().publish("readings", records).raise_for_undelivered()
         self.until(lambda: 'tally_readings_total{outcome="counted"} 2.0' in self.get("/metrics"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of the published persister, notification engine and API, read by the services of this package.
+"""The services read files of the published persister, notification engine and API.
 
-The samples are what the containers of the published packages make of their variables' defaults, and every option that
+The samples contain the files that the containers of the published packages generate by default, and every option that
 the packages declare, with its default.
 """
 
@@ -32,14 +32,14 @@ from monasca_common.storage.base import Kind
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 SAMPLES = pathlib.Path(__file__).parent / "kafka" / "config" / "samples"
-# Registered by keystonemiddleware and oslo.policy when the API serves.
+# registered by keystonemiddleware and oslo.policy when the API serves
 
 _OTHERS = ("keystone_authtoken", "oslo_policy")
 
 
 class PublishedFilesTestCase(ConfigurationTestCase):
     def sample(self, name: str, more: str = "") -> cfg.ConfigOpts:
-        """The file, and ``more`` after it, read as the commands read it: with the options of oslo.log."""
+        """Read the file, followed by ``more``, as the commands do: with the options of oslo.log."""
         conf = cfg.ConfigOpts()
         log.register_options(conf)
         files = ["--config-file", str(SAMPLES / f"{name}.conf"), "--config-file", self.path_of(more)]
@@ -47,13 +47,14 @@ class PublishedFilesTestCase(ConfigurationTestCase):
         return conf
 
     def logged(self, call, conf: cfg.ConfigOpts):
-        """What the call returns, and the warnings that it logs."""
+        """Return the result of the call, and its warnings."""
         with self.assertLogs("monasca_common", "WARNING") as logs:
             result = call(conf)
         return result, [record.getMessage() for record in logs.records]
 
     def check_names(self, conf: cfg.ConfigOpts, logged: list[str], groups=None) -> None:
-        """Each name of the file (in ``groups``) is an option of ours, an old name of one, or in a warning."""
+        """Check that each name of the file (in ``groups``) is a current or former name of an option, or is in a
+        warning."""
         checked = 0
         for group, names in config_file.names_in_files(conf).items():
             if group in _OTHERS or (groups is not None and group not in groups):
@@ -64,7 +65,7 @@ class PublishedFilesTestCase(ConfigurationTestCase):
         self.assertGreater(checked, 5)
 
     def counted(self, conf: cfg.ConfigOpts, group: str, name: str, logged: list[str]) -> int:
-        """How many lines are about this name; 1 for a name that needs none."""
+        """Return the number of lines about this name; 1 for a name without a warning."""
         listed = rf"\[{group}\](?: is ignored \(| )(?:[\w, ]+, )?{name}(?:, [\w, \[\]]+)?(?:\)| is ignored|: read as)"
         lines = sum(bool(re.match(listed, line)) for line in logged)
         if lines == 0:
@@ -72,7 +73,7 @@ class PublishedFilesTestCase(ConfigurationTestCase):
         return lines
 
     def read_names(self, conf):
-        """Group and name of each option that is registered, former names included."""
+        """Return group and name of each registered option, including former names."""
         names = set()
         for info, group in conf._all_opt_infos():
             home = group.name if group else "DEFAULT"
@@ -82,7 +83,7 @@ class PublishedFilesTestCase(ConfigurationTestCase):
 
 
 class PublishedPersisterTest(PublishedFilesTestCase):
-    def test_a_persister_with_influxdb_goes_on_with_its_file(self):
+    def test_a_persister_with_influxdb_works_with_its_old_file(self):
         settings, _ = self.logged(persister_settings, self.sample("persister-9.0.0"))
 
         self.assertEqual("influxdb", settings.storage.driver)
@@ -98,7 +99,7 @@ class PublishedPersisterTest(PublishedFilesTestCase):
             self.assertEqual((1000, 15.0), (group.consumer.batch_size, group.consumer.max_wait_time_seconds))
             self.assertEqual(1, group.num_processors)
 
-    def test_a_persister_with_cassandra_is_told_what_to_write(self):
+    def test_a_persister_with_cassandra_is_refused_with_the_remedy(self):
         conf = self.sample("persister-9.0.0-cassandra")
         with self.assertLogs("monasca_common", "WARNING") as logs:
             said = self.refused(persister_settings, conf)
@@ -123,7 +124,7 @@ class PublishedPersisterTest(PublishedFilesTestCase):
         metrics, alarms = settings.groups
         self.assertEqual((20_000, 1), (metrics.consumer.batch_size, alarms.consumer.batch_size))
         for group in settings.groups:
-            self.assertEqual(30.0, group.consumer.max_wait_time_seconds)  # each names [kafka]'s by a $
+            self.assertEqual(30.0, group.consumer.max_wait_time_seconds)  # both refer to [kafka] with a $
             self.assertEqual("monasca-persister", group.consumer.connection.client_id)
 
     def test_ignored_points_that_cannot_be_parsed_become_dead_letters(self):
@@ -136,7 +137,7 @@ class PublishedPersisterTest(PublishedFilesTestCase):
             line,
         )
 
-    def test_zookeeper_is_one_line(self):
+    def test_zookeeper_options_are_logged_in_one_line(self):
         _, logged = self.logged(persister_settings, self.sample("persister-9.0.0"))
 
         (line,) = [line for line in logged if line.startswith("[zookeeper]")]
@@ -149,10 +150,10 @@ class PublishedPersisterTest(PublishedFilesTestCase):
 
 class PublishedApiTest(PublishedFilesTestCase):
     def settings(self, conf: cfg.ConfigOpts):
-        """The API's settings, and its storage, as at a start."""
+        """Return the API's settings and its storage, as at the start."""
         return api_settings(conf), producer_settings(conf), storage_of(conf)
 
-    def test_an_api_serves_posts_with_its_file(self):
+    def test_an_api_accepts_posts_with_its_old_file(self):
         (settings, producer, storage), logged = self.logged(self.settings, self.sample("api-11.0.0"))
 
         self.assertEqual("kafka:9092", producer.connection.bootstrap_servers)
@@ -189,7 +190,7 @@ class PublishedNotificationTest(PublishedFilesTestCase):
     def consumer(self, conf: cfg.ConfigOpts):
         return consumer_settings(conf, "kafka_notifications")
 
-    def test_a_notification_engines_file_names_its_consumer(self):
+    def test_the_file_of_a_notification_engine_configures_its_consumer(self):
         for name, brokers in (
             ("notification-9.0.0", "kafka:9092"),
             ("notification-9.0.0-every-option", "127.0.0.1:9092"),
@@ -199,7 +200,7 @@ class PublishedNotificationTest(PublishedFilesTestCase):
             self.assertEqual(brokers, alarms.connection.bootstrap_servers)
             self.forget_warnings()
 
-    def test_what_is_about_kafka_and_zookeeper_is_read_or_logged_once(self):
+    def test_options_of_kafka_and_zookeeper_are_read_or_logged_once(self):
         served = {("kafka", "periodic")}  # read by the engine itself
         for name in ("notification-9.0.0", "notification-9.0.0-every-option"):
             conf = self.sample(name)
@@ -211,11 +212,11 @@ class PublishedNotificationTest(PublishedFilesTestCase):
 
 
 class NotificationServiceTest(PublishedFilesTestCase):
-    def test_a_file_without_a_database_for_alarms_is_refused_with_the_remedy(self):
+    def test_a_file_without_an_alarms_database_is_refused_with_the_remedy(self):
         conf = self.sample("notification-9.0.0")
         self.assertRaisesRegex(NoAlarmsDatabase, r"connection in group \[alarms\]", notification_settings, conf)
 
-    def test_with_one_its_topics_and_groups_are_read(self):
+    def test_with_an_alarms_database_topics_and_groups_are_read(self):
         settings, _ = self.logged(notification_settings, self.with_database("notification-9.0.0"))
         consumer = settings.consumer
         self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (consumer.topics, consumer.group_id))
@@ -228,13 +229,13 @@ class NotificationServiceTest(PublishedFilesTestCase):
             self.check_names(conf, logged)
             self.forget_warnings()
 
-    def test_what_notifiers_no_longer_have_is_logged_with_the_reason(self):
+    def test_removed_options_of_notifiers_are_logged_with_the_reason(self):
         extra = "[slack_notifier]\ninsecure = true\nproxy = http://p\n[jira_notifier]\ncustom_formatter = f.yml\n"
         _, logged = self.logged(self.everything, self.with_database("notification", extra))
         self.assertEqual(2, sum(line.startswith("[slack_notifier]") for line in logged))
         self.assertIn("subject.txt", next(line for line in logged if line.startswith("[jira_notifier]")))
 
-    def test_the_old_endpoint_of_pagerduty_is_left_for_the_one_that_takes_its_events(self):
+    def test_the_old_endpoint_of_pagerduty_is_replaced(self):
         settings, logged = self.logged(pagerduty_settings, self.sample("notification-9.0.0-every-option"))
         self.assertEqual("https://events.pagerduty.com/v2/enqueue", settings.url)
         self.assertTrue(any(line.startswith("[pagerduty_notifier] url is ignored") for line in logged))
@@ -248,7 +249,7 @@ class NotificationServiceTest(PublishedFilesTestCase):
 
 
 class OldGroupsTest(ConfigurationTestCase):
-    def test_a_group_that_a_service_registers_itself_is_left_to_it(self):
+    def test_a_group_registered_by_a_service_is_not_reported(self):
         conf = self.with_kafka(zookeeper="uri = zookeeper:2181")
         conf.register_opt(cfg.StrOpt("uri"), group="zookeeper")
 
@@ -277,7 +278,7 @@ IMPORTS = {
     "monasca-notification 9.0.0": ("kafka.client_factory",),
     "monasca-persister 9.0.0": ("kafka.client_factory", "kafka.consumer", "simport.simport"),
 }
-# They do not start. The page on migration lists them with the reason; no other module that they import is missing.
+# These programs do not start. The migration page lists them with the reason; all other imported modules exist.
 
 MISSING = {
     "monasca-events-api 8.0.0": ("policy.policy_engine", "rest.exceptions", "rest.utils"),
@@ -287,14 +288,14 @@ MISSING = {
 
 
 class PublishedImportsTest(base.BaseTestCase):
-    def test_the_packages_that_run_find_what_they_import(self):
+    def test_the_packages_that_run_find_their_imports(self):
         for package, names in IMPORTS.items():
             for name in names:
                 module, _, attribute = name.partition(":")
                 loaded = importlib.import_module(f"monasca_common.{module}")
                 self.assertTrue(not attribute or hasattr(loaded, attribute), f"{package}: {name}")
 
-    def test_the_packages_that_do_not_run_lack_what_the_page_says(self):
+    def test_the_packages_that_do_not_run_lack_the_modules_listed_on_the_page(self):
         for package, modules in MISSING.items():
             for module in modules:
                 error = self.assertRaises(ImportError, importlib.import_module, f"monasca_common.{module}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example that sends dead letters back; what it calls has tests of its own."""
+"""The example that replays dead letters; the called functions have their own tests."""
 
 import contextlib
 import importlib.util
@@ -35,7 +35,7 @@ class ReplayDeadLettersTest(base.BaseTestCase):
             self.producer.publish(LETTERS, [Record(b"x", headers=(header,))]).raise_for_undelivered()
 
     def run_program(self):
-        """The exit status, and what it said."""
+        """Run the program, and return the exit status and the output."""
         consumer = self.kafka.consumer(LETTERS, "replay")
         program, out, err = self.program, io.StringIO(), io.StringIO()
         with (
@@ -47,19 +47,19 @@ class ReplayDeadLettersTest(base.BaseTestCase):
         ):
             return program.main(), out.getvalue(), err.getvalue()
 
-    def test_it_says_what_became_of_each_letter(self):
+    def test_the_program_reports_the_outcome_of_each_dead_letter(self):
         status, out, _ = self.run_program()
         self.assertEqual(0, status)
         self.assertIn("replayed to readings: readings.dlq/0/0", out)
         self.assertEqual("2 replayed, 0 not replayable, 0 refused", out.splitlines()[-1])
 
-    def test_letters_of_a_topic_that_is_gone_wait_and_say_so(self):
+    def test_dead_letters_of_a_missing_topic_are_kept_and_reported(self):
         self.kafka.broker.delete_topic("readings")
         status, out, _ = self.run_program()
         self.assertEqual((1, "1 replayed, 0 not replayable, 1 refused"), (status, out.splitlines()[-1]))
         self.assertIn("refused, there is no topic readings: readings.dlq/0/0", out)
 
-    def test_ctrl_c_ends_it_without_a_traceback_and_keeps_what_was_done(self):
+    def test_ctrl_c_ends_the_program_without_a_traceback_and_keeps_its_progress(self):
         publish = self.producer.publish
         sent = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run of the tempest plugins: what runs, what counts as passed, and what is written."""
+"""The run of the tempest plugins: which tests run, which results count as passed, and what is written."""
 
 import configparser
 import contextlib
@@ -24,7 +24,7 @@ METRIC, NAME, ALARM = (
     f"{PACKAGE}api.{test}" for test in ("test_a.TestA.test_b", "test_a.TestA.test_c", "test_d.TestD.e")
 )
 
-# Answers in place of tempest and stestr. A file with the name of a test has its next result.
+# Scripts in place of tempest and stestr. A file with the name of a test contains its next result.
 PROGRAM = """#!{python}
 import os, sys
 from pathlib import Path
@@ -48,7 +48,7 @@ else:
 
 
 class TempestCase(base.BaseTestCase):
-    """``self.<name>`` is the tool of that name, which is in no package."""
+    """``self.<name>`` is the tool with that name, which is in no package."""
 
     def setUp(self):
         super().setUp()
@@ -64,7 +64,7 @@ class TempestCase(base.BaseTestCase):
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
 
     def run_of(self, *tests, run="pass"):
-        """A run with these tests of a program that answers in place of tempest."""
+        """Run a program, which is a script, in place of tempest with these tests."""
         (self.folder / "bin").mkdir()
         for name in ("tempest", "stestr"):
             program = self.folder / "bin" / name
@@ -77,16 +77,16 @@ class TempestCase(base.BaseTestCase):
 
 
 class RunTest(TempestCase):
-    def test_it_has_its_own_home_and_configuration(self):
+    def test_a_run_has_its_own_home_and_configuration(self):
         self.assertEqual([METRIC], self.run_of(METRIC).listed(PACKAGE))
         self.assertEqual("[auth]\n", (self.folder / "tempest" / "etc" / "tempest.conf").read_text())
 
-    def test_it_leaves_out_the_excluded_tests(self):
+    def test_a_run_skips_the_excluded_tests(self):
         self.run_of(METRIC).listed(PACKAGE)
         excluded = Path(self.commands()[-1].rpartition("--exclude-list ")[2])
         self.assertIn("test_verify_deterministic_alarm", excluded.read_text())
 
-    def test_it_runs_the_given_tests(self):
+    def test_a_run_executes_the_given_tests(self):
         results = self.run_of().results([METRIC, NAME], concurrency=3, timeout=600)
         self.assertEqual({METRIC: "passed", NAME: "passed"}, {test: each.outcome for test, each in results.items()})
         self.assertIn(f"run --concurrency 3 --load-list {self.folder}/tempest/tests.txt", self.commands())
@@ -111,7 +111,8 @@ class CommandTest(TempestCase):
         self.useFixture(fixtures.MonkeyPatch("tempest_stack.running", stack))
 
     def ran(self, *arguments, **statuses):
-        """The exit status and the output of the command with a plugin of three tests; ``b="fail"``: a test's result."""
+        """Run the command with a plugin of three tests, and return its exit status and output. ``b="fail"``: the
+        result of a test."""
         for name, status in statuses.items():
             [test] = [test for test in (METRIC, NAME, ALARM) if test.endswith(name)]
             (self.folder / test).write_text(status)
@@ -124,7 +125,7 @@ class CommandTest(TempestCase):
         out.seek(0)
         return status, out.read()
 
-    def test_it_prints_the_counts(self):
+    def test_the_command_prints_the_counts(self):
         self.assertEqual((0, "3 passed, 0 failed, 0 skipped\n"), self.ran("own"))
 
     def test_a_failed_test_runs_again_with_its_class_and_one_test_at_a_time(self):
@@ -157,7 +158,7 @@ class CommandTest(TempestCase):
 
 
 class WarmUpTest(TempestCase):
-    def test_it_ends_with_the_first_alarm_and_leaves_no_definition(self):
+    def test_the_warm_up_ends_with_the_first_alarm_and_leaves_no_definition(self):
         called, histories = [], [[], [], [{"id": 1}]]
 
         def call(method, path, body):
@@ -170,7 +171,7 @@ class WarmUpTest(TempestCase):
         posts = [("POST", "/alarm-definitions"), ("POST", "/metrics")]
         self.assertEqual([*posts, *looks, ("DELETE", "/alarm-definitions/d")], called)
 
-    def test_without_an_alarm_it_ends_with_an_error_and_with_that_of_a_service_at_once(self):
+    def test_without_an_alarm_the_warm_up_fails_and_with_a_failed_service_it_fails_immediately(self):
         def call(*_):
             return {"id": "d", "elements": []}
 
@@ -184,7 +185,7 @@ class WarmUpTest(TempestCase):
 
 
 class ConfigurationTest(TempestCase):
-    def test_our_services_read_theirs_and_take_metrics_11_days_ahead(self):
+    def test_the_services_read_their_configuration_and_accept_metrics_11_days_ahead(self):
         path = self.folder / "monasca.conf"
         url = "postgresql://monasca@127.0.0.1/monasca"
         listening = (7, 8, 9)
@@ -204,7 +205,7 @@ class ConfigurationTest(TempestCase):
         self.assertEqual((9, url), (evaluator.stream.status.port, evaluator.stream.connection))
         self.assertIn(evaluator.alarm_transitions_topic, topics)
 
-    def test_tempest_makes_users_of_its_own_in_keystone_alone(self):
+    def test_tempest_creates_its_own_users_in_keystone_only(self):
         read = configparser.ConfigParser()
         read.read_string(self.stack.tempest_configuration("http://127.0.0.1:5/v3", "p", Path("/a")))
         self.assertEqual(("http://127.0.0.1:5/v3", "p"), (read["identity"]["uri_v3"], read["auth"]["admin_password"]))
@@ -212,7 +213,7 @@ class ConfigurationTest(TempestCase):
 
 
 class SearchTest(TempestCase):
-    def test_it_reads_what_the_plugin_asks(self):
+    def test_the_search_parses_the_requests_of_the_plugin(self):
         index = '{"index" : "*", "search_type" : "dfs_query_then_fetch"}'
         for body, asked in (
             (f'\n{index}\n{{"query" : {{"match" : {{"message":"abc"}}}}}}\n', ("message", "abc")),
@@ -220,7 +221,7 @@ class SearchTest(TempestCase):
         ):
             self.assertEqual(asked, self.search.query_of(body))
 
-    def test_it_finds_what_is_stored(self):
+    def test_the_search_finds_stored_logs(self):
         row = {"time": 1, "tenant": "t", "dimensions": "{}"}
         engine = sa.create_engine("sqlite://")
         with engine.begin() as connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line that ends a test run counts every test, also those that never ran."""
+"""The last line of a test run counts every test, including tests that did not run."""
 
 import contextlib
 import importlib.util
@@ -161,7 +161,7 @@ class FlakyTest(ResultsCase):
         self.attempt(2, (), [SET_UP])
         self.assertEqual(("0 passed, 2 failed, 0 skipped", 1), self.line())
 
-    def test_a_test_that_its_process_did_not_survive_has_failed_although_it_passes_when_repeated(self):
+    def test_a_test_whose_process_died_has_failed_even_if_it_passes_when_repeated(self):
         self.attempt(1, ["unit.Some.b"], inprogress=["unit.Some.a"])
         self.attempt(2, ["unit.Some.a"])
         self.assertEqual(("1 passed, 1 failed, 0 skipped", 1), self.line())
@@ -187,7 +187,7 @@ class FlakyTest(ResultsCase):
 
 
 class QuickstartTest(base.BaseTestCase):
-    """The functional test of the quickstart judges its counts before its exit status."""
+    """The functional test of the quickstart checks its counts before its exit status."""
 
     def run_once(self, error=None, **counts):
         test = test_quickstart.QuickstartTest("test_ctrl_c_stops_everything")
@@ -322,7 +322,7 @@ class SuiteTest(ResultsCase):
 
 
 class ScriptTest(base.BaseTestCase):
-    """``tools/run_tests.sh`` with programs that only note their arguments."""
+    """Run ``tools/run_tests.sh`` with programs that only record their arguments."""
 
     FAILED = "0 passed, 1 failed, 0 skipped"
     PROGRAMS = (

@@ -20,7 +20,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 
-# Small batches, each a request that may lose its answer; one that is dropped is missed after a second.
+# Small batches, each a request whose answer can be lost; a lost answer is detected after a second.
 LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]
 
 
@@ -57,7 +57,7 @@ class TestStop(ApiProcessCase):
         client.start()
         self.wait_until(lambda: held.taken)
         api.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)  # the stop is under way
+        time.sleep(0.3)  # the stop is in progress
         self.assertEqual([], answers)
         self.fixture.proxy.remove(held)
         client.join(PATIENCE_SECONDS)
@@ -128,7 +128,7 @@ class TestOtherServers(ApiProcessCase):
 
 
 def samples(api):
-    """What its workers have counted together."""
+    """Return the sums over all workers."""
     text = api.fetch("GET", "/metrics")[2].decode()
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
@@ -145,7 +145,7 @@ class TestWatching(ApiProcessCase):
         api = self.api(api=["workers = 2"])
         self.wait_until(lambda: len(api.workers()) == 2)
         answers, workers = [], api.workers()
-        for worker in workers:  # the other one has to answer
+        for worker in workers:  # the other worker has to answer
             worker.suspend()
             try:
                 answers += [api.post(metric()) for _ in range(3)]
@@ -187,7 +187,7 @@ class TestWatching(ApiProcessCase):
             return answer.status, answer.read().decode()
 
         self.wait_until(lambda: ask("/readyz")[0] == 200, api.text)
-        for worker in api.workers():  # the other one answers
+        for worker in api.workers():  # the other worker answers
             worker.suspend()
             self.assertEqual(204, api.post(metric())[0])
             worker.resume()
@@ -239,7 +239,7 @@ class TestIdempotencyKey(ApiProcessCase):
         for client in clients[1:]:
             client.start()
         self.wait_until(lambda: self.in_flight(api) == alone + len(clients), "all of them in flight")
-        time.sleep(0.5)  # and each has found the delivery that it is to wait for
+        time.sleep(0.5)  # and each worker has found the delivery to wait for
         self.assertEqual([], answers)
         self.fixture.proxy.remove(held)
         for client in clients:
@@ -260,13 +260,13 @@ class TestIdempotencyKey(ApiProcessCase):
         for bulk in range(20):
             body = [metric(f"m{bulk}.{number}") for number in range(10)]
             self.assertEqual(204, self.until_204(api, body, f"bulk-{bulk}"))
-        self.assertGreater(self.refused, 0)  # there was something to repeat
+        self.assertGreater(self.refused, 0)  # at least one message was repeated
         read = [json.loads(value)["metric"]["name"] for value in self.read(self.topic, self.partitions).values()]
         with each_once():
             self.assertEqual(sorted(["warm", *(f"m{b}.{n}" for b in range(20) for n in range(10))]), sorted(read))
 
     def in_flight(self, api):
-        """How many requests it is at, this one included."""
+        """Return the number of requests in flight, including this one."""
         (found,) = [each.value for each in samples(api) if each.name.endswith("requests_in_flight")]
         return found
 
@@ -345,11 +345,11 @@ class TestFrozenBroker(ApiProcessCase):
     LIMIT = 32
     CONNECTIONS = 10 * LIMIT
     WAIT = 0.6
-    AT_ONCE = 60.0  # a second on an idle machine; how many waited for Kafka is counted
+    AT_ONCE = 60.0  # one second on an idle machine; the posts that waited for Kafka are counted
 
     def test_ten_times_the_limit_of_connections_are_answered_immediately(self):
         api = self.api(api=[f"max_in_flight = {self.LIMIT}", f"publish_timeout_seconds = {self.WAIT}"])
-        self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # the first one opens everything, and may be late
+        self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # the first request can be slow
         (worker,) = api.workers()
         before = psutil.Process(worker.pid).memory_info().rss
         self.cluster.nodes[0].freeze()
@@ -358,7 +358,7 @@ class TestFrozenBroker(ApiProcessCase):
             body = json.dumps([metric(f"m{number}") for number in range(100)]).encode()
             began = time.monotonic()
             answers = self.flood(api, body, self.CONNECTIONS)
-            waits = 1 + (time.monotonic() - began) // self.WAIT  # one after the other, if posting takes that long
+            waits = 1 + (time.monotonic() - began) // self.WAIT  # one after another, if posting takes that long
             self.assertEqual(self.CONNECTIONS, len(answers))
             self.assertLessEqual({status for status, _, _ in answers}, {503, None})  # answered or disconnected
             self.assertLess(max(seconds for _, seconds, _ in answers), self.AT_ONCE)

@@ -25,7 +25,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
 _HOSTS = [f"host-{number}" for number in range(5)]
-_ROWS = 7  # of each host
+_ROWS = 7  # per host
 
 _PERSISTER = """\
 [kafka]

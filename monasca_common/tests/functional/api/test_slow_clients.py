@@ -18,7 +18,7 @@ from monasca_common.tests.periodic import periodic
 
 SLOW = 1000
 WITHOUT_TOKEN = 100
-ATTACK_SECONDS = 15.0  # longer than nginx waits for a header, and for a piece of a body
+ATTACK_SECONDS = 15.0  # longer than the time-outs of nginx for a header and for a part of a body
 MOST_SECONDS = 1.0
 KINDS = (slow_clients.SILENT, slow_clients.HEADER, slow_clients.BODY, slow_clients.CHUNKED)
 

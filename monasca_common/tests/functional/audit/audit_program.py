@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An audited source or reader for crash tests: ``python -m … '<json>'``, with ``MONASCA_FAIL_POINTS`` armed.
 
-A source sends ``messages`` and ends; a reader ends once its group has committed that many, alone or in transactions.
-``mutant`` takes a guarantee of the audit away.
+A source sends ``messages`` and ends; a reader ends once its group has committed that many messages, with or without
+transactions. ``mutant`` removes a guarantee of the audit.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _TIERS = {"source": "producer", "reader": "database", "transactional": "spark"}
 
 
 class ReportsAfterTheCommit(ReaderAudit):
-    """A mutant: what is committed and not yet in the journal is forgotten by a kill."""
+    """A mutant that loses committed messages which are not yet in the journal when it is killed."""
 
     def before_commit(self, offsets):
         self.offsets = offsets
@@ -39,7 +39,7 @@ class ReportsAfterTheCommit(ReaderAudit):
 
 
 def send_new_ids():
-    """A mutant: a report that is sent again counts again."""
+    """A mutant in which a repeated report counts again."""
     mock.patch.object(reporter, "Record", _with_new_id).start()
 
 
@@ -48,7 +48,7 @@ def _with_new_id(value, message_id):
 
 
 class _Killed(Hook):
-    """The commit is done, and nothing after it."""
+    """Kill the process after the commit."""
 
     def after_commit(self, outcomes):
         fail_point("test.after_commit")
@@ -62,7 +62,7 @@ def send(told, connection, reporter):
 
 
 def read(told, connection, reporter):
-    # A static member: whoever comes next is the same one, and waits for no session to end.
+    # The successor is the same static member, and does not wait for a session to end.
     settings = ConsumerSettings(connection, (told["topic"],), told["group"], batch_size=20, group_instance_id="one")
     kind = ReportsAfterTheCommit if told["mutant"] == "reports_after_the_commit" else ReaderAudit
     admin = Admin({"bootstrap.servers": told["servers"]})
@@ -88,7 +88,7 @@ def read(told, connection, reporter):
 
 def main(told):
     connection = ConnectionSettings(told["servers"])
-    # A source reports after each bulk, and not meanwhile: so it is known what a kill takes.
+    # A source reports only after each bulk, so that the loss of a kill is known.
     if told["role"] == "source":
         mock.patch.object(AuditSettings, "report_seconds", 3600.0).start()
     settings = AuditSettings(

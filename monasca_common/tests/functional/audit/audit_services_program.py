@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common audit serve | count`` for crash tests: ``python -m … MUTANT audit …``.
 
-A mutant takes a guarantee of the service away; ``none`` takes none. ``MONASCA_FAIL_POINTS`` says where it is killed.
+A mutant removes a guarantee of the service; ``none`` removes none. ``MONASCA_FAIL_POINTS`` names the point at which it
+is killed.
 """
 
 import sys
@@ -17,7 +18,7 @@ _INTERVAL_SECONDS = 0.1
 
 
 def none():
-    """All guarantees hold."""
+    """Keep all guarantees."""
 
 
 def commits_before_it_reports():
@@ -51,7 +52,7 @@ def begins_at_the_end():
 
 
 def is_the_same_member():
-    """Not a mutant: a counter that follows one that was killed waits for no session to end."""
+    """Let the successor of a killed counter join without waiting for its session to end. This is not a mutant."""
     settings = partial(counter_service.ConsumerSettings, group_instance_id="one")
     mock.patch.object(counter_service, "ConsumerSettings", settings).start()
 

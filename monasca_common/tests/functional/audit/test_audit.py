@@ -62,7 +62,7 @@ class AuditCase(Waiting, base.BaseTestCase):
         self.topic, self.reports = self.fixture.topic(_PARTITIONS), self.fixture.topic()
         self.folder = self.useFixture(fixtures.TempDir()).path
         self.group = f"readers-{uuid.uuid4().hex[:8]}"
-        # Buckets that are over, so that verdicts are final.
+        # Use buckets that have ended, so that verdicts are final.
         self.bucket_ms = round(time.time() * 1000) // _BUCKET_MS * _BUCKET_MS - 5 * _BUCKET_MS
 
     def servers_of(self, cluster):
@@ -107,7 +107,7 @@ class AuditCase(Waiting, base.BaseTestCase):
 
     @contextlib.contextmanager
     def reading(self, handler):
-        """The audited group reads until the block is left, and at least until all of the topic is committed."""
+        """Read with the audited group until the end of the block, and at least until the whole topic is committed."""
         with self.reporter("database", self.group) as reporter, open_consumer(self.consuming(self.group)) as consumer:
             processor = Processor(consumer, handler, per_message=True, hooks=[ReaderAudit(reporter)])
             with _running(processor):
@@ -125,8 +125,8 @@ class AuditCase(Waiting, base.BaseTestCase):
 
     @contextlib.contextmanager
     def counting(self, *arguments, cluster=None, partitions=_PARTITIONS):
-        """The service counts until the block is left; then it ends with 0. Its group has an offset, so that it does not
-        begin with the current bucket."""
+        """Run the counting service until the end of the block; it then exits with 0. Its group has an offset, so
+        that it does not start with the current bucket."""
         group = f"count-{uuid.uuid4().hex[:8]}"
         admin = (cluster or self.fixture.cluster).admin
         admin.alter_group_offsets(group, dict.fromkeys(self.partitions(partitions), 0))
@@ -140,7 +140,7 @@ class AuditCase(Waiting, base.BaseTestCase):
             self.assertEqual(0, process.wait(PATIENCE_SECONDS))
 
     def show(self):
-        """The exit status, and {(bucket, tier): row}."""
+        """Return the exit status and {(bucket, tier): row}."""
         status, rows = self.rows()
         buckets = sorted({row["bucket"] for row in rows})
         return status, {(buckets.index(row["bucket"]), row["tier"]): row for row in rows}
@@ -156,7 +156,7 @@ class AuditCase(Waiting, base.BaseTestCase):
         return {key: tuple(row[name] for name in names) for key, row in self.show()[1].items()}
 
     def seen(self, tier, messages):
-        """Wait until the books have so many messages of a tier."""
+        """Wait until the audit has this number of messages of a tier."""
         self.wait_until(lambda: self.total(tier, "messages") >= messages, lambda: f"{tier}: {self.show()}")
 
     def total(self, tier, what):
@@ -199,7 +199,7 @@ class TestAudit(AuditCase):
         self.assertEqual(wanted, found)
 
     def holding_back(self, messages, released):
-        """A handler of all but so many of the last in one partition, which wait for the event."""
+        """Return a handler of all messages except the last ones of one partition, which wait for the event."""
         held = TopicPartition(self.topic, 0)
         first = self.fixture.cluster.admin.end_offsets([held])[held] - messages
 
@@ -215,7 +215,7 @@ class TestAudit(AuditCase):
         return AuditGatherer(cluster.admin, self.connection(), settings, timeout_seconds=PATIENCE_SECONDS)
 
     def assert_the_dashboard_shows(self, gather):
-        """What was sent, dropped and doubled; and what comes after its first look, once."""
+        """Check the sent, lost and duplicate messages in the dashboard, and that later messages are counted once."""
         wanted = {
             "producer": (153, 0, 0, AuditVerdict.OK),
             "broker": (153, 0, 0, AuditVerdict.OK),
@@ -236,7 +236,7 @@ class TestAudit(AuditCase):
         }
 
     def forward(self, drop, double):
-        """A broken mirror: it leaves out messages of the second bucket, and writes some of the third one twice."""
+        """Mirror the topic, but skip messages of the second bucket and write some of the third one twice."""
         with (
             open_consumer(self.consuming("forwarder")) as consumer,
             open_producer(self.producing(self.copy)) as producer,
@@ -258,7 +258,7 @@ class TestAudit(AuditCase):
 
 class TestSources(AuditCase):
     def test_sources_and_the_log_have_equal_counts_per_bucket_with_both_timestamp_types(self):
-        """While buckets of a second begin, with messages on their way."""
+        """Buckets of one second start while messages are in flight."""
         for kind in ("CreateTime", "LogAppendTime"):
             with self.subTest(kind):
                 topic = self.fixture.topic(_PARTITIONS, config={"message.timestamp.type": kind})
@@ -293,13 +293,13 @@ class TestSources(AuditCase):
 
 
 class TestAuditCrash(AuditCase):
-    """Sources and readers that are killed where it hurts are followed by others; the books balance."""
+    """Killed sources and readers have successors, and the audit is correct."""
 
     def run_program(self, role, messages, fail_points="", mutant=""):
         self.run_programs((role, fail_points), messages=messages, mutant=mutant)
 
     def run_programs(self, *roles, messages, mutant=""):
-        """All at once. ``roles``: each with its fail points."""
+        """Run programs concurrently. ``roles``: the role of each program with its fail points."""
         running = [(self.start_program(*each, messages, mutant), each[1]) for each in roles]
         for process, fail_points in running:
             self.assertEqual(-signal.SIGKILL if fail_points else 0, process.wait(PATIENCE_SECONDS))
@@ -340,12 +340,12 @@ class TestAuditCrash(AuditCase):
             self.seen("broker", self.in_log())
             self.wait_until(lambda: not self.missing(), lambda: str(self.show()))
 
-        # Only what was counted and in no journal yet is unknown: one bulk of the first source that was killed.
+        # Only messages that were counted but not yet in a journal are unknown: one bulk of the first killed source.
         self.assertEqual((0, 20), (self.total("broker", "duplicates"), self.total("broker", "surplus")))
         self.assertEqual({self.in_log()}, {self.total(tier, "messages") for tier in ("database", "spark")})
 
     @periodic("the test that it would break is in the gate")
-    def test_a_reader_that_reports_after_its_commit_is_found_out(self):
+    def test_a_reader_that_reports_after_its_commit_is_detected(self):
         mutant = "reports_after_the_commit"
         readers = ("reader", "transactional")
         with self.counting():
@@ -361,7 +361,7 @@ class TestAuditCrash(AuditCase):
                 self.wait_until(lambda tier=tier: self.total(tier, "lost"), lambda: str(self.show()))
 
     @periodic("the test that it would break is in the gate")
-    def test_a_report_that_is_sent_again_with_another_id_is_found_out(self):
+    def test_a_report_sent_again_with_another_id_is_detected(self):
         with self.counting():
             self.run_program("source", 100, "audit.after_publish=kill@2", "new_ids")
             self.run_program("source", 20, mutant="new_ids")
@@ -380,8 +380,8 @@ class TestAuditCrash(AuditCase):
 
 @periodic("repeats clean runs")
 class TestCleanRuns(AuditCase):
-    """Nothing is wrong, so nothing may be called incomplete: 8 groups read 5 topics, which are 40 runs, and all the
-    while their members come and go by chance."""
+    """A run without losses must not be reported as incomplete: 8 groups read 5 topics (40 runs), while their
+    members join and leave at random."""
 
     groups, topics = 8, 5
 
@@ -417,7 +417,7 @@ class TestCleanRuns(AuditCase):
         return sum(row["messages"] for row in self.rows()[1] if row["tier"] == tier)
 
     def send_by_chance(self, chance):
-        """How many were sent."""
+        """Send at random, and return the number of messages."""
         sent = 0
         with (
             self.reporter("producer", "agent") as reporter,
@@ -433,7 +433,7 @@ class TestCleanRuns(AuditCase):
         return sent
 
     def come_and_go(self, group, chance):
-        """Until all is committed; how many members there were."""
+        """Let members join and leave until everything is committed, and return the number of members."""
         members = 0
         with self.reporter("database", group) as reporter:
             while not (self.all_sent.is_set() and self.has_committed_all(group)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`audit count` and `audit serve` as processes on a real Kafka: kills do not change the results."""
+"""`audit count` and `audit serve` as processes with a real Kafka: kills do not change the results."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _PROGRAM = "monasca_common.tests.functional.audit.audit_services_program"
 
 class ServicesCase(AuditCase):
     def program(self, *arguments, mutant="none", kill_at=""):
-        """``monasca-common audit ...``; what it logs is in ``log``."""
+        """Start ``monasca-common audit ...``, which logs to ``log``."""
         self.log = Path(self.folder, f"{uuid.uuid4().hex}.log")
         command = [sys.executable, "-m", _PROGRAM, mutant, "audit", *arguments, "--config-file", self.config()]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at}=kill@1"} if kill_at else {}
@@ -50,7 +50,7 @@ class ServicesCase(AuditCase):
             self.assertEqual(0, process.wait(PATIENCE_SECONDS), self.log.read_text())
 
     def prometheus(self):
-        """The lines that Prometheus scrapes."""
+        """Return the lines that Prometheus scrapes."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as answer:
             return answer.read().decode().splitlines()
 
@@ -62,7 +62,7 @@ class ServicesCase(AuditCase):
             return False
 
     def send_with(self, message_id, messages=20):
-        """Messages whose ids are their own, and one more with this id."""
+        """Send messages with their own ids, and one more with this id."""
         at_ms = self.bucket_ms + 1
         with (
             self.reporter("producer", "agent") as reporter,
@@ -74,9 +74,9 @@ class ServicesCase(AuditCase):
 
 
 class CounterTest(ServicesCase):
-    """Killed and followed by another one, a counter reports what one that lives reports."""
+    """After kills, a counter and its successor report the same as an uninterrupted counter."""
 
-    grace_seconds = 1800  # so that it knows the ids of these buckets
+    grace_seconds = 1800  # so that the counter knows the ids of these buckets
 
     def setUp(self):
         super().setUp()
@@ -84,7 +84,7 @@ class CounterTest(ServicesCase):
         self.begin()
 
     def begin(self):
-        """Its group has an offset, so that it does not begin with the current bucket."""
+        """Commit an offset for the group, so that it does not start with the current bucket."""
         self.fixture.cluster.admin.alter_group_offsets(self.counter, dict.fromkeys(self.partitions(), 0))
 
     @property
@@ -92,7 +92,7 @@ class CounterTest(ServicesCase):
         return "count", "--topic", self.topic, "--group", self.counter
 
     def count_all(self, **facts):
-        """Until its group has all, and it has ended."""
+        """Count until the group has read everything and the counter has ended."""
         with self.running(*self.arguments, **facts):
             self.wait_until(self.is_all_counted, "all is counted")
 
@@ -104,7 +104,7 @@ class CounterTest(ServicesCase):
         )
 
     def books(self):
-        """Expected, messages, lost, late, duplicates, surplus."""
+        """Return expected, messages, lost, late, duplicates and surplus."""
         return self.figures("expected", "messages", "lost", "late", "duplicates", "surplus")[0, "broker"]
 
     def test_a_killed_counter_counts_each_message_and_duplicate_once(self):
@@ -128,7 +128,7 @@ class CounterTest(ServicesCase):
         self.count_all()
         self.fixture.cluster.admin.delete_topic(self.topic)
         self.fixture.cluster.admin.create_topic(self.topic, _PARTITIONS)
-        self.counter += "-again"  # the static member of the first group is still in it
+        self.counter += "-again"  # the static member of the first group is still a member
         self.begin()
         self.send_with(b"one", 20)
         self.count_all()
@@ -137,8 +137,8 @@ class CounterTest(ServicesCase):
         self.assertEqual((0, {"RECREATED"}), (status, {row["verdict"] for row in rows}))
 
     @periodic("the test that it would break is in the gate")
-    def test_a_counter_that_commits_before_it_reports_is_found_out(self):
-        self.grace_seconds = 0  # what it reads again for the ids is later
+    def test_a_counter_that_commits_before_it_reports_is_detected(self):
+        self.grace_seconds = 0  # the counter reads later messages again for their ids
         self.send_with(b"one")
         self.kill("audit.before_counts", *self.arguments, mutant="commits_before_it_reports")
         self.count_all()
@@ -146,7 +146,7 @@ class CounterTest(ServicesCase):
         self.assertGreater(20, self.books()[1])
 
     @periodic("the test that it would break is in the gate")
-    def test_a_counter_that_forgets_the_ids_is_found_out(self):
+    def test_a_counter_that_forgets_the_ids_is_detected(self):
         self.send_with(b"one")
         self.count_all()
         self.send_with(b"one")
@@ -157,7 +157,7 @@ class CounterTest(ServicesCase):
 
 @periodic("it has no state, which a kill could harm; CounterTest is the smoke test of a killed service")
 class ServeTest(ServicesCase):
-    """Missing messages are in the log and in /metrics; a kill changes nothing, because the service has no state."""
+    """Missing messages are logged and in /metrics; kills change nothing, because the service has no state."""
 
     def setUp(self):
         super().setUp()
@@ -193,7 +193,7 @@ class ServeTest(ServicesCase):
             self.assertIsNone(self.served("monasca_audit_missing_messages"))
 
     def arrived(self, messages, bucket=0):
-        """Send them, and count them in the log; their ranges."""
+        """Send messages, count them in the log, and return their ranges."""
         admin = self.fixture.cluster.admin
         firsts = admin.end_offsets(self.partitions())
         with self.counting():
@@ -203,7 +203,7 @@ class ServeTest(ServicesCase):
         return [HandledRange(*each, firsts[each], ends[each]) for each in ends if firsts[each] < ends[each]]
 
     def cut(self, ranges, messages):
-        """Without so many messages in the middle of one partition, which are the last range."""
+        """Return the ranges without this number of messages in the middle of one partition, whose range is the last."""
         *others, longest = sorted(ranges, key=lambda each: each.next - each.first)
         first, following = longest.first + 1, longest.first + 1 + messages
         return [

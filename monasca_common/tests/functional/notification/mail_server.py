@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real SMTP server on this machine, which refuses some mails for now."""
+"""A real SMTP server on this machine that temporarily refuses some mails."""
 
 import asyncio
 import email
@@ -12,7 +12,7 @@ _SECONDS = 60
 
 
 class MailServer:
-    """``taken``: the id of each mail that it took, in order; it refuses each ``refuses_each``-th."""
+    """``taken``: the id of each accepted mail, in order. Of every ``refuses_each`` mails, one is refused."""
 
     def __init__(self, refuses_each=3):
         self.taken = []

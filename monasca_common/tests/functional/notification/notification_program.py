@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The notification command for crash tests: ``python -m … '<json>' notification --config-file F``.
 
-``fail_points`` are armed in the first ``deaths`` worker processes, which the file ``starts`` counts: those between bars
-(``|``) take turns. ``mutant`` takes a guarantee away.
+``fail_points`` are armed in the first ``deaths`` worker processes, which are counted in the file ``starts``; fail
+points separated by ``|`` take turns. ``mutant`` removes a guarantee.
 """
 
 import collections
@@ -52,7 +52,7 @@ def forgets_who_is_in_a_message():
     run = DeferredSender.run
 
     def unsealed_run(releases):
-        # They are sent with whatever comes next.
+        # The held notifications are sent with the next message.
         table = tables.notification_deferred
         statement = table.update().where(table.c.kind == "held").values(message_id="", due=_NEVER_MS)
         releases._deferred._database.write(lambda connection: connection.execute(statement))
@@ -80,7 +80,7 @@ def replaced_at_once(_manager):
 
 
 def end_with_the_test():
-    """However the test ends, nothing of this is left."""
+    """End all processes of the service with the test."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGKILL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups on a real Kafka: each alarm is in one message, whichever process sends it, and however often."""
+"""Groups with a real Kafka: each alarm is in one message, whichever process sends it and however often."""
 
 import collections
 import json
@@ -25,7 +25,7 @@ class GroupCrashTest(NotificationKafkaCase):
         self.method(self.hook.url())
 
     def messages(self):
-        """{id of a message: the alarms in it}"""
+        """Return {id of a message: its alarms}."""
         bodies = [(headers["Idempotency-Key"], json.loads(body)) for _, headers, body in list(self.hook.requests)]
         return {key: {each["alarm_id"] for each in body.get("alarms", [body])} for key, body in bodies}
 
@@ -53,22 +53,22 @@ class GroupCrashTest(NotificationKafkaCase):
         self.assertEqual([], [key for key, times in doubles.items() if times > repeats[key]])
         self.assertEqual({("sent",)}, set(self.ledger("state")))
 
-    @periodic("a variant of test_after_the_message_was_sent")
-    def test_between_seal_and_claim(self):
+    @periodic("a variant of test_after_a_kill_after_sending_each_alarm_is_in_one_message")
+    def test_after_a_kill_between_seal_and_claim_each_alarm_is_in_one_message(self):
         self.crash("notification.after_fix=kill")
         self.assert_each_alarm_is_in_one_message()
 
-    @periodic("a variant of test_after_the_message_was_sent")
-    def test_before_the_members_end(self):
+    @periodic("a variant of test_after_a_kill_after_sending_each_alarm_is_in_one_message")
+    def test_after_a_kill_before_the_members_end_each_alarm_is_in_one_message(self):
         self.crash("notification.after_attempt=kill")
         self.assert_each_alarm_is_in_one_message()
 
-    def test_after_the_message_was_sent(self):
+    def test_after_a_kill_after_sending_each_alarm_is_in_one_message(self):
         self.crash("notification.after_send=kill")
         self.assert_each_alarm_is_in_one_message()
 
     @periodic("the test that it would break is in the gate")
-    def test_mutant_that_forgets_the_members_of_a_message_sends_an_alarm_in_two(self):
+    def test_mutant_that_forgets_the_members_of_a_message_sends_an_alarm_in_two_messages(self):
         self.publish(range(3))
         self.start("notification.after_send=kill", mutant="forgets_who_is_in_a_message", deaths=1)
         self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")

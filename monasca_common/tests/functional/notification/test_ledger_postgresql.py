@@ -29,17 +29,17 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         for number in range(3):
             self.notifications.begin(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 1, number)
 
-    def test_an_attempt_without_an_end_is_repeated_and_a_new_one_is_not(self):
+    def test_an_old_attempt_without_an_outcome_is_repeated_and_a_recent_one_is_not(self):
         notification = notification_of(change(alarm_id="a3"), "m1")
         steps = [self.notifications.begin(notification, "m1", 1, 9) for _ in range(2)]
         self.assertEqual([NextStep.SEND, NextStep.REPEAT], steps)
         self.assertEqual([0, 0, 0, 1], [repeats for (repeats,) in self.ledger("repeats")])
 
-    def test_what_is_older_is_removed(self):
+    def test_old_rows_are_removed(self):
         self.assertEqual(2, self.notifications.prune(2))
         self.assertEqual([("a2",)], self.ledger("alarm_id"))
 
-    def test_an_attempt_that_begins_during_the_removal_keeps_its_row(self):
+    def test_an_attempt_that_starts_during_the_removal_keeps_its_row(self):
         attempt, seen = self.session(), self.session()
         removed = []
         pruning = threading.Thread(target=lambda: removed.append(self.notifications.prune(2)), daemon=True)
@@ -51,7 +51,7 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         self.assertEqual([1], removed)
         self.assertEqual([("a0",), ("a2",)], self.ledger("alarm_id"))
 
-    def test_a_retry_that_another_process_is_claiming_is_left_to_it(self):
+    def test_a_retry_that_another_process_is_claiming_is_skipped(self):
         deferred, claiming = DeferredNotifications(self.alarms_database), self.session()
         for number in range(2):
             retry = Retry(notification_of(change(alarm_id=f"a{number}"), "m1"), "m1", 2, 5)

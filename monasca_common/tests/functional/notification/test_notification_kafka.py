@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command on a real Kafka, with real receivers: SIGKILL at each place where it hurts, and outages."""
+"""The command with a real Kafka and real receivers: SIGKILL at critical points, and outages."""
 
 import collections
 import contextlib
@@ -34,8 +34,8 @@ from monasca_common.tests.unit.notification.receivers import change
 
 CHANGES = 24
 DEATHS = 3
-MOST_OF_A_CORE = 0.5  # while something is down
-# A member that died is missed for so long. One that does not die must not be missed because the machine is busy.
+MOST_OF_A_CORE = 0.5  # during an outage
+# The time after which a dead member is removed. It is long enough that a busy machine does not remove a live one.
 QUICK_SESSION_SECONDS = 1.5
 _CONFIGURATION = """\
 [kafka]
@@ -155,7 +155,8 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
 
 class CrashCase(NotificationKafkaCase):
     def receive(self):
-        """A receiver that takes some requests, and fails, hangs, cuts or asks to wait at others; and a mail server."""
+        """Create a receiver that accepts two of three requests, and fails, disconnects, hangs or asks to wait at
+        the others, and a mail server."""
         self.hook = hook = self.receiver()
         good = hook.answers(200)
         bad = (hook.answers(500), hook.answers(429, Retry_After="1"), hook.cuts, hook.hangs_for(_HANG_SECONDS))
@@ -176,7 +177,7 @@ class CrashCase(NotificationKafkaCase):
         self.method("ops@example.org", kind="EMAIL")
 
     def crash(self, fail_points, *, wanted=2 * CHANGES, **named):
-        """Every change, to both receivers, with workers that die again and again."""
+        """Send every change to both receivers, with workers that are killed repeatedly."""
         self.receive()
         self.publish(range(CHANGES))
         process = self.start(fail_points, **named)
@@ -198,42 +199,42 @@ class CrashCase(NotificationKafkaCase):
 
 class CrashTest(CrashCase):
     @periodic("the crash tests have the same checks")
-    def test_without_a_crash_each_is_taken_once_and_a_stop_is_clean(self):
+    def test_without_a_crash_each_notification_is_received_once_and_the_stop_is_clean(self):
         process = self.crash("")
         process.terminate()
         self.assertEqual(0, process.wait(PATIENCE_SECONDS))
         self.assertEqual(0, self.assert_none_lost_and_doubles_counted())
         self.assertIn(f"sent {2 * CHANGES}", self.log.read_text())
 
-    @periodic("a variant of test_after_it_sent")
-    def test_before_it_sends(self):
+    @periodic("a variant of test_a_kill_after_sending_loses_nothing_and_counts_repeats")
+    def test_a_kill_before_sending_loses_nothing(self):
         self.crash("notification.before_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
 
     @periodic("PostgresqlCrashTest runs the same test on PostgreSQL")
-    def test_after_it_sent(self):
+    def test_a_kill_after_sending_loses_nothing_and_counts_repeats(self):
         self.crash("notification.after_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
 
-    @periodic("a variant of test_after_it_sent")
-    def test_after_a_retry_is_claimed(self):
+    @periodic("a variant of test_a_kill_after_sending_loses_nothing_and_counts_repeats")
+    def test_a_kill_after_claiming_a_retry_loses_nothing(self):
         self.crash("notification.after_claim=kill@4")
         self.assert_none_lost_and_doubles_counted()
 
-    @periodic("a variant of test_after_it_sent")
-    def test_before_the_outcome_of_a_retry_is_stored(self):
+    @periodic("a variant of test_a_kill_after_sending_loses_nothing_and_counts_repeats")
+    def test_a_kill_before_storing_the_outcome_of_a_retry_loses_nothing(self):
         self.crash("notification.after_attempt=kill@2")
         self.assert_none_lost_and_doubles_counted()
 
     @periodic("a fail point of the processor, which TestCrash of the processor covers")
-    def test_before_a_commit(self):
+    def test_a_kill_before_a_commit_loses_nothing(self):
         self.crash("processor.before_commit=kill")
         self.assert_none_lost_and_doubles_counted()
 
     @periodic("the test that it would break is in the gate")
-    def test_mutant_that_commits_before_it_sends_loses(self):
+    def test_mutant_that_commits_before_it_sends_loses_notifications(self):
         self.crash("notification.before_send=kill", mutant="commits_before_it_sends", deaths=1, wanted=0)
-        # What the first worker committed died with it; what follows is told.
+        # The commit of the first worker was lost with it; the service notifies of later changes.
         self.publish([CHANGES])
         self.wait_until(lambda: (f"a{CHANGES}",) in self.ledger("alarm_id"), "the last")
         self.assertLess(len(set(self.taken)), CHANGES + 1)
@@ -243,33 +244,34 @@ class PostgresqlCrashTest(CrashCase):
     def database_settings(self):
         return StorageSettings("postgresql", self.useFixture(SharedPostgresql()).url)
 
-    def test_after_it_sent(self):
+    def test_a_kill_after_sending_loses_nothing_and_counts_repeats(self):
         self.crash("notification.after_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
 
 
 class OutageCase(NotificationKafkaCase):
-    """``seconds``: how long something is down."""
+    """``seconds``: the length of an outage."""
 
     seconds = 4.0
-    # A consumer that was opened anew waits for so long: a Kafka that is back does not know that the former is gone.
+    # A reopened consumer waits this long, because a restarted Kafka does not know that the old member is gone.
     session_seconds = 30.0
-    interval_seconds, max_interval_seconds = 2.0, 4.0  # each attempt is work, and what is measured is spinning
+    interval_seconds, max_interval_seconds = 2.0, 4.0  # attempts use CPU; the test measures busy waiting
 
     def cpu(self, process):
-        """Seconds of CPU that the service has used."""
+        """Return the seconds of CPU that the service has used."""
         parent = psutil.Process(process.pid)
         return sum(sum(each.cpu_times()[:2]) for each in (parent, *parent.children(recursive=True)))
 
     def assert_it_does_not_spin(self, process):
         before = self.cpu(process)
-        time.sleep(self.seconds)  # what is measured is what it does in this time
+        time.sleep(self.seconds)  # the measured time
         share = (self.cpu(process) - before) / self.seconds
         sys.stderr.write(f"{self.id()}: {share:.1%} of a core during {self.seconds:.0f} s of outage\n")
         self.assertLess(share, MOST_OF_A_CORE)
 
     def through_an_outage(self, down, up):
-        """Some are told before it, some afterwards; one receiver is down from the first to the end of the outage."""
+        """Send some changes before an outage and some after it; one receiver fails from the start to the end of the
+        outage."""
         bad, good = self.receiver(), self.receiver()
         bad.answer = bad.answers(503)
         self.method(bad.url())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service as an operator runs it: its status port, and SIGHUP."""
+"""The service from the view of an operator: its status port, and SIGHUP."""
 
 import signal
 import urllib.error
@@ -17,7 +17,7 @@ CHANGES = 5
 
 class OperationTest(test_notification_kafka.NotificationKafkaCase):
     def get(self, path):
-        """The status and the text of an answer; 0 while nobody answers."""
+        """Return the status and the text of an answer; the status is 0 without an answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()
@@ -26,7 +26,7 @@ class OperationTest(test_notification_kafka.NotificationKafkaCase):
         except OSError:
             return 0, ""
 
-    def test_it_serves_its_status_and_reloads_its_configuration(self):
+    def test_the_service_serves_its_status_and_reloads_its_configuration(self):
         [self.port] = free_ports(1)
         configuration = test_notification_kafka._CONFIGURATION.replace(
             "[notification]\n", f"[notification]\nstatus_port = {self.port}\n"

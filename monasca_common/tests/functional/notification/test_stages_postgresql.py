@@ -13,7 +13,7 @@ from monasca_common.tests.unit.notification import stages_contract
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
 class SilencesInPostgresqlTest(stages_contract.SilencesContract, Waiting, PostgresqlTestCase):
-    def test_a_silence_whose_deletion_is_not_committed_yet_withholds_nothing_after_it(self):
+    def test_a_silence_withholds_nothing_after_its_concurrent_deletion(self):
         method = self.method()
         made = self.silence({}, stages_contract.HOUR_MS)
         changed = self.alarm("a1")
@@ -32,7 +32,7 @@ class SilencesInPostgresqlTest(stages_contract.SilencesContract, Waiting, Postgr
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
-    def test_the_end_of_a_silence_does_not_wait_for_an_alarm_that_is_changing_and_other_tenants_are_notified(self):
+    def test_the_end_of_a_silence_does_not_wait_for_a_changing_alarm(self):
         for tenant, definition, own_id in (("t1", "d1", "a1"), ("t2", "d2", "b1")):
             self.method(definition=definition, tenant=tenant)
             self.silence({}, stages_contract.HOUR_MS, tenant=tenant)

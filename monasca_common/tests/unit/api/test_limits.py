@@ -48,7 +48,7 @@ class LimitCase(base.BaseTestCase):
 
 
 class TestInFlightLimit(LimitCase):
-    def test_one_too_many_is_answered_at_once_and_the_others_go_on(self):
+    def test_a_request_above_the_limit_is_refused_immediately_and_the_others_continue(self):
         threads, answers = self.start("POST", 4)
         refused = self.client.simulate_post("/v2.0/metrics")
         self.assertEqual(
