@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import datetime
 import decimal
@@ -12,7 +11,8 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from operator import getitem, itemgetter
 from types import NoneType
 from typing import Any
 
@@ -188,33 +188,39 @@ TYPES: Mapping[str, ColumnType] = {
 
 
 def extractor(paths: Sequence[Steps]) -> Callable[[Any], Row]:
-    """Return a function that returns what is at these paths of a value; ``None`` where something is missing.
-
-    It is compiled to one expression, such as ``(value["a"]["b"], value["c"])``, which is used for all usual values.
-    """
-
-    def each_by_itself(value: Any) -> Row:
-        return tuple(reduce(_member, steps, value) for steps in paths)
-
+    """Return a function that returns what is at these paths of a value; ``None`` where something is missing."""
     if any(isinstance(step, int) for steps in paths for step in steps):  # a text has positions too
-        return each_by_itself
-    name: ast.expr = ast.Name("value", ast.Load())
-    items = [reduce(_subscript, steps, name) for steps in paths]
-    arguments = ast.arguments(posonlyargs=[], args=[ast.arg("value")], kwonlyargs=[], kw_defaults=[], defaults=[])
-    tree = ast.Expression(ast.Lambda(arguments, ast.Tuple(items, ast.Load())))
-    all_at_once = eval(compile(ast.fix_missing_locations(tree), "<mapping>", "eval"))
+        return partial(_members, paths)
+    names = [steps[0] for steps in paths if len(steps) == 1]
+    if len(names) == len(paths) > 1:
+        all_at_once: Callable[[Any], Row] = itemgetter(*names)
+    else:
+        getters = [_getter(steps) for steps in paths]
+        all_at_once = lambda value: tuple([get(value) for get in getters])  # noqa: E731
 
     def extract(value: Any) -> Row:
         try:
-            return all_at_once(value)  # type: ignore[no-any-return]
+            return all_at_once(value)
         except (LookupError, TypeError):
-            return each_by_itself(value)
+            return _members(paths, value)
 
     return extract
 
 
-def _subscript(node: ast.expr, step: str | int) -> ast.expr:
-    return ast.Subscript(node, ast.Constant(step), ast.Load())
+def _getter(steps: Steps) -> Callable[[Any], Any]:
+    match steps:
+        case (one,):
+            return itemgetter(one)
+        case (one, two):
+            return lambda value: value[one][two]
+        case (one, two, three):
+            return lambda value: value[one][two][three]
+        case _:
+            return lambda value: reduce(getitem, steps, value)
+
+
+def _members(paths: Sequence[Steps], value: Any) -> Row:
+    return tuple(reduce(_member, steps, value) for steps in paths)
 
 
 def _member(value: Any, step: str | int) -> Any:
