@@ -92,7 +92,7 @@ class KillsCase(PersisterCase):
 
 class Kills:
     # Rule 24
-    def test_each_message_is_one_row_although_workers_are_killed(self):
+    def test_each_message_is_one_row_even_if_workers_are_killed(self):
         verdict = self.kill_and_kill()
         with each_once():
             self.assertTrue(verdict.clean, f"seed {SEED}: {verdict}")

@@ -9,8 +9,8 @@ class SinkKillsCase(SinkCase, KillsCase):
     table = "copies"
 
     # Rule 24
-    def test_each_message_is_one_row_although_workers_are_killed(self):
-        super().test_each_message_is_one_row_although_workers_are_killed()
+    def test_each_message_is_one_row_even_if_workers_are_killed(self):
+        super().test_each_message_is_one_row_even_if_workers_are_killed()
         self.assert_states()
 
 

@@ -219,7 +219,7 @@ class DeclarationTest(base.BaseTestCase):
                 if each.type in (cfg.IntOpt, cfg.FloatOpt):
                     self.assertTrue(each.unit, f"{made.__name__}: {each.name}")
 
-    def test_every_number_is_bounded(self):
+    def test_every_number_has_a_minimum_and_a_maximum(self):
         for made in DECLARING:
             for each in options_of(made):
                 if each.type in (cfg.IntOpt, cfg.FloatOpt):

@@ -124,7 +124,7 @@ class FlakyTest(ResultsCase):
         self.attempt(2, ["unit.Some.b"], ["unit.Some.a"])
         self.assertEqual(("1 passed, 1 failed, 0 skipped", 1), self.line())
 
-    def test_two_may_be_flaky_and_three_fail_the_run(self):
+    def test_two_flaky_results_are_allowed_and_three_fail_the_run(self):
         ids = ["unit.Some.a", "unit.Other.b", "unit.More.c"]
         self.attempt(1, ["unit.c"], ids[:2])
         self.attempt(2, ids)
@@ -142,7 +142,7 @@ class FlakyTest(ResultsCase):
         self.attempt(2, ["unit.Some.a"])
         self.assertEqual(("1 passed, 0 failed, 0 skipped", 0), self.line())
 
-    def test_lost_messages_count_whatever_error_follows(self):
+    def test_lost_messages_are_never_flaky_whatever_error_follows(self):
         chained = f"{LOST}\n\nDuring handling of the above exception, another exception occurred:\n\n{CLAIM}"
         self.attempt(1, (), ["unit.Some.a"], chained)
         self.attempt(2, ["unit.Some.a"])
@@ -172,7 +172,7 @@ class FlakyTest(ResultsCase):
         for ci in ("", "true"):
             self.assertEqual(("1 passed, 2 failed, 1 skipped", 1), self.line(ci=ci))
 
-    def test_of_two_results_in_one_attempt_the_failure_counts(self):
+    def test_a_failure_takes_precedence_over_another_result_of_the_same_attempt(self):
         self.attempt(1, ["unit.Some.a"], ["unit.Some.a", "unit.Some.b"])
         self.attempt(1, ["unit.Some.a", "unit.Some.b"])
         self.assertEqual(("0 passed, 2 failed, 0 skipped", 1), self.line())
@@ -363,7 +363,7 @@ class ScriptTest(base.BaseTestCase):
         status, line, _ = self.run_script("--unit", python="exit 1")
         self.assertEqual((1, self.FAILED), (status, line))
 
-    def test_the_line_is_that_of_the_verdict(self):
+    def test_the_last_line_is_that_of_the_verdict(self):
         line = "7 passed, 0 failed, 1 skipped"
         self.assertEqual((0, line), self.run_script("--unit", python=f"echo {line}")[:2])
 

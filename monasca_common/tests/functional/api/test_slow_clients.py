@@ -78,7 +78,7 @@ class TestProxy(ProxiedCase):
         self.assertEqual([b"", b""], answers[:2])
         self.assertLessEqual(set(answers[2:]), {b"HTTP/1.1 408", b""})
 
-    def test_an_address_has_a_bounded_number_of_requests_in_progress(self):
+    def test_the_number_of_requests_in_progress_per_address_is_limited(self):
         api = self.api()
         proxy = self.proxy(api, limit_conn="monasca_clients 5")
         slow = self.useFixture(SlowClients(proxy.port, {slow_clients.BODY: 5 * 50}))

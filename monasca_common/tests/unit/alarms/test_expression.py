@@ -57,7 +57,7 @@ class SubExpressionTest(ExpressionCase):
 
         self.assertEqual(["max"] * 3 + ["min"] * 3, functions)
 
-    def test_empty_braces_are_no_dimensions(self):
+    def test_empty_braces_mean_no_dimensions(self):
         self.assertEqual((), only("max(a{}) > 1").dimensions)
         self.assertEqual((), only("a { } > 1").dimensions)
 

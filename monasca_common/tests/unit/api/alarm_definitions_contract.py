@@ -221,7 +221,7 @@ class AlarmDefinitionsContract(AlarmsCase):
         self.assertEqual(([kept], []), (self.get(path)["alarm_actions"], self.get(path)["ok_actions"]))
         self.ask("PATCH", path, {"ok_actions": [gone]}, 422)
 
-    def test_filters(self):
+    def test_definitions_are_filtered(self):
         for name, expression, severity in (
             ("a", "max(cpu{host=a,zone=1}) > 1", "LOW"),
             ("b", "max(cpu{host=b}) > 1 or max(mem{zone=1}) > 2", "HIGH"),

@@ -164,7 +164,7 @@ class AlarmsContract(AlarmsCase):
             if "sort_by" not in wrong:
                 self.ask("GET", f"{PATH}/count", None, 422, query=wrong)
 
-    def test_sorts(self):
+    def test_alarms_are_sorted_by_the_given_keys(self):
         b, a = self.definition("B", "CRITICAL"), self.definition("a", "LOW")
         self.alarm("1", a, state="ALARM", lifecycle_state="3", link="2", created=NOW_MS + 2, state_updated=NOW_MS + 1)
         self.alarm("2", b, state="OK", lifecycle_state="2", link="2", created=NOW_MS + 1, state_updated=NOW_MS + 2)

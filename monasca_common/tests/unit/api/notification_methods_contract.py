@@ -130,7 +130,7 @@ class NotificationMethodsContract(AlarmsCase):
         for wrong in ("offset=a", "offset=-1", "limit=0"):
             self.ask("GET", PATH, None, 422, query=wrong)
 
-    def test_types(self):
+    def test_the_types_of_methods_are_listed(self):
         found = self.get(f"{PATH}/types")
         types = ["EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"]
         self.assertEqual(({"links", "elements"}, [{"type": each} for each in types]), (set(found), found["elements"]))

@@ -98,7 +98,7 @@ class NotificationsContract(AlarmsCase):
         [shown] = self.elements(PATH)
         self.assertEqual({"id": "gone", "name": None, "type": None, "address": None}, shown["notification_method"])
 
-    def test_filters(self):
+    def test_notifications_are_filtered(self):
         first = self.record()
         second = self.record("a2", at_ms=NOW_MS + 1000, outcomes=(("failed", "no"), ("given up", "no")))
         third = self.record("a2", method="m3", at_ms=NOW_MS + 2000, definition_id="d2")

@@ -79,7 +79,7 @@ class TestDescription(ReadsCase):
         (found,) = [each for each in parameters if each["name"] == name]
         return found
 
-    def test_it_has_exactly_the_routes_and_methods(self):
+    def test_the_description_has_exactly_the_routes_and_methods(self):
         described = {template: found.keys() - {"parameters"} for template, found in self.document["paths"].items()}
         served = {
             template: {method for method in METHODS if hasattr(resource, f"on_{method}")}
@@ -156,7 +156,7 @@ class TestDescription(ReadsCase):
         self.assertEqual(MOST_DIMENSIONS, silence["dimensions"]["maxProperties"])
         self.assertEqual(LONGEST_TEXT, self.schema("Name")["maxLength"])
 
-    def test_choices_and_bounds_are_those_of_the_code(self):
+    def test_choices_and_bounds_match_the_code(self):
         definition = self.schema("WholeAlarmDefinition")["properties"]
         self.assertEqual(list(definitions.SEVERITIES), definition["severity"]["enum"])
         self.assertEqual(list(definitions.STATES), self.schema("WholeAlarm")["properties"]["state"]["enum"])
@@ -195,16 +195,16 @@ class TestDescription(ReadsCase):
             self.assertEqual({each.encode_name for each in fields}, set(described["properties"]), name)
             self.assertEqual(required, set(described.get("required", ())), name)
 
-    def test_it_contains_settings(self):
+    def test_the_description_contains_settings(self):
         document = self.application(None, max_body_bytes=4096).simulate_get("/openapi.json").json
         self.assertIn("4096 bytes", document["info"]["description"])
         self.assertNotIn("security", document)
 
-    def test_it_omits_metrics_with_a_status_port(self):
+    def test_the_description_omits_metrics_with_a_status_port(self):
         paths = json.loads(openapi.OpenApi(ApiSettings(status=StatusSettings(port=9999)))._data)["paths"]
         self.assertEqual({"/metrics"}, self.document["paths"].keys() - paths.keys())
 
-    def test_it_names_the_requests_that_need_a_token(self):
+    def test_the_description_names_the_requests_that_need_a_token(self):
         document = json.loads(openapi.OpenApi(ApiSettings())._data)
         self.assertEqual([{"token": []}], document["security"])
         self.assertIn("token", document["components"]["securitySchemes"])
@@ -212,7 +212,7 @@ class TestDescription(ReadsCase):
             for method in found.keys() & set(METHODS):
                 self.assertEqual(template in PUBLIC_PATHS, found[method].get("security") == [], template)
 
-    def test_it_is_small(self):
+    def test_the_description_is_small(self):
         self.assertLess(len(self.client.simulate_get("/openapi.json").content), 64_000)
 
 

@@ -130,7 +130,7 @@ class QueryTest(base.BaseTestCase):
         for end in ("2026-01-01", "2025-01-01"):
             self.assertEqual(400, self.status_of(query(start_time="2026-01-01", end_time=end).series))
 
-    def test_limit_is_bounded_by_the_page_limit(self):
+    def test_limit_is_at_most_the_page_limit(self):
         self.assertEqual([PAGE_LIMIT, 7, PAGE_LIMIT], [query(limit=text).limit() for text in ("", "7", "1000000")])
         for text in ("0", "-1", "ten", "1.5", "1_0", "٣"):
             self.assertEqual(422, self.status_of(query(limit=text).limit), text)

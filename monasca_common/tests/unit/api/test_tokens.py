@@ -84,7 +84,7 @@ class TestSettings(ConfigurationTestCase):
         said = self.faults(SETTINGS, "auth_url = http://k/v3", "memcached_servers = localhost:11211")
         self.assertIn("monasca-common[memcached]", said)
 
-    def test_time_out_and_tries_are_bounded_by_default(self):
+    def test_time_out_and_tries_are_limited_by_default(self):
         conf = self.conf(SETTINGS, "auth_url = http://k/v3")
         check(conf)
         values = conf.keystone_authtoken
@@ -121,7 +121,7 @@ class TestTokenCache(base.BaseTestCase):
         self.assertIn(len(known), range(5, 10))
         self.assertEqual(list(range(100))[-len(known) :], known)
 
-    def test_small_tokens_are_bounded_too(self):
+    def test_the_number_of_small_tokens_is_limited_too(self):
         self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
         for number in range(1000):
             self.cache.set(f"{number}", {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of audit tests: a broker in memory with a topic and that of the reports, and the tiers."""
+"""The base of audit tests: a broker in memory with one topic of messages and one of reports, and the tiers."""
 
 import contextlib
 
@@ -33,7 +33,7 @@ class AuditCase(base.BaseTestCase):
         self.settings = AuditSettings(enabled=True, bucket_seconds=60, grace_seconds=60.0, folder=self.folder)
 
     def open_broker(self):
-        """A new one, with topics that are empty."""
+        """Return a new broker with empty topics."""
         self.clock = VirtualClock(START_MS)
         self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
         self.kafka.broker.create_topic(TOPIC, 2)
@@ -51,7 +51,10 @@ class AuditCase(base.BaseTestCase):
             yield producer, reporter
 
     def count(self, group="counter", tier="broker", since_ms=None, again_from=None):
-        """Count and report the log. ``again_from``: offsets to read again from, as after a restart."""
+        """Count and report the log.
+
+        ``again_from``: offsets at which to resume, as after a restart.
+        """
         listener = None if again_from is None else GivenStarts(again_from)
         with self.kafka.consumer(TOPIC, group, topic_check_seconds=0.0, listener=listener) as consumer:
             counter = LogCounter(
@@ -81,7 +84,7 @@ class AuditCase(base.BaseTestCase):
         return [reports.decode(message.value) for message in self.kafka.broker.records(REPORTS)]
 
     def reconciliations(self):
-        """{(bucket's number, tier): reconciliation}."""
+        """Return {(number of the bucket, tier): reconciliation}."""
         found = reconciliations(self.reports(), LATER_MS, self.settings.rules)
         return {((each.bucket_ms - START_MS) // BUCKET_MS, each.tier): each for each in found}
 

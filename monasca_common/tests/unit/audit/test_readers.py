@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers report handled messages, the counter those in the log, and the reports agree."""
+"""The reports of readers, of the counter and of the log agree."""
 
 import random
 import threading
@@ -23,11 +23,11 @@ from monasca_common.tests.unit.kafka.transactional_memory import (
 )
 
 ONE = TopicPartition(TOPIC, 0)
-_BETWEEN_SECONDS = 0.1  # a thread that has not ended by then waits for this one
+_BETWEEN_SECONDS = 0.1  # a thread that still runs after this time waits for this one
 
 
 class CommittedBetween(deque[Any]):
-    """Another thread commits, if it can, between the first question whether there is anything and what follows."""
+    """Another thread commits, if possible, between the first check for work and the following step."""
 
     is_watched = False
 
@@ -196,7 +196,8 @@ class Committing(TransactionalMemoryProducer):
 
 
 class TransactionsTest(AuditCase):
-    """What a transactional processor handled is reported if its transaction was committed, or may have been."""
+    """Messages handled by a transactional processor are reported if its transaction was, or may have been,
+    committed."""
 
     def setUp(self):
         super().setUp()
@@ -214,7 +215,7 @@ class TransactionsTest(AuditCase):
         return self.client
 
     def handle(self, part):
-        """What is reported of the former attempts is in ``seen``."""
+        """Handle messages; ``seen`` has the reports of earlier attempts."""
         self.reporter_of_reader.report()
         self.seen.append(self.handled())
 
@@ -222,7 +223,7 @@ class TransactionsTest(AuditCase):
         return [(each.first, each.next) for report in self.reports() for each in report.handled]
 
     def read_in_transactions(self, *outcomes):
-        """``outcomes``: what each attempt to commit raises, or ``None``."""
+        """``outcomes``: the error that each attempt to commit raises, or ``None``."""
         self.client.outcomes = list(outcomes)
         reading = self.kafka.consumer_settings(TOPIC, "readers")
         with (
@@ -310,7 +311,7 @@ class CounterTest(AuditCase):
         self.assertEqual(11, self.reconciliations()[0, "broker"].messages)
 
     def test_messages_from_before_a_counters_start_are_not_missing_after_its_restart(self):
-        """Nothing came while the first one ran."""
+        """No message arrived before the end of the first counter."""
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"before"] * 10)
             reporter.report()
@@ -350,8 +351,8 @@ class CounterTest(AuditCase):
 
 
 class CleanRunsTest(AuditCase):
-    """Random runs in which nothing is wrong, on brokers in memory: none may be called incomplete, at any
-    time. What is sent is 30 s old at most, and all report within 25 s, so the grace period is enough."""
+    """Random runs without losses, with brokers in memory, are never reported as incomplete. Messages are at most 30
+    s old, and all reports arrive within 25 s, so the grace period is sufficient."""
 
     def test_nothing_is_missing(self):
         for seed in range(CASES):
@@ -384,6 +385,6 @@ class CleanRunsTest(AuditCase):
         self.assertEqual(0, sum(each.duplicates + each.surplus for each in self.reconciliations().values()))
 
     def incomplete(self):
-        """What would be an alarm now."""
+        """Return the reconciliations that would be alarms now."""
         found = reconciliations(self.reports(), self.clock.time_ms(), self.settings.rules)
         return [each for each in found if each.verdict.is_final]

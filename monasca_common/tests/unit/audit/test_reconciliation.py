@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reconciliation: who has what, told for each topic, bucket and tier, whatever order reports come in."""
+"""The reconciliation of the messages of each topic, bucket and tier, whatever the order of the reports."""
 
 import itertools
 import random
@@ -51,7 +51,7 @@ def handled(first, following, partition=0, position=None, **changes):
 
 
 def reconciled(*all_reports, now_ms=LATER):
-    """{(tier, application): reconciliation} of the first bucket."""
+    """Return {(tier, application): reconciliation} of the first bucket."""
     found = reconciliations(all_reports, now_ms, RULES)
     return {(each.tier, each.application): each for each in found if each.bucket_ms == BUCKET}
 
@@ -139,7 +139,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual({(10, 10, 0, 0)}, set(map(figures, found.values())))
 
-    def test_a_report_that_comes_twice_counts_once(self):
+    def test_a_repeated_report_counts_once(self):
         once = sent(10)
 
         self.assertEqual((10, 10, 0, 0), figures(reconciled(once, once, logged(range(10)))[LOG]))
@@ -157,13 +157,13 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual(20, found[READER].lost)
 
     def test_messages_between_a_readers_position_and_its_start_are_lost(self):
-        """Retention deleted it, or an operator moved the offset."""
+        """Retention deleted the messages, or an operator moved the offset."""
         found = reconciled(logged(range(100)), handled(0, 40), handled(80, 100, position=60))
 
         self.assertEqual((100, 80, 20, 0), figures(found[READER]))
 
     def test_messages_between_two_positions_of_a_reader_were_stored(self):
-        """The first one was killed before it reported anything but its position."""
+        """The first reader was killed before it reported anything except its position."""
         begun, restarted = handled(10, 10, position=10), handled(60, 60, position=60)
         for rest, late in (((), 40), ((handled(60, 100),), 0)):
             found = reconciled(logged(range(100)), begun, restarted, *rest)
@@ -324,7 +324,7 @@ class ReconciliationTest(base.BaseTestCase):
         totals.forget(AFTER)
         self.assertEqual({"broker"}, {each.tier for each in totals.reconciliations(LATER)})
 
-    def test_an_old_report_that_comes_again_counts_once_while_its_bucket_is_kept(self):
+    def test_a_repeated_old_report_counts_once_while_its_bucket_is_kept(self):
         totals = AuditTotals(RULES)
         early = sent(10, NEXT, sent_ms=BUCKET)
         totals.add(early)
@@ -346,7 +346,7 @@ class ReconciliationTest(base.BaseTestCase):
 
 
 class CleanRunsTest(base.BaseTestCase):
-    """However a clean run is cut into reports, doubled, mixed up and repeated, it is clean."""
+    """A clean run is reported as clean, however its reports are divided, repeated and reordered."""
 
     @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 3))
     def test_nothing_is_missing(self, chance, messages, again):
@@ -364,7 +364,8 @@ class CleanRunsTest(base.BaseTestCase):
         self.assertEqual({"database"}, {each.tier for each in found if each.lost + each.late})
 
     def run_of(self, chance: random.Random, messages, again, lost=()):
-        """One partition; each offset is in a bucket by chance; ranges are handled, some of them again."""
+        """Generate a run of one partition. Each offset is in a random bucket; ranges are handled, some of them
+        repeatedly."""
         buckets = [chance.choice((BUCKET, NEXT)) for _ in range(messages)]
         found = [handled(0, 1)]
         for bucket in (BUCKET, NEXT):

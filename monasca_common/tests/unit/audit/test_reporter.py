@@ -82,7 +82,7 @@ class ReporterTest(AuditCase):
         self.assertEqual(2, len(self.files()))
 
     def fill(self, journal):
-        """Leave no space for the journal."""
+        """Fill the disk, so that the journal has no space."""
         journal._database.execute("PRAGMA max_page_count = 4")
 
     def test_a_file_that_is_not_a_journal_is_logged_and_kept(self):
@@ -112,7 +112,7 @@ class ReporterTest(AuditCase):
         self.addCleanup(journal.close)
         return journal
 
-    def test_reports_of_a_living_process_are_not_taken_over(self):
+    def test_reports_of_a_running_process_are_not_taken_over(self):
         living = Journal(self.folder)
         self.addCleanup(living.close)
         with self.reporter("api") as reporter:

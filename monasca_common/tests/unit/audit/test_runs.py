@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of offsets behave as sets do, whatever they hold."""
+"""Sets of offsets behave like Python sets."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -36,7 +36,7 @@ class AuditServiceTest(AuditCase):
             yield AuditReport(f"{report_id}-{tier}", tier, "a", START_MS, 60, (each,))
 
     def missing(self):
-        """{tier: exported number of missing messages}."""
+        """Return {tier: exported number of missing messages}."""
         families = {family.name: family for family in self.service.metrics.registry.collect()}
         samples = families["monasca_audit_missing_messages"].samples
         return {sample.labels["tier"]: sample.value for sample in samples}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources count what brokers acknowledged, once, in the bucket of its timestamp."""
+"""Sources count acknowledged messages once, in the bucket of their timestamp."""
 
 import dataclasses
 from collections import Counter
@@ -21,7 +21,7 @@ _BUCKET = ("t", 0)
 
 class SourcesTest(AuditCase):
     def counted(self):
-        """{bucket's number: messages} of all reports."""
+        """Return {number of the bucket: messages} of all reports."""
         found = {}
         for report in self.reports():
             for count in report.counts:
@@ -30,7 +30,7 @@ class SourcesTest(AuditCase):
         return found
 
     def append_with_own_time(self, message):
-        """What a topic with ``message.timestamp.type = LogAppendTime`` does."""
+        """Append with the time of the log, like a topic with ``message.timestamp.type = LogAppendTime``."""
         log = self.kafka.broker.find_topic(message.topic).partitions[message.partition]
         return log.append(dataclasses.replace(message, timestamp_ms=self.clock.time_ms()))
 
@@ -65,7 +65,7 @@ class SourcesTest(AuditCase):
             by_time[number] = by_time.get(number, 0) + 1
         self.assertEqual(by_time, self.counted())
 
-    def test_a_message_acknowledged_in_the_next_bucket_counts_in_that_of_its_time(self):
+    def test_a_message_acknowledged_in_the_next_bucket_counts_in_the_bucket_of_its_timestamp(self):
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"before"])
             self.clock.advance(BUCKET_MS / 1000 - 1)
@@ -200,7 +200,7 @@ class SourcesTest(AuditCase):
         self.assertIn("messages of replay are not reported to the audit: folder in group [audit]", log.output)
 
     def test_a_process_of_spark_reports_its_messages(self):
-        """Its settings were pickled by the driver."""
+        """The driver has pickled the settings of the process."""
         worker_producer.worker_producer.cache_clear()
         self.addCleanup(worker_producer.worker_producer.cache_clear)
         settings = worker_producer.portable_producer(self.kafka.producer_settings(), self.settings, "spark-aggregate")

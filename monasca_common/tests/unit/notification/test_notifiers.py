@@ -461,7 +461,7 @@ class TemplatesTest(NotifierCase):
     type = "slack"
 
     def text(self, template):
-        """What arrives with this template."""
+        """Return the text that is sent with this template."""
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         (folder / "text.txt").write_text(template)
         receiver = self.receiver()

@@ -35,7 +35,7 @@ class ScheduledRetriesTest(ServiceCase):
         retries = [each.retry for each in self.claim(now_ms)]
         return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in retries]
 
-    def test_no_more_are_claimed_than_can_be_sent(self):
+    def test_at_most_as_many_retries_are_claimed_as_can_be_sent(self):
         self.schedule(retry(1), retry(2), retry(3))
         self.assertEqual([2, 1, 0], [len(self.claim(1000, 2)) for _ in range(3)])
 

@@ -37,7 +37,7 @@ class SubExpressionIndexTest(base.BaseTestCase):
         ("another tenant's", "max(cpu) > 1", (), series(tenant="u"), None),
     )
 
-    def test_each_rule(self):
+    def test_a_series_matches_a_sub_expression_by_each_rule(self):
         for name, text, match_by, one, values in self.CASES:
             with self.subTest(name):
                 index = SubExpressionIndex([active(1, text, match_by=match_by)])

@@ -223,7 +223,7 @@ class CrashTest(SmallBatchesCase):
 
 
 class ReadingTest(SmallBatchesCase):
-    def test_records_that_come_after_the_plan_are_read_by_the_next_batch(self):
+    def test_records_that_arrive_after_planning_are_read_by_the_next_batch(self):
         driver = Driver(self)
         self.send("a")
         planned = driver.batches.plan()
@@ -264,7 +264,7 @@ class ReadingTest(SmallBatchesCase):
     def run_planned(self, driver, planned):
         return driver.batches.run(planned, StageSeconds(SystemClock()), driver.stage, driver.merge)
 
-    def test_larger_batches_are_left_to_spark(self):
+    def test_larger_batches_are_read_by_spark(self):
         driver = Driver(self, most_offsets=2)
         self.send("a", "b")
         starts = dict.fromkeys(range(self.partitions), 0)

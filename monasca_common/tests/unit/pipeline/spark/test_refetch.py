@@ -20,7 +20,7 @@ class RefetchTest(base.BaseTestCase):
     def read(self, *offsets):
         return [each.value for each in refetch(self.kafka.consumer_settings("metrics"), 0, offsets)]
 
-    def test_messages_come_in_order_of_offset(self):
+    def test_messages_are_returned_in_order_of_offset(self):
         self.assertEqual([b"a", b"c"], self.read(4, 0))
 
     def test_a_missing_offset_is_a_retriable_error(self):

@@ -72,7 +72,7 @@ class TestMeasurementLines(base.BaseTestCase):
         self.assertIn("its name, alarm_state_history, is that of InfluxDB's measurement of alarm history", str(error))
         series_head(series(name="alarm_state_history2"))
 
-    def test_an_empty_dimension_is_no_tag(self):
+    def test_an_empty_dimension_is_not_written_as_a_tag(self):
         self.assertEqual(series_head(series()), series_head(series(host="")))
 
     @given(NUMBERS)
