@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that send nothing, or single bytes, and reconnect when they are disconnected."""
+"""Clients that stay silent or send single bytes, and reconnect when they are disconnected."""
 
 import contextlib
 import itertools

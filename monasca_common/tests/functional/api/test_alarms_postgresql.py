@@ -57,7 +57,7 @@ INSERT INTO alarm_dimension SELECT id, match_key, dimension, value, 'cpu ' || cr
 
 @periodic("plans of queries, which change with indexes only")
 class TestIndexesInPostgresql(PostgresqlTestCase):
-    """One test, because filling the tables takes some seconds. Each tenant has 500 alarms of 100,000."""
+    """A single test has all queries, because filling the tables takes seconds. A tenant has 500 of 100,000 alarms."""
 
     def test_lists_and_counts_read_only_alarms_of_the_tenant(self):
         engine = schema.engine(self.database.settings.connection)

@@ -18,7 +18,7 @@ _INTERVAL_SECONDS = 0.1
 
 
 def none():
-    """Keep all guarantees."""
+    """Change nothing: all guarantees hold."""
 
 
 def commits_before_it_reports():

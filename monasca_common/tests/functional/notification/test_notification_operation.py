@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service from the view of an operator: its status port, and SIGHUP."""
+"""The status port of the running service, and the reload of its configuration by SIGHUP."""
 
 import signal
 import urllib.error

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch that catches up several hours has the same result as one batch per second, from folding to transitions. Spark
-is not used."""
+"""A batch of several hours has the same transitions as one batch per second. Spark is not used."""
 
 import itertools
 import json
