@@ -69,7 +69,10 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
     def decode(record: bytes) -> bytes:
         source = io.BytesIO(record)
         try:
-            found: Any = read(source, writer, reader)
+            found: Any = read(source, writer, None)
+            if reader is not None:  # second, because fastavro skips fields without looking for the end of the record
+                source.seek(0)
+                found = read(source, writer, reader)
             excess_bytes = len(record) - source.tell()
             envelope = json_text.write(to_envelope(found))
         except Exception as error:  # fastavro raises errors of many types

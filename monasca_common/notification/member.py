@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from monasca_common.audit.reader_audit import audit_tap
-from monasca_common.kafka import DeadLetters, MessagingError, Processor, RetryLater
+from monasca_common.kafka import DeadLetters, MessagingError, Processor, RegistryUnavailable, RetryLater
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import NotificationSettings
@@ -22,7 +22,8 @@ from monasca_common.storage.errors import StorageError
 
 
 class PausedHandler:
-    """Calls ``handler``, and pauses all threads after a `RetryLater`, because the database is unavailable. Without the
+    """Calls ``handler``, and pauses all threads after another `RetryLater` than `RegistryUnavailable`, because the
+    database is unavailable. Without the
     pause, the lane of each key would query it."""
 
     def __init__(
@@ -41,6 +42,8 @@ class PausedHandler:
             self._stopping.wait(left)
         try:
             self._handler(message)
+        except RegistryUnavailable:  # only messages with an unknown schema wait
+            raise
         except RetryLater as later:
             partition = TopicPartition(message.topic, message.partition)
             self._health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later), partition)

@@ -2,8 +2,10 @@
 """Avro by fastavro, with schemas that are parsed once.
 
 fastavro reads hostile values without limits. A schema whose arrays may have items without bytes is refused, because a
-value of ten bytes could have any number of them. A recursive schema uses fastavro's Python code, which raises an error
-for a deeply nested value, where its C code ends the process.
+value of ten bytes could have any number of them. A value is first read without its reader schema, because fastavro
+skips fields that this schema does not have without checking for the end of the value, and could do so for years. A
+recursive schema uses fastavro's Python code, which raises an error for a deeply nested value, where its C code ends the
+process.
 """
 
 from __future__ import annotations
@@ -75,10 +77,14 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
 
     def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> Any:
         schema = self.registry.cached.get(key) or self.registry.get(key)
+        reader = self._readers.get(topic)
         stream = io.BytesIO(value)
         stream.seek(start)
         try:
-            decoded = schema.reads(stream, schema.parsed, self._readers.get(topic))
+            decoded = schema.reads(stream, schema.parsed, None)
+            if reader is not None:
+                stream.seek(start)
+                decoded = schema.reads(stream, schema.parsed, reader)
         except Exception as error:
             reason = type(error).__name__
         else:

@@ -33,7 +33,7 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
             validator.check_schema(schema)
             # Without a function that retrieves other addresses, so that a reference never leaves the registry.
             resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
-        except (SchemaError, ValueError, RecursionError) as error:
+        except (SchemaError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None
         registry: Any = referencing.Registry()
         return validator(schema, registry=registry.with_resources(resources))

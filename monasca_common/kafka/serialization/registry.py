@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -46,6 +47,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self.cached: dict[SchemaKey, T] = {}  # read without the lock
         self._schema_type = schema_type
         self._parse = parse
+        self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait long
         self._texts: dict[SchemaKey, str] = {}
         self._unknown: dict[SchemaKey, float] = {}  # when each unknown id was first asked for
         self._rejected_at = float("-inf")  # when the last unknown id was rejected
@@ -60,7 +62,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             schema, names = self.ask(lambda client: _resolved(client, _by_key(client, key)))
         except SchemaRefused as refused:
             if refused.code not in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND):
-                raise
+                reason = f"the schema registry refuses to return schema {key}: {refused}"
+                raise RegistryUnavailable(reason, MAX_BACKOFF_SECONDS) from None
             self._wait_for(key)
             raise SerializationError(f"the schema registry has no schema {key}") from refused
         self._unknown.pop(key, None)
@@ -108,15 +111,15 @@ class SchemaRegistry(RegistryClient, Generic[T]):
                 )
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> T:
-        # Apicurio does not return the type, and the client then assumes AVRO.
-        if schema.schema_type not in (self._schema_type, "AVRO"):
+        # Apicurio does not return the type, and the client then assumes AVRO; null means AVRO, too.
+        if schema.schema_type not in (self._schema_type, "AVRO", None):
             raise SerializationError(f"schema {key} is {schema.schema_type}, not {self._schema_type}")
         text = schema.schema_str or ""
         try:
             parsed = self._parse(text, names)
         except SerializationError as error:
             raise SerializationError(f"schema {key}: {error}") from None
-        with self._asking:
+        with self._changing:
             while len(self.cached) >= self.settings.cached_schemas:
                 oldest = next(iter(self.cached))
                 del self.cached[oldest], self._texts[oldest]
@@ -125,35 +128,37 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def _wait_for(self, key: SchemaKey) -> None:
         """Raise `RegistryUnavailable` until an unknown id has been asked for during ``unknown_id_seconds``. Shortly
-        after another id was rejected it is less, so that corrupt messages do not add up to a long wait."""
+        after another id was rejected, wait less, so that corrupt messages do not add up to a long wait; and wait here,
+        because a batch that is decoded again would wait again for each of its corrupt messages."""
         now = self.clock.monotonic()
         limit = self.settings.unknown_id_seconds
-        with self._asking:
+        with self._changing:
             if key not in self._unknown and len(self._unknown) >= _MOST_UNKNOWN:
                 del self._unknown[next(iter(self._unknown))]
             first = self._unknown.setdefault(key, now)
-        if now - self._rejected_at < limit and first >= self._rejected_at:
-            limit = min(limit, _SHORT_WAIT_SECONDS)
-        if now - first < limit:
+        may_appear = now - first < limit
+        if may_appear and now - self._rejected_at < limit and first >= self._rejected_at:
+            threading.Event().wait(_SHORT_WAIT_SECONDS)
+            may_appear = self.ask(lambda client: _is_known(client, key))
+        if may_appear:
             raise RegistryUnavailable(f"the schema registry has no schema {key} yet", min(limit, _ASK_AGAIN_SECONDS))
         if not self.ask(self._has_schemas):
             raise RegistryUnavailable("the schema registry has lost its schemas: restore them", MAX_BACKOFF_SECONDS)
         self._unknown.pop(key, None)
-        self._rejected_at = now
+        self._rejected_at = self.clock.monotonic()
 
     def _has_schemas(self, client: Any) -> bool:
         """Return whether the registry still has a schema of the cache, or any subject if the cache is empty."""
         known = list(self._texts.items())[-_VERIFIED:]
         for key, text in known:
-            try:
-                if _by_key(client, key).schema_str == text:
-                    return True
-            except SchemaRefused:
-                continue
-            except SchemaRegistryError as error:
-                if refusal(error) is None:
-                    raise
-        return not known and bool(client.get_subjects())
+            if _is_known(client, key) and _by_key(client, key).schema_str == text:
+                return True
+        try:
+            return not known and bool(client.get_subjects())
+        except SchemaRegistryError as error:
+            if refusal(error) is None:
+                raise
+            return False
 
 
 def _by_key(client: Any, key: SchemaKey) -> Schema:
@@ -163,7 +168,21 @@ def _by_key(client: Any, key: SchemaKey) -> Schema:
         if isinstance(key, int) or error.http_status_code != 404:
             raise
         raise SchemaRefused("no such GUID", SCHEMA_NOT_FOUND) from None  # not every registry has such requests
+    if not isinstance(found.schema_str, str) or not found.schema_str:
+        raise ValueError("no schema in the answer")  # that of a proxy
     return found
+
+
+def _is_known(client: Any, key: SchemaKey) -> bool:
+    try:
+        _by_key(client, key)
+    except SchemaRefused:
+        return False
+    except SchemaRegistryError as error:
+        if refusal(error) is None:
+            raise
+        return False
+    return True
 
 
 def _canonical(text: str) -> Any:

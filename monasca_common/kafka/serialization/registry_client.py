@@ -44,8 +44,11 @@ class RegistryClient:
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
         """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no question is asked until a
-        back-off has passed. Raises `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
-        with self._asking:
+        back-off has passed, and then one: other threads do not wait for its answer. Raises `RegistryUnavailable`, and
+        `SchemaRefused` if the registry refuses a request."""
+        if not self._asking.acquire(blocking=not self._failures):
+            raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
+        try:
             left = self._ask_at - self.clock.monotonic()
             if left > 0:
                 raise RegistryUnavailable(self._reason, left)
@@ -61,6 +64,8 @@ class RegistryClient:
             self._ask_at = self.clock.monotonic() + delay
             self._reason = f"the schema registry {self.settings.url} is unavailable ({_reason(error)})"
             raise RegistryUnavailable(self._reason, delay)
+        finally:
+            self._asking.release()
 
     def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
         """Return the answer or the error of a thread that can be left behind, because the client has a time-out only

@@ -140,6 +140,13 @@ class CompatibilityTest(base.BaseTestCase):
 
 
 class RefusedTest(base.BaseTestCase):
+    def test_a_truncated_field_of_another_version_is_refused(self):
+        writer = json.loads(avro.schema_text(avro.METRICS))
+        writer["fields"].append({"name": "more", "type": {"type": "array", "items": "double"}})
+        record = avro.encode(avro.METRICS, METRICS[0]) + b"\xfe" * 3 + b"\x07\0"
+        error = self.assertRaises(InvalidEnvelope, avro.decoder(fastavro.parse_schema(writer)), record)
+        self.assertIn("EOFError", str(error))
+
     def refused(self, kind, record):
         return str(self.assertRaises(InvalidEnvelope, avro.decoder(avro.schema(kind)), record))
 

@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from monasca_common.kafka import RetryLater
+from monasca_common.kafka import RegistryUnavailable, RetryLater
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.notification.member import PausedHandler, service_health
@@ -61,6 +61,11 @@ class PausedHandlerTest(base.BaseTestCase):
     def test_after_a_success_calls_do_not_wait(self):
         self.call(RetryLater(), "done", "done")
         self.assertEqual(1, len(self.stopping.waits))
+        self.assertIs(MemberState.RUNNING, self.health.report(None).state)
+
+    def test_while_the_schema_registry_is_unavailable_other_messages_are_handled(self):
+        self.call(RegistryUnavailable("x", 1.0), "done")
+        self.assertEqual([], self.stopping.waits)
         self.assertIs(MemberState.RUNNING, self.health.report(None).state)
 
     def test_a_handler_that_fails_after_a_revoke_does_not_report_a_wait(self):

@@ -39,6 +39,12 @@ class HostileTest(AvroCase):
             value = self.written({"type": "array", "items": items}, b"\xfe" * 4 + b"\x0f\0")
             self.assertIn("items without bytes", self.refused(value))
 
+    def test_a_field_that_the_reader_schema_does_not_have_is_checked(self):
+        fields = [*READING["fields"], {"name": "more", "type": {"type": "array", "items": "double"}}]
+        value = self.written({**READING, "fields": fields}, self.value[5:] + b"\xfe" * 3 + b"\x07\0")
+
+        self.assertIn("schema 2: EOFError", self.refused(value, reader=READING))
+
     def test_every_cut_or_longer_value_is_rejected_with_its_schema(self):
         for length in range(5, len(self.value)):
             self.assertIn("Avro schema 1: ", self.refused(self.value[:length]))

@@ -51,3 +51,6 @@ class JsonSchemaTest(MemoryRegistryCase):
         error = self.assertRaises(SerializationError, self.serializer().loads, start + b"{}")
         self.assertIn("not a JSON Schema", str(error))
         self.assertRaises(SerializationError, self.serializer().loads, self.value, self.context)  # of Avro
+        for schema in (5, None, {"$schema": 5}, {"$schema": []}):
+            start = self.registered(schema)
+            self.assertRaises(SerializationError, self.serializer().loads, start + b"{}")

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import ssl
 import threading
+from unittest import mock
+
+import fixtures
 
 from monasca_common.devbroker.certificates import issue
 from monasca_common.kafka import load_serializer
@@ -56,6 +59,38 @@ class OutageTest(MemoryRegistryCase):
             self.assertIn(f"is unavailable (status {fault})", str(self.unavailable(serializer)))
             self.memory.fault = None
             self.assert_recovers(serializer)
+
+    def test_a_proxy_that_returns_no_schema_is_unavailable(self):
+        for answer in ({}, {"status": "ok"}, {"schema": ""}, {"schema": None}, {"schema": 5}):
+            serializer = self.avro()
+            with mock.patch.object(self.memory, "answer", return_value=(200, answer)):
+                self.unavailable(serializer)
+            self.assert_recovers(serializer)
+
+    def test_a_registry_that_refuses_to_return_a_schema_is_unavailable(self):
+        for status, code in ((409, 409), (422, 42201)):
+            serializer = self.avro()
+            with mock.patch.object(self.memory, "answer", return_value=(status, {"error_code": code, "message": "x"})):
+                self.assertIn(f"refuses to return schema 1: x ({code})", str(self.unavailable(serializer)))
+            self.assert_recovers(serializer)
+
+    def test_threads_do_not_wait_for_the_next_request_after_a_failure(self):
+        serializer = self.avro(timeout_seconds=_SHORT)
+        self.memory.fault = 500
+        self.unavailable(serializer)
+        self.clock.advance(60)
+
+        with serializer.registry._asking:  # as during the request of another thread
+            self.assertIn("status 500", str(self.unavailable(serializer)))
+
+    def test_a_schema_is_cached_during_the_request_of_another_thread(self):
+        serializer = self.avro()
+        schema = mock.Mock(schema_type="AVRO", schema_str='"string"')
+
+        with serializer.registry._asking:
+            serializer.registry._cache(17, schema, ())
+
+        self.assertEqual("string", serializer.registry.get(17).parsed)
 
     def test_a_registry_that_hangs_or_never_ends_its_answer_is_unavailable(self):
         for fault in ("hang", "drip"):
@@ -153,6 +188,10 @@ class OutageTest(MemoryRegistryCase):
 class UnknownIdTest(MemoryRegistryCase):
     UNKNOWN = b"\0\0\0\0\x63" + b"x"
 
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.serialization.registry._SHORT_WAIT_SECONDS", 0.001))
+
     def test_an_unknown_id_is_rejected_with_the_smallest_cache(self):
         self.assertAlmostEqual(10, self.rejected(self.avro(cached_schemas=1), self.UNKNOWN)[0], delta=0.5)
 
@@ -183,6 +222,31 @@ class UnknownIdTest(MemoryRegistryCase):
         self.clock.advance(60)
         self.assertAlmostEqual(10, self.rejected(serializer, self.UNKNOWN)[0], delta=0.5)
 
+    def test_corrupt_ids_in_one_batch_do_not_wait_for_each_other(self):
+        serializer = self.avro()
+        values = [b"\0\0\0\1" + bytes([number]) for number in range(20)]
+
+        def read():
+            """Return the number of rejected values, like a processor that decodes a batch."""
+            rejected = 0
+            for value in values:
+                try:
+                    serializer.loads(value, self.context)
+                except SerializationError:
+                    rejected += 1
+            return rejected
+
+        began = self.clock.monotonic()
+        for _ in range(20):
+            try:
+                self.assertEqual(20, read())
+                break
+            except RegistryUnavailable as later:
+                self.clock.advance(later.after)
+        else:
+            self.fail("it still waits")
+        self.assertLess(self.clock.monotonic() - began, 15)
+
     def test_a_missing_path_is_an_outage_and_not_an_unknown_id(self):
         self.url = f"{self.memory.url}/wrong"
 
@@ -196,6 +260,12 @@ class LostSchemasTest(MemoryRegistryCase):
             for _ in range(15):
                 self.clock.advance(self.unavailable(serializer).after)
             self.assertIn("lost its schemas", str(self.unavailable(serializer)))
+
+    def test_a_registry_that_refuses_all_requests_rejects_nothing(self):
+        serializer = self.avro()
+        with mock.patch.object(self.memory, "answer", return_value=(404, {"error_code": 40403, "message": "x"})):
+            for _ in range(40):
+                self.clock.advance(self.unavailable(serializer).after)
 
     def test_a_registry_that_gives_its_ids_again_rejects_nothing_and_known_ids_are_still_read(self):
         serializer = self.avro()
