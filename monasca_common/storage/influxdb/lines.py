@@ -35,16 +35,16 @@ def series_head(series: Series) -> str:
     """Return the part of a line before the fields. Raises `NotWritable`."""
     if series.name == ALARM_HISTORY_MEASUREMENT:
         raise NotWritable(
-            f"its name, {series.name}, is that of InfluxDB's measurement of alarm history: a metric of a tenant would "
+            f"its name, {series.name}, is the name of the measurement of alarm history in InfluxDB: a metric of a tenant would "
             "appear in the history of another"
         )
     tags = {"_tenant_id": series.tenant, "_region": series.region}
     for key, value in series.dimensions.items():
         if key in _OWN_TAGS:
-            raise NotWritable(f"its dimension {key} has the name of a tag that is InfluxDB's own here")
+            raise NotWritable(f"its dimension {key} has the name of a reserved tag")
         tags[key] = value
     if series.name.startswith(_MISREAD_AT_THE_START):
-        raise NotWritable("its name begins with a character that InfluxDB drops, or takes for a comment")
+        raise NotWritable("its name begins with a character that InfluxDB drops or reads as a comment")
     return _head(series.name, tags)
 
 

@@ -116,7 +116,7 @@ class InfluxdbWriter(Writer):
                     line = transition_line(row, rows.message_ids[position])
                 lines.append(line.encode())
             except UnicodeEncodeError:
-                reasons[position] = "it has half of a character, which no encoding has"
+                reasons[position] = "it has an unpaired surrogate, which cannot be encoded"
             except NotWritable as error:
                 reasons[position] = str(error)
         return lines, reasons
@@ -127,7 +127,7 @@ class InfluxdbWriter(Writer):
         return head
 
     def _send(self, lines: Sequence[bytes], start: int, stop: int) -> dict[int, str]:
-        """Return the reason, by position, for each row that InfluxDB refuses by itself."""
+        """Return the reasons, by position, for the rows that InfluxDB refuses."""
 
         def trial(first: int, last: int) -> str | None:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a SQLite database, made so that its user alone may read it."""
+"""Creates the file of a SQLite database so that only its user can read it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 """The SQLAlchemy statements of `SqlReader`, for SQLite and PostgreSQL. No I/O.
 
 Four rules make them fast, and a test with EXPLAIN checks them. A page of series walks an index that ends in its order.
-"Has a measurement between" is probed for each series, never joined. A dimension is looked up in the GIN index. Rows of
-many series come from one statement over the key (series, time).
+Whether a series has a measurement in a time range is checked for each series, never by a join. A dimension is looked up
+in the GIN index. Rows of many series come from one statement over the key (series, time).
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class GroupedTransactions:
 
 
 class _Work:
-    """A thread's call and its result. ``turn`` is set when it is over, or when its thread leads."""
+    """A thread's call and its result. ``turn`` is set when the call is done, or when its thread leads."""
 
     __slots__ = ("error", "over", "result", "turn", "work")
 

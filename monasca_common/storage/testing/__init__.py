@@ -6,7 +6,7 @@ A driver's test module inherits it::
     class MyStorageTest(FenceContract, MyCase): ...
 
 where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database``, a `Database`. A driver
-declares only the capabilities that its database has: tests that need others run as well, and must fail.
+declares only the capabilities that its database has: tests that need other capabilities run too, and must fail.
 """
 
 from monasca_common.storage.testing.database import Database, FixedClock, SqlDatabase, needs
