@@ -100,7 +100,7 @@ def _raw(text: str) -> msgspec.Raw:
 def _log_record(envelope: dict[str, Any]) -> dict[str, Any]:
     log = envelope["log"]
     own = {key: log[key] for key in _OF_LOG if key in log}
-    return {**envelope, "log": {**own, "fields": _text({key: log[key] for key in log.keys() - own.keys()})}}
+    return {**envelope, "log": {**own, "fields": _text({key: value for key, value in log.items() if key not in own})}}
 
 
 def _log_envelope(record: dict[str, Any]) -> dict[str, Any]:
