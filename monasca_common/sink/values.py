@@ -44,31 +44,31 @@ class ColumnType:
     def converted(
         self, values: Sequence[Any], *, required: bool = False, default: Any = None
     ) -> tuple[Sequence[Any], dict[int, str]]:
-        """Return the values to store, and the reason for each one that cannot be, by position."""
+        """Return the values to store, and the reason for each one that cannot be, by position. ``default``: a converted
+        value, which replaces ``None``; never with ``required``."""
         kinds = set(map(type, values))
-        if NoneType in kinds and default is not None:
-            values = [default if value is None else value for value in values]
         nulls = NoneType in kinds
         kinds.discard(NoneType)
-        if kinds <= {self.plain} and not (nulls and required and default is None):
+        if kinds <= {self.plain} and not (nulls and required):
             present = (value for value in values if value is not None) if nulls else values
             if self.fits(present):
-                return values, {}
+                defaults = nulls and default is not None
+                return [default if value is None else value for value in values] if defaults else values, {}
         stored: list[Any] = []
         reasons: dict[int, str] = {}
         for position, value in enumerate(values):
             try:
-                stored.append(self._one(value, required=required))
+                stored.append(self._one(value, required=required, default=default))
             except ValueError as error:
                 reasons[position] = str(error)
                 stored.append(None)
         return stored, reasons
 
-    def _one(self, value: Any, *, required: bool) -> Any:
+    def _one(self, value: Any, *, required: bool, default: Any) -> Any:
         if value is None:
             if required:
                 raise ValueError("is missing or null")
-            return None
+            return default
         if isinstance(value, bytes) and self.plain is not bytes:
             with contextlib.suppress(ValueError):  # whose text may quote the value
                 return self.convert(self.parse(value.decode()))
