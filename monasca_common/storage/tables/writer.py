@@ -70,7 +70,8 @@ class TableStatements:
         updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns if each not in table.key)
         self.keeps_first = table.keeps_first
         action = "NOTHING" if self.keeps_first or not updates else f"UPDATE SET {updates}"
-        make = "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
+        # Each transaction has its own: another topic, or a change of the table, needs other columns.
+        make = "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
         self.insert = f"INSERT INTO {name} ({names}) {source} ON CONFLICT ({key}) DO {action}"
         self.copy = f"COPY {name} ({names}) FROM STDIN"
         self.stage = make.format(staged, names, name), f"COPY {staged} ({names}) FROM STDIN"

@@ -75,7 +75,7 @@ class SinkTestCase(base.BaseTestCase):
         self.handler = SinkHandler(
             by_topic,
             {
-                topic: TablesWriter(each.tables, "sqlite", lambda: misfit(self.settings, tables))
+                topic: TablesWriter(each.tables, self.settings.driver, lambda: misfit(self.settings, tables))
                 for topic, each in by_topic.items()
             },
             lambda applied, _: self.applied.append(applied),
