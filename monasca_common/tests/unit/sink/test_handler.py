@@ -139,9 +139,7 @@ class SinkHandlerTest(SinkTestCase):
         self.assertRaises(RetryLater, self.handler, batch("t", facts(1)))
 
     def test_a_default_is_stored_alike_with_and_without_other_values_in_the_batch(self):
-        self.open(
-            '[facts]\ntopic = "t"\nkey = ["n"]\n[facts.columns]\nn = "integer"\nd = {type = "json", default = {a = 1}}\n'
-        )
+        self.open(_FACTS + 'd = {type = "json", default = {a = 1}}\n')
         self.handler(batch("t", facts(1)))
         self.handler(batch("t", [*facts(2), message(b'{"n": 3, "d": []}')], first=1))
         self.assertEqual([('{"a":1}',), ('{"a":1}',), ("[]",)], self.select("SELECT d FROM facts ORDER BY n"))
