@@ -76,7 +76,7 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
             added = CreateColumn(wanted.c[column.name]).compile(dialect=connection.dialect)
             statement = f"ALTER TABLE {preparer.format_table(wanted)} ADD COLUMN {added}"
             yield TableStep(mapping.name, f"has no column {column.name!r}", statement)
-        elif not isinstance(existing["type"], SQL_TYPES[column.kind][1]):
+        elif not _stores(existing["type"], column.kind, connection.dialect.name):
             kind = existing["type"]
             rule = f"has column {column.name!r} of type {kind}, which does not store {column.kind}"
             yield TableStep(mapping.name, f"{rule}: change the type in the mapping")
@@ -90,6 +90,11 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
     if set(mapping.key) not in [set(each) for each in keys]:
         key = ", ".join(mapping.key)
         yield TableStep(mapping.name, f"has no primary key or unique index of exactly the columns {key}: create one")
+
+
+def _stores(found: sa.types.TypeEngine[Any], kind: str, dialect: str) -> bool:
+    rounds = dialect == "sqlite" and isinstance(found, sa.Numeric)
+    return isinstance(found, SQL_TYPES[kind][1]) and not (kind == "numeric" and rounds)
 
 
 def sql_table(table: StoredTable) -> sa.Table:

@@ -35,6 +35,14 @@ class TablePlanTest(SinkTestCase):
         )
         self.assertEqual(2, len(self.steps('at = "integer"\nnote = "text"')))
 
+    def test_a_column_that_rounds_exact_numbers_is_refused(self):
+        self.select("CREATE TABLE orders (id BIGINT PRIMARY KEY, one NUMERIC, two TEXT)")
+        (step,) = self.steps('one = "numeric"\ntwo = "numeric"')
+        self.assertEqual(
+            "has column 'one' of type NUMERIC, which does not store numeric: change the type in the mapping",
+            step.finding,
+        )
+
     def test_a_table_without_a_unique_key_is_refused(self):
         self.select("CREATE TABLE orders (id BIGINT)")
         (step,) = self.steps()
