@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import sqlite3
 
-from monasca_common.kafka.errors import ReadFrom, RetryLater
+from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import FailPointReached, armed
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
@@ -80,6 +80,12 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual(([1], 1), (self.numbers("lines"), self.offset()))
         self.handler.accounted(TopicPartition("t", 0), 1, 2)
         self.assertEqual(2, self.offset())
+
+    def test_siblings_of_an_offset_that_is_read_again_are_not_stored(self):
+        self.open(_LINES)
+        self.assertRaises(Poison, self.handler, batch("t", [message(b"[1, null]")]))
+        self.handler(batch("t", [message(b"[7]")]))  # of a recreated topic
+        self.assertEqual([7], self.numbers("lines"))
 
     def test_rows_that_the_database_refuses_are_dead_letters_with_its_reason(self):
         self.open(_FACTS)
