@@ -19,7 +19,7 @@ A_NUL = "has a NUL character: databases cannot store it, remove it"
 HALF_A_PAIR = "has an unpaired surrogate, which is not a character: remove it"
 _TOO_DEEP = f"has more than {MOST_DEPTH} levels of nested arrays and objects"
 
-#: The errors that msgspec raises for bytes of another type than it expects.
+#: The errors that msgspec raises for bytes of an unexpected type.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 _decode = msgspec.json.Decoder().decode

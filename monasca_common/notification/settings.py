@@ -231,8 +231,9 @@ class ProcessorSettings:
         minimum=1,
         maximum=3650,
         unit="days",
-        help="How long the table notification keeps a notification after its last attempt; at least ttl. Too small: "
-        "changes that Kafka delivers again after the removal are sent again. Too large: the table fills the database.",
+        help="The time that the table notification keeps a notification after its last attempt; at least ttl. Too "
+        "small: changes that Kafka delivers again after the removal are sent again. Too large: the table fills the "
+        "database.",
     )
 
     @property

@@ -65,8 +65,9 @@ class GroupSettings:
             minimum=1,
             maximum=256,
             unit="processes",
-            help="How many processes share the topic's partitions. Too small: the persister falls behind. More than "
-            "partitions: processes are idle. A database with one writing process, such as sqlite, requires 1.",
+            help="The number of processes that share the topic's partitions. Too small: the persister falls behind. "
+            "More than partitions: processes are idle. A database with one writing process, such as sqlite, requires "
+            "1.",
         )
     )
     threads: int = field(
@@ -75,9 +76,9 @@ class GroupSettings:
             minimum=1,
             maximum=64,
             unit="threads",
-            help="How many partitions one process handles concurrently: one batch is decoded while another waits for "
-            "the database. Each thread has its own connection. Too small: the process waits for the database. Too "
-            "large: the database runs out of connections.",
+            help="The number of partitions that one process handles concurrently: one batch is decoded while another "
+            "waits for the database. Each thread has its own connection. Too small: the process waits for the "
+            "database. Too large: the database runs out of connections.",
         )
     )
     max_cached_series: int = field(
@@ -86,8 +87,8 @@ class GroupSettings:
             minimum=1,
             maximum=100_000_000,
             unit="series",
-            help="How many series each thread that decodes metrics caches, at 1 kB each. Too small: metrics of "
-            "uncached series take twice as long. Too large: the process runs out of memory.",
+            help="The number of series that each thread that decodes metrics caches, at 1 kB each. Too small: metrics "
+            "of uncached series take twice as long. Too large: the process runs out of memory.",
         )
     )
     consumer: ConsumerSettings

@@ -74,7 +74,7 @@ class ReadConnections:
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[sa.Connection, Deadline], T]) -> T:
-        """Call ``work``; repeat it on another connection if that of the pool was closed while idle."""
+        """Call ``work``; repeat it on another connection if the pooled connection was closed while idle."""
         with contextlib.closing(self.stream(lambda *arguments: iter((work(*arguments),)))) as results:
             return next(results)
 

@@ -207,7 +207,7 @@ archive_file = sa.Table(
     sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
 )
 
-# Whether each job runs, and its last batch: for reports alone.
+# The state and the last batch of each job, only for reports.
 pipeline_job = sa.Table(
     "pipeline_job",
     metadata,
