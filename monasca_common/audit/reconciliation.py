@@ -130,7 +130,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _TierCounts:
-    """One tier of one topic, for readers and sources one application."""
+    """The counts of one tier of one topic; of readers and sources, those of one application."""
 
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
     handled: dict[int, Runs] = field(default_factory=dict)

@@ -26,7 +26,7 @@ _REPORT_SHARE = 1 / 60  # of the grace period
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """Options of reporters and of the reconciliation. ``folder``: ``None`` if no service of the file is audited."""
+    """Options of reporters and of the reconciliation. ``folder``: ``None`` without audited services."""
 
     enabled: bool = option(
         False,

@@ -2,8 +2,8 @@
 """The table of notifications that are not sent now, and the minute of each method.
 
 A row is a silenced or inhibited notification, a member of a group or of a digest, the next repeat of a periodic method,
-or a scheduled attempt. When a row is due, it is released: an attempt takes its place, in the same transaction. Attempts
-are claimed and made; then the next attempt takes their place, or none.
+or a scheduled attempt. When a row is due, it is released: one transaction replaces it by an attempt. A process claims
+an attempt, makes it, and then replaces it by the next attempt or removes it.
 
 Each step is conditional on the values that were read, so only one of several processes does it. The members of a group
 are fixed when their message is scheduled, so the message has the same id however often it is sent.
@@ -277,7 +277,7 @@ class DeferredNotifications:
         self._execute(_DEFERRED.update().where(*_open_group(group_key)).values(due=due_ms))
 
     def message(self, message_id: str) -> Notification | None:
-        """Return the message with its members; ``None``: it has ended."""
+        """Return the message with its members, or ``None`` if the message has ended."""
         rows = self._database.rows(sa.select(*_WHOLE).where(_DEFERRED.c.message_id == message_id))
         # Its id is that of all members, of which some may be superseded.
         return replace(group_of([_whole(row).notification for row in rows]), id=message_id) if rows else None

@@ -111,8 +111,8 @@ class StageSettings:
     inhibit_by_severity: tuple[str, ...] = option(
         (),
         type=LinesOpt,
-        help="SEVERITY=KEYS: the same for alarms of this severity, which inhibit alarms of lower severities. May be "
-        "given several times.",
+        help="SEVERITY=KEYS: while an alarm of this severity is in the state ALARM, it inhibits alarms of lower "
+        "severities. May be given several times.",
     )
 
     def rules(self) -> StageRules:

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import option
 
-#: A removed option of each of these groups, with what replaces it.
+#: The removed option of groups with a status, and the rule that replaces it.
 REMOVED_STATUS = {"status_live_seconds": "a loop of the service may take 600 seconds for a turn"}
 
 

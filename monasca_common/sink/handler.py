@@ -84,7 +84,7 @@ class SinkHandler(BatchHandler):
         self, writer: Any, claim: Claim, offsets: Sequence[int], changes: Changes, *, trial: bool = False
     ) -> None:
         """Store the changes, and kept siblings, in parts that the database completes within its time-outs. ``trial``:
-        only find out whether the database refuses rows, because their siblings will be kept."""
+        only check whether the database refuses rows, because their siblings will be kept."""
         siblings, tables = self._siblings[claim.topic_partition], self._tables[claim.topic]
         for offset, kept in siblings.items():
             if claim.start <= offset < claim.end and not trial:

@@ -42,16 +42,16 @@ class SinkSettings:
         minimum=1,
         maximum=256,
         unit="processes",
-        help="How many processes share the partitions. Too small: the sink falls behind. More than partitions: "
-        "processes are idle. A database with one writing process, such as sqlite, requires 1.",
+        help="The number of processes that share the partitions. Too small: the sink falls behind. More than "
+        "partitions: processes are idle. A database with one writing process, such as sqlite, requires 1.",
     )
     threads: int = option(
         2,
         minimum=1,
         maximum=64,
         unit="threads",
-        help="How many partitions one process handles concurrently. Each thread has its own connection. Too small: the "
-        "process waits for the database. Too large: the database runs out of connections.",
+        help="The number of partitions that one process handles concurrently. Each thread has its own connection. Too "
+        "small: the process waits for the database. Too large: the database runs out of connections.",
     )
     tables: tuple[TableMapping, ...] = ()
     consumer: ConsumerSettings = field(kw_only=True)

@@ -37,8 +37,8 @@ class PagerdutyNotifier(Notifier):
             raise AddressRefused("the address is not a routing key of PagerDuty: write only letters, digits, _ and -")
         change, texts = notification.change, self._tools.texts
         # Each notification is a separate event, whose key is the id of the notification and not of the alarm, so that
-        # PagerDuty recognizes a repeated attempt. So an OK triggers an event of the lowest severity: no event has the
-        # key that a "resolve" would need.
+        # PagerDuty recognizes a repeated attempt. Therefore an OK triggers an event of the lowest severity: a "resolve"
+        # would need the key of the event of the ALARM.
         event = {
             "routing_key": address,
             "event_action": "trigger",

@@ -88,7 +88,7 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     waits = {} if bounds is None else {"timeout": bounds.lock_seconds}
     shared = {"check_same_thread": False} if kept else {}
     made = sa.create_engine(url, **_POOLS[kept], connect_args=waits | shared)
-    # The driver begins no transaction before DDL, so a crash within an upgrade would leave half of it.
+    # The driver begins no transaction before DDL, so a crash during an upgrade would leave it incomplete.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
     file = url.database
     if file and file != ":memory:" and not file.startswith("file:"):

@@ -40,7 +40,7 @@ class TableStep:
 
 
 def table_steps(settings: StorageSettings, tables: Sequence[StoredTable], *, execute: bool = False) -> list[TableStep]:
-    """Return the differences of all tables; ``execute``: run their statements, all in one transaction.
+    """Return the differences of all tables. ``execute``: also run their statements, in one transaction.
 
     Raises `StorageUnavailable`.
     """
