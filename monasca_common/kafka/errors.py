@@ -313,8 +313,8 @@ class Poison(Exception):
     """Raised by a handler: these messages can never be handled. They become dead letters immediately; the handler
     receives the other messages again.
 
-    ``indices``: positions in the batch of the handler; ``None``: the whole batch. ``reasons``: instead, a separate
-    reason for each position.
+    ``indices``: positions in the batch of the handler; ``None``: the whole batch. ``reasons``: maps each
+    position to its own reason, and replaces ``indices``.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ OLD_GROUPS = (
 
 #: The URL of PagerDuty in old files: Events API v1, which accepts no events of v2.
 EVENTS_V1 = "https://events.pagerduty.com/generic/2010-04-15/create_event.json"
-EVENTS_V1_IGNORED = "it is of Events API v1, and events are sent to v2; remove it"
+EVENTS_V1_IGNORED = "this URL belongs to Events API v1, but events are sent to v2; remove it"
 
 
 def names(group: str) -> frozenset[str]:

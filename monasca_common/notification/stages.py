@@ -92,8 +92,8 @@ class Facts:
     """The stored facts about a change and one method.
 
     ``active``: alarms that may inhibit it. ``withheld_before``: whether the change before it was silenced or inhibited.
-    ``last_notified``: the state of which the method was notified last; ``None``: unknown, because a notification was
-    not sent. ``repeated``: the alarm, if a repeat of the change is due.
+    ``last_notified``: the state in the last notification that the method received; ``None``: unknown, because a
+    notification was not sent. ``repeated``: the alarm, if a repeat of the change is due.
     """
 
     silences: Sequence[Silence] = ()

@@ -80,9 +80,9 @@ class RowLimits:
         minimum=1,
         maximum=10_000,
         unit="dimensions",
-        help="The maximum number of dimensions of a metric, log or event. The API refuses one with more, and the "
-        "persister sends it to the dead letters; use the same value for both. Too small: valid metrics are refused. "
-        "Too large: few metrics cause long rows and answers.",
+        help="The maximum number of dimensions of a metric, log or event. The API refuses documents that "
+        "exceed it, and the persister sends them to the dead letters; use the same value for both. Too small: "
+        "valid metrics are refused. Too large: few metrics cause long rows and answers.",
     )
     reserved_names: frozenset[str] = frozenset()
 

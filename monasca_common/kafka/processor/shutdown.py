@@ -18,7 +18,7 @@ _POLL_INTERVAL_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """The uncommitted work of a processor, which the next owner of a partition reads again.
+    """The progress of a stopped processor. The next owner of a partition reads its uncommitted messages again.
 
     ``committed``: next offsets that the broker confirmed. ``unconfirmed``: next offsets up to which everything is done,
     without a confirmed commit. ``left``: the number of messages read and not handled; ``in_flight``: the number of

@@ -66,7 +66,7 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
     unknown outcome never fails: see `Table`.) ``own_time``: the caller set the timestamp.
     """
     if is_purged(cause):
-        return Outcome.UNKNOWN, DeliveryAbandoned("given up by the producer before an answer came")
+        return Outcome.UNKNOWN, DeliveryAbandoned("abandoned by the producer before the broker answered")
     if cause.name == "_UNKNOWN_PARTITION":
         return Outcome.FAILED, DeliveryRefused(cause, permanent=False)
     if cause.name in _NEVER_APPENDED and not trouble:

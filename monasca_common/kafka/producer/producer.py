@@ -242,7 +242,7 @@ class KafkaProducer(RefusesOldArguments):
                 self._closed = True
                 self._table.shut()
                 self._serving.wait(all_over(self._table.unfinished()), deadline)
-                self._give_up_all(DeliveryAbandoned("the producer was closed before an answer came"))
+                self._give_up_all(DeliveryAbandoned("the producer was closed before the broker answered"))
                 self._final = self._flushed(())
                 try:
                     self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
@@ -274,7 +274,7 @@ class KafkaProducer(RefusesOldArguments):
                     self._limits.release((main,))
                 else:
                     try:
-                        self._give_up_all(DeliveryAbandoned("the producer was reopened before an answer came"))
+                        self._give_up_all(DeliveryAbandoned("the producer was reopened before the broker answered"))
                     finally:  # also after an interrupt: later messages wait for the new client
                         self._replace_clients(main)
             self._check("reopen")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryKafka`: a broker in memory for one test, with the settings to connect to it."""
+"""`MemoryKafka`: an in-memory broker for one test, with the settings to connect to it."""
 
 from __future__ import annotations
 

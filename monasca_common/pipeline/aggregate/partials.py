@@ -100,7 +100,7 @@ class Partial:
 
     @classmethod
     def of_row(cls, row: Sequence[object]) -> Partial:
-        """Return the partial of a row that `as_row` returned. ``sums`` may be concatenated, as in the database."""
+        """Return the partial of a row that `as_row` returned. ``sums`` may be the concatenated sums of several rows."""
         count, sums, least, greatest, *readings = row
         oldest, latest = Reading(*readings[:4]), Reading(*readings[4:])  # type: ignore[arg-type]
         return cls(count, exact_sum(sums), least, greatest, oldest, latest)  # type: ignore[arg-type]

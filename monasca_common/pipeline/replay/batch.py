@@ -39,7 +39,7 @@ class Replay:
         self._run_id = f"replay {uuid.uuid4().hex}"
 
     def run(self, watcher: JobWatcher) -> JobProgress:
-        """Send all files, or until the watcher stops it. ``done`` and ``left`` count files.
+        """Send files until all are sent or the watcher stops the run. ``done`` and ``left`` count files.
 
         Raises `ReplayFailed`, `ArchiveUnavailable`, `ConfigurationError` (the location has no archive of the topic).
         """

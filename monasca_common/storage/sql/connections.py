@@ -138,7 +138,7 @@ def in_steps(
 
 @contextlib.contextmanager
 def snapshot(connection: sa.Connection) -> Iterator[None]:
-    """Read one state of the database within the block. After an error the pool ends its transaction."""
+    """Let all reads in the block see the same state of the database. After an error the pool ends its transaction."""
     connection.exec_driver_sql(_SNAPSHOT[connection.dialect.name])
     yield
     connection.exec_driver_sql("ROLLBACK")

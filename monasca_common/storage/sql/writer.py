@@ -124,7 +124,7 @@ def refusal(
     """Return the error for refused rows, with the reason of each. ``trial``: see `find_refused`."""
     reasons = find_refused(len(rows.values), trial)
     if not reasons:
-        return StorageUnavailable(f"{database}: a batch was refused, but none of its rows by itself: {cause}")
+        return StorageUnavailable(f"{database}: a batch was refused, although no row was refused alone: {cause}")
     return RowsRefused(reasons, first=first)
 
 

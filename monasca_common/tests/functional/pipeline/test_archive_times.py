@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time by which Spark archives a message, compared with the time that the models read from it."""
+"""Spark archives a message under the same time that the models read from the message."""
 
 import json
 

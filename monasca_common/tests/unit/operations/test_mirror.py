@@ -357,7 +357,7 @@ class LatestTest(base.BaseTestCase):
 
 
 class VerificationTest(base.BaseTestCase):
-    """Logs in memory: ``self.logs`` by the servers of each cluster, with gaps between the offsets of the target."""
+    """In-memory logs. ``self.logs`` maps bootstrap servers to the log of a cluster; the target's offsets have gaps."""
 
     def verification(self, source, target):
         self.logs = {"a:1": source, "b:1": target}

@@ -81,7 +81,7 @@ class ReopenedMeanwhileTest(SeamCase):
 
         def refuses(*_arguments):
             gate()
-            raise limits.main.refusals[0](KafkaError(KafkaError._FATAL, "the client is finished"))
+            raise limits.main.refusals[0](KafkaError(KafkaError._FATAL, "the client cannot continue"))
 
         limits.main.produce_record = refuses
         producer.send("t", b"a")
