@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -39,7 +39,7 @@ class AsyncConsumer:
         self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
         self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
         self._using = asyncio.Lock()  # a poll or a seek
-        self._polled: asyncio.Future[Batch] | None = None  # a poll whose batch no call has returned yet
+        self._polled: Future[Batch] | None = None  # its batch was not returned yet; perhaps of an earlier loop
 
     async def poll(self, max_messages: int | None = None, timeout: float = 1.0) -> Batch:
         """Return up to ``max_messages`` (``None``: the option ``batch_size``) once there is one, as
@@ -55,12 +55,10 @@ class AsyncConsumer:
                 left = max(0.0, deadline - loop.time())
                 if self._polled is None:
                     seconds = min(left, _SLICE_SECONDS)
-                    self._polled = loop.run_in_executor(self._polling, self.consumer.poll, most, seconds)
+                    self._polled = self._polling.submit(self.consumer.poll, most, seconds)
                 try:
-                    batch = await asyncio.shield(self._polled)
-                except asyncio.CancelledError:
-                    raise  # the poll remains for the next call
-                except BaseException:
+                    batch = await asyncio.shield(asyncio.wrap_future(self._polled))
+                except Exception:  # a cancelled poll remains for the next call
                     self._polled = None
                     raise
                 self._polled = None
@@ -79,7 +77,7 @@ class AsyncConsumer:
         timeout: float | None = None,
     ) -> Mapping[TopicPartition, CommitResult]:
         """Commit a whole batch, or next offsets, as `KafkaConsumer.commit`. A cancelled commit may still happen."""
-        return await _on(self._committing, self.consumer.commit, what, timeout)
+        return await call_on(self._committing, self.consumer.commit, what, timeout)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         await self._move(partial(self.consumer.seek, partition, offset), [partition])
@@ -98,17 +96,17 @@ class AsyncConsumer:
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no messages of these until `resume`, except those of a cancelled poll."""
-        await _on(self._polling, self.consumer.pause, partitions)
+        await call_on(self._polling, self.consumer.pause, partitions)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        await _on(self._polling, self.consumer.resume, partitions)
+        await call_on(self._polling, self.consumer.resume, partitions)
 
     async def close(self, timeout: float | None = None) -> None:
         """Release all partitions and leave the group, as `KafkaConsumer.close`. A cancellation does not stop it."""
-        await _on(self._polling, self.consumer.close, timeout)
+        await call_on(self._polling, self.consumer.close, timeout)
 
     async def __aenter__(self) -> AsyncConsumer:
-        await _on(self._polling, self.consumer.__enter__)
+        await call_on(self._polling, self.consumer.__enter__)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -117,19 +115,20 @@ class AsyncConsumer:
     async def _move(self, seek: Callable[[], Result], partitions: Collection[TopicPartition] | None) -> Result:
         """Seek, and drop the messages of these partitions (`None`: of all) in the batch of a cancelled poll."""
         async with self._using:
-            moved = await _on(self._polling, seek)
+            moved = await call_on(self._polling, seek)
             if self._polled is not None:
-                await asyncio.wait({self._polled})
-                if self._polled.exception() is None:
-                    batch = self._polled.result()
+                polled = asyncio.wrap_future(self._polled)
+                await asyncio.wait({polled})
+                if polled.exception() is None:
+                    batch = polled.result()
                     parts = () if partitions is None else batch.partitions
                     kept = tuple(part for part in parts if part.topic_partition not in (partitions or ()))
-                    self._polled = asyncio.get_running_loop().create_future()
+                    self._polled = Future()
                     self._polled.set_result(Batch(kept, batch.errors))
             return moved
 
 
-async def _on(
+async def call_on(
     thread: ThreadPoolExecutor, call: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
     """Run a call on the thread. A cancellation ends the wait, but not the call: a later one would overtake it."""

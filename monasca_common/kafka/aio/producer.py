@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from monasca_common.kafka.aio.consumer import call_on
 from monasca_common.kafka.errors import DeliveryError, UndeliveredReport
 from monasca_common.kafka.message import Headers, Record
 from monasca_common.kafka.producer.outgoing import as_list
@@ -75,6 +77,7 @@ class AsyncProducer:
         self._table = producer._table
         self._serving = producer._serving
         self._limits = producer._limits
+        self._closing = ThreadPoolExecutor(1, "kafka-producer-close")
         self._last_sent: dict[str, tuple[Reservation, SentBulk]] = {}
 
     async def publish(
@@ -150,13 +153,13 @@ class AsyncProducer:
     async def close(self, timeout: float | None = None) -> DeliveryReport:
         """Close the producer, as `KafkaProducer.close`, on a thread: a cancellation does not stop it, and another close
         returns the same report."""
-        return await asyncio.to_thread(self.producer.close, timeout)
+        return await call_on(self._closing, self.producer.close, timeout)
 
     async def __aenter__(self) -> AsyncProducer:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await asyncio.to_thread(self.producer._close_and_log, None)
+        await call_on(self._closing, self.producer._close_and_log, None)
 
     def _sent(self, topic: str, reservation: Reservation) -> SentBulk:
         """Return the bulk that uses this open reservation. The lock is held."""

@@ -25,7 +25,7 @@ class AsyncConsumerTest(AioCase):
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await asyncio.to_thread(self.fill, *values)
-        await asyncio.wait({consumer._polled})
+        await asyncio.wait({asyncio.wrap_future(consumer._polled)})
 
     async def read(self, consumer, count):
         values = []
@@ -61,6 +61,25 @@ class AsyncConsumerTest(AioCase):
                 self.assertEqual([b"1", b"2"], await self.read(consumer, 2))
 
         self.run_loop(test())
+
+    def test_a_poll_that_its_event_loop_did_not_await_loses_no_message(self):
+        consumer, polling = self.consumer(), []
+
+        async def leave():
+            while not consumer.consumer.assignment():
+                await consumer.poll(timeout=0.05)
+            polling.append(asyncio.ensure_future(consumer.poll(timeout=50)))
+            await asyncio.sleep(0)
+
+        self.run_loop(leave())
+        self.fill(b"1")
+
+        async def read():
+            values = await self.read(consumer, 1)
+            await consumer.close()
+            return values
+
+        self.assertEqual([b"1"], self.run_loop(read()))
 
     def test_a_seek_drops_the_messages_of_a_cancelled_poll_in_its_partition(self):
         async def test():

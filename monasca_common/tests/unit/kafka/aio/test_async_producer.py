@@ -3,6 +3,7 @@ import asyncio
 import contextlib
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from monasca_common.kafka.errors import (
     ClosedError,
@@ -148,6 +149,24 @@ class PublishTest(AioCase):
             self.assertEqual([DeliveryAbandoned], [type(each.error) for each in (await waiting).unknown])
             with self.assertRaises(ClosedError):
                 await producer.publish("in", [b"2"])
+
+        self.run_loop(test())
+
+    def test_a_cancelled_close_continues_while_the_threads_of_the_loop_are_busy(self):
+        async def test():
+            producer, release = self.producer(), threading.Event()
+            busy = ThreadPoolExecutor(1)
+            asyncio.get_running_loop().set_default_executor(busy)
+            blocked = asyncio.get_running_loop().run_in_executor(None, release.wait)
+            try:
+                close = asyncio.ensure_future(producer.close())
+                await asyncio.sleep(0)
+                close.cancel()
+                await asyncio.wait({close})
+            finally:
+                release.set()
+            await blocked
+            self.assertTrue(producer.producer._closed)
 
         self.run_loop(test())
 
