@@ -59,8 +59,7 @@ class EnvelopeReader:
             return value
         schema_id = int.from_bytes(value[1:_ID_END])
         try:
-            decode = self._registry.cached.get(schema_id) or self._registry.get(schema_id)
-            return decode(value[_ID_END:])
+            return self._registry.get(schema_id)(value[_ID_END:])
         except SerializationError as error:
             raise InvalidEnvelope([Violation("", str(error))]) from None
         except InvalidEnvelope as error:

@@ -2,6 +2,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import fastavro
@@ -9,27 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.models import alarm, avro, event, log, metric
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.tests.unit.alarms import test_transitions
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = (avro.METRICS, avro.LOGS, avro.EVENTS, avro.TRANSITIONS)
-CHANGE = AlarmChange(
-    tenant="t",
-    alarm_id="a",
-    definition_id="d",
-    name="n",
-    description="",
-    severity="LOW",
+CHANGE = replace(
+    test_transitions.CHANGE,
     actions_enabled=False,
-    old_state="OK",
-    new_state="ALARM",
-    reason="r",
-    time_ms=1_700_000_000_000,
-    link=None,
     lifecycle_state="open",
-    metrics=[AlarmedMetric("cpu", {"hostname": "h"})],
     sub_alarms=[{"subAlarmExpression": {"operator": "GT"}, "currentValues": [1.5]}],
 )
 
