@@ -44,8 +44,9 @@ _DEFAULTS = {
 class PostgresqlServer:
     """A server on the loopback address, with a temporary data folder that `stop` removes.
 
-    ``settings`` override those of ``postgresql.conf``. ``programs``: a folder with a different ``initdb`` and
-    ``postgres``. If root starts the server, it runs as ``nobody``, because PostgreSQL refuses to run as root.
+    ``data_dir`` keeps the data for the next start. ``settings`` override those of ``postgresql.conf``. ``programs``: a
+    folder with a different ``initdb`` and ``postgres``. If root starts the server, it runs as ``nobody``, because
+    PostgreSQL refuses to run as root.
 
     A context manager. Even if this process is killed, no process and no temporary folder remains.
     """
@@ -53,9 +54,11 @@ class PostgresqlServer:
     def __init__(
         self,
         *,
+        data_dir: Path | None = None,
         settings: Mapping[str, str] | None = None,
         programs: Path | None = None,
     ) -> None:
+        self._data_dir = data_dir
         self._installed = programs
         self._settings = {**_DEFAULTS, **(settings or {})}
         self._user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
@@ -77,12 +80,14 @@ class PostgresqlServer:
         """Create the data folder, start the server, and wait until it accepts connections."""
         if self._supervisor is not None:
             raise DatabaseFailed("the server is already running: stop it first")
-        self._folder = Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-"))
-        self._supervisor = Supervisor(remove=(self._folder,))
+        self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-"))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._supervisor = Supervisor(remove=() if self._data_dir else (self._folder,))
         try:
             self._give(self._folder)
             self._programs = self._usable_programs()
-            self._initialize()
+            if not (self._data / "PG_VERSION").exists():
+                self._initialize()
             self.port = ports.free_ports(1)[0]
             self._process = ServerProcess(self._supervisor, self._folder / "server.log")
             self._launch()
@@ -91,7 +96,7 @@ class PostgresqlServer:
             raise
 
     def stop(self) -> None:
-        """Kill the server and remove its data. Can be called repeatedly."""
+        """Kill the server, and remove its data unless ``data_dir`` keeps them. Can be called repeatedly."""
         if self._supervisor is None:
             return
         if self._process is not None:

@@ -33,10 +33,14 @@ class PostedBulk:
 
 
 class Poster:
-    """Posts with several threads. A post without an answer, or with unknown messages, is repeated."""
+    """Posts with several threads. A post without an answer, or with unknown messages, is repeated.
 
-    def __init__(self, host: str, port: int, *, threads: int) -> None:
+    ``source``: the address of the client, by which nginx chooses a host.
+    """
+
+    def __init__(self, host: str, port: int, *, threads: int, source: str = "") -> None:
         self._address = (host, port)
+        self._source = (source, 0)
         self._bulks: queue.Queue[PostedBulk | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
         self._deadline: float | None = None
@@ -67,7 +71,7 @@ class Poster:
     def _attempt(self, bulk: PostedBulk, body: str) -> bool:
         """Return whether this bulk needs no further attempt."""
         bulk.attempts += 1
-        connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER_SECONDS)
+        connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER_SECONDS, source_address=self._source)
         try:
             headers = {"Content-Type": "application/json", "Idempotency-Key": bulk.key}
             connection.request("POST", bulk.path, body, headers)

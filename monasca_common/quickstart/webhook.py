@@ -37,13 +37,13 @@ class ReceivedNotification:
 
 
 class LocalWebhook:
-    """Listens on 127.0.0.1 between `start` and `stop`."""
+    """Listens on 127.0.0.1 between `start` and `stop`. ``port``: 0 chooses a free one."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self._lock = threading.Lock()
         self._received: dict[str, ReceivedNotification] = {}
         self._report: Callable[[ReceivedNotification], None] = lambda _: None
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), self._handler())
 
     @property
     def url(self) -> str:

@@ -45,6 +45,29 @@ def program():
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
+def write_configuration(folder, port, tls_port, api_ports, **changes):
+    """Write nginx's files into the folder, and return the path of the main file. ``api_ports``: of one or two APIs."""
+    certificates.issue(folder, [])
+    first, *second = (f"server 127.0.0.1:{api_port}" for api_port in api_ports)
+    patterns = {
+        r"listen \[::\]:443 ssl;": "",
+        r"listen 443 ssl;": f"listen 127.0.0.1:{port}; listen 127.0.0.1:{tls_port} ssl;",
+        r"server 10\.0\.0\.11:8070": first,
+        **({r"server 10\.0\.0\.12:8070": second[0]} if second else {r"server 10\.0\.0\.12:8070[^;]*;": ""}),
+        r"/etc/nginx/tls/monasca\.(pem|key)": f"{folder}/broker.pem",
+        **{rf"\b{name} [^;]+;": f"{name} {value};" for name, value in changes.items()},
+    }
+    text = PUBLISHED.read_text()
+    for pattern, replacement in patterns.items():
+        text, count = re.subn(pattern, replacement, text)
+        if not count:
+            raise AssertionError(f"{PUBLISHED} has no {pattern}")
+    (folder / "monasca-api.conf").write_text(text)
+    main = folder / "nginx.conf"
+    main.write_text(_MAIN.format(folder=folder, user=getpass.getuser()))
+    return main
+
+
 class Nginx(fixtures.Fixture):
     """Serves ``port`` and, with TLS, ``tls_port`` before the API at ``api_port``. ``changes``: of directives by name,
     for example times."""
@@ -56,31 +79,12 @@ class Nginx(fixtures.Fixture):
     def _setUp(self):
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.port, self.tls_port = free_ports(2)
-        certificates.issue(self.folder, [])
+        main = write_configuration(self.folder, self.port, self.tls_port, [self._api_port], **self._changes)
         self.ca_file = self.folder / "ca.pem"
-        (self.folder / "monasca-api.conf").write_text(self._configuration())
-        main = self.folder / "nginx.conf"
-        main.write_text(_MAIN.format(folder=self.folder, user=getpass.getuser()))
         with (self.folder / "stderr").open("wb") as log:
             self._process = subprocess.Popen([program(), "-p", self.folder, "-c", main], stdout=log, stderr=log)
         self.addCleanup(self._stop)
         self._wait_until_listening()
-
-    def _configuration(self):
-        text = PUBLISHED.read_text()
-        changes = {
-            r"listen \[::\]:443 ssl;": "",
-            r"listen 443 ssl;": f"listen 127.0.0.1:{self.port}; listen 127.0.0.1:{self.tls_port} ssl;",
-            r"server 10\.0\.0\.11:8070": f"server 127.0.0.1:{self._api_port}",
-            r"server 10\.0\.0\.12:8070[^;]*;": "",
-            r"/etc/nginx/tls/monasca\.(pem|key)": f"{self.folder}/broker.pem",
-            **{rf"\b{name} [^;]+;": f"{name} {value};" for name, value in self._changes.items()},
-        }
-        for pattern, replacement in changes.items():
-            text, count = re.subn(pattern, replacement, text)
-            if not count:
-                raise AssertionError(f"{PUBLISHED} has no {pattern}")
-        return text
 
     def _wait_until_listening(self):
         deadline = time.monotonic() + PATIENCE_SECONDS
