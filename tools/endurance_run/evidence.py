@@ -30,7 +30,7 @@ _TOPIC = "metrics"
 _WAIT_SECONDS = 240.0
 _POLL_SECONDS = 3.0
 _ROWS = """
-    SELECT series.name, dimensions->>'host', time, value FROM measurements
+    SELECT series.name, dimensions->>'hostname', time, value FROM measurements
     JOIN series ON series.id = series_id WHERE series.name = ANY(%s)
 """
 _SINK_ROWS = """
@@ -56,7 +56,7 @@ class Evidence:
         for entry in sorted(entries, key=lambda each: each.number):
             if entry.kind == "metrics":
                 for metric in load.metrics(entry.number, entry.time_ms):
-                    self._expected[metric["name"], metric["dimensions"]["host"], entry.time_ms] = metric["value"]
+                    self._expected[metric["name"], metric["dimensions"]["hostname"], entry.time_ms] = metric["value"]
             else:
                 self._wave.append(entry)
 
@@ -115,7 +115,7 @@ class Evidence:
             ids.add(key)
             metric = json.loads(message.value)["metric"]
             if metric["name"] in load.NAMES:
-                yield (metric["name"], metric["dimensions"]["host"], int(metric["timestamp"])), metric["value"]
+                yield (metric["name"], metric["dimensions"]["hostname"], int(metric["timestamp"])), metric["value"]
 
     def _rows(self, statement: str, names: list[str]) -> Iterator[tuple[Key, float]]:
         with psycopg.connect(self._stack.url) as session:

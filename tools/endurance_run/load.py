@@ -46,7 +46,7 @@ class JournalEntry:
 def metrics(number: int, time_ms: int) -> list[dict[str, Any]]:
     """Return bulk ``number``."""
     return [
-        {"name": name, "dimensions": {"host": f"host-{host}"}, "timestamp": time_ms, "value": float(number)}
+        {"name": name, "dimensions": {"hostname": f"host-{host}"}, "timestamp": time_ms, "value": float(number)}
         for name in NAMES
         for host in range(HOSTS)
     ]
@@ -95,6 +95,7 @@ class Load:
         self._wave_poster = Poster("127.0.0.1", port, threads=1)
         self._waves = [wave(seed, series) for series in range(WAVES)]
         self._next = {_METRICS: 0, _ALARMS: 0}
+        self._last_ms = {_METRICS: 0, _ALARMS: 0}
         self._outstanding: list[tuple[str, PostedBulk]] = []
         self._latencies_ms: list[float] = []
         self._lock = threading.Lock()
@@ -108,7 +109,7 @@ class Load:
             file.write(b"\n")  # ends an incomplete line
         self._file = self._journal.open("a", buffering=1)
         for entry in sorted(entries.values(), key=lambda each: each.number):
-            self._next[entry.kind] = entry.number + 1
+            self._next[entry.kind], self._last_ms[entry.kind] = entry.number + 1, entry.time_ms
             values = [next(each) for each in self._waves] if entry.kind == _ALARMS else []
             if not entry.acknowledged:
                 self._hand_over(entry, values)
@@ -145,7 +146,9 @@ class Load:
             self._collect()
 
     def _post(self, kind: str, values: list[float]) -> None:
-        entry = JournalEntry(kind, self._next[kind], time.time_ns() // 1_000_000)
+        # Two bulks with the same time would have the same rows.
+        self._last_ms[kind] = max(time.time_ns() // 1_000_000, self._last_ms[kind] + 1)
+        entry = JournalEntry(kind, self._next[kind], self._last_ms[kind])
         self._next[kind] += 1
         self._write({"kind": kind, "number": entry.number, "time_ms": entry.time_ms})
         self._hand_over(entry, values)

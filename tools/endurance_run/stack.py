@@ -41,7 +41,6 @@ _SHARED = """\
 bootstrap_servers = {servers}
 session_timeout_seconds = {session}
 linger_ms = 5
-publish_timeout_seconds = 5
 
 [storage]
 driver = postgresql
@@ -125,7 +124,7 @@ topic = "metrics"
 
 [sink_metrics.columns]
 name = {type = "text", from = "value.metric.name"}
-host = {type = "text", from = "value.metric.dimensions.host"}
+host = {type = "text", from = "value.metric.dimensions.hostname"}
 time = {type = "timestamp", from = "value.metric.timestamp"}
 value = {type = "double", from = "value.metric.value"}
 """
