@@ -95,7 +95,7 @@ def make_app(
     publishing = Publishing(producers, settings)
     writers = _writers(settings)
     posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, writers)
-    transitions = writers.get(settings.alarm_transitions_topic)
+    transitions = writers.get("transitions")
     _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys, transitions))
     own_metrics = ApiMetrics(producers)
     if settings.status.port is None:
@@ -120,7 +120,7 @@ class _RoutedApp(falcon.App[Any, Any]):
 
 
 def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
-    """Return the writers of the topics whose messages are in Avro."""
+    """Return the writers of the kinds of messages that are in Avro."""
     topics = {
         "metrics": (settings.metrics_format, settings.metrics_topic),
         "logs": (settings.logs_format, settings.logs_topic),
@@ -128,7 +128,7 @@ def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
         "transitions": (settings.transitions_format, settings.alarm_transitions_topic),
     }
     return {
-        topic: EnvelopeWriter(settings.registry, kind, topic)
+        kind: EnvelopeWriter(settings.registry, kind, topic)
         for kind, (written, topic) in topics.items()
         if written == "avro" and settings.registry is not None
     }

@@ -46,7 +46,7 @@ _SHOWN_VIOLATIONS = 20  # in the error message; the details list all violations
 @dataclass(frozen=True, slots=True)
 class PostContext:
     """Dependencies of all posts. ``limits``: the storage limits; ``now``: seconds since the epoch;
-    ``writers``: of the topics whose messages are in Avro."""
+    ``writers``: of the kinds of messages that are in Avro."""
 
     settings: ApiSettings
     publishing: Publishing
@@ -63,16 +63,16 @@ class PostContext:
         key_ms = 0 if match is None else int(match[1] + match[2], 16)
         return (key_ms if now_ms - _KEY_AGE_MS < key_ms <= now_ms + _KEY_AHEAD_MS else now_ms) / 1000
 
-    def encoded(self, topic: str, envelopes: list[bytes]) -> list[bytes]:
-        """Return the values of envelopes in the format of the topic. Raises `Problem` (503) if the schema registry does
-        not return the schema's id."""
-        writer = self.writers.get(topic)
+    def encoded(self, kind: str, envelopes: list[bytes]) -> list[bytes]:
+        """Return the values of envelopes in the format of their kind. Raises `Problem` (503) if the schema registry
+        does not return the schema's id."""
+        writer = self.writers.get(kind)
         if writer is None:
             return envelopes
         try:
             return writer.values(envelopes)
         except (RegistryUnavailable, SchemaRefused) as error:
-            LOG.warning("envelopes for topic %s cannot be written in Avro: %s", topic, error)
+            LOG.warning("envelopes of %s cannot be written in Avro: %s", kind, error)
             raise unavailable(
                 "the schema of the messages is unavailable, so no message of this request was sent: repeat it later",
                 retry_after_seconds=RETRY_AFTER_SECONDS,

@@ -153,9 +153,9 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
 
     def state(self, client: RegistryClient, file: _File, *, register: bool) -> tuple[str, str]:
         """Return the state of a file in the registry, and the reason if it cannot be registered."""
-        from monasca_common.kafka.serialization.registry_client import unregistered
+        from monasca_common.kafka.serialization.registry_client import Schema
 
-        schema = unregistered(file.text, file.schema_type)
+        schema = Schema(file.text, file.schema_type)
         found = _NEW
         try:
             client.ask(methodcaller("lookup_schema", file.subject, schema))
@@ -205,6 +205,10 @@ class SchemaRegister(_FilesCommand):
         self.note_dry_run(parsed_args)
 
 
+def _unknown_name() -> str:
+    raise ConfigurationError("the name of a Protobuf message is not known here: name the subject")
+
+
 def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: SerializationContext | None = None) -> _File:
     """Return a file with ``subject``, or with the one that the strategy gives it in ``context``."""
     name = _SERIALIZERS.get(Path(path).suffix)
@@ -213,9 +217,7 @@ def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: Serial
     text = Path(path).read_text()
     if name == "protobuf":  # its serializer needs a generated class
         if context is not None:
-            if registry_settings(conf).subject_name_strategy != "topic":
-                raise ConfigurationError(f"{path}: the name of a Protobuf message is not known here: name the subject")
-            subject = f"{context.topic}-{context.field}"
+            subject = registry_settings(conf).subject(context.option_name, _unknown_name)
         return _File(subject, path, "PROTOBUF", text)
     serializer: Any = load_serializer(name, conf=conf)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,19 +83,21 @@ class EnvelopeWriter:
 
     def __init__(self, settings: SchemaRegistrySettings, kind: str, topic: str) -> None:
         self._registry = _schemas(settings)
-        self._register = settings.auto_register
         self._kind = kind
-        self._subject = f"{topic}-value"
+        self._topic = topic
         self._start = b""
 
     def values(self, envelopes: Sequence[bytes]) -> list[bytes]:
         """Return the values. Raises `RegistryUnavailable`, and `SchemaRefused` if the registry does not have the schema
-        under the subject of the topic."""
+        under the subject of the topic, by default <topic>-value."""
         from monasca_common.models import avro
 
+        self._registry.check()
         if not self._start:
-            text = avro.schema_text(self._kind)
-            schema_id = self._registry.schema_id(self._subject, text, register=self._register)
+            settings, text = self._registry.settings, avro.schema_text(self._kind)
+            with_default = replace(settings, subject_name_strategy=settings.subject_name_strategy or "topic")
+            subject = with_default.subject(self._topic, lambda: str(avro.schema(self._kind)["name"]))
+            schema_id = self._registry.schema_id(subject, text, register=settings.registers(self._topic))
             self._start = _MAGIC + schema_id.to_bytes(_ID_END - 1)
         return [self._start + avro.encode(self._kind, envelope) for envelope in envelopes]
 

@@ -31,7 +31,7 @@ class Events:
         if post.violations:
             raise refusal(post.violations)
         values = [event.envelope(text, tenant, settings.region, created) for text in post.valid]
-        values = self._context.encoded(settings.events_topic, values)
+        values = self._context.encoded("events", values)
         bulk = TopicMessages(settings.events_topic, records(values, post, request, key))
         self._context.publishing.publish(bulk, keyed=key is not None)
         response.status = falcon.HTTP_200

@@ -28,7 +28,7 @@ class Logs:
         if post.violations:
             raise refusal(post.violations)
         values = [log.envelope(text, tenant, settings.region, created) for text in post.valid]
-        values = self._context.encoded(settings.logs_topic, values)
+        values = self._context.encoded("logs", values)
         bulk = TopicMessages(settings.logs_topic, records(values, post, request, key))
         self._context.publishing.publish(bulk, keyed=key is not None)
         response.status = falcon.HTTP_204

@@ -87,9 +87,7 @@ class Metrics(_List):
         if posts.series_limit is not None:
             posts.series_limit.admit(tenant, post.valid, post.indices)
         values = metric.envelopes(post.valid, tenant, settings.region, created)
-        bulk = TopicMessages(
-            settings.metrics_topic, records(posts.encoded(settings.metrics_topic, values), post, request, key)
-        )
+        bulk = TopicMessages(settings.metrics_topic, records(posts.encoded("metrics", values), post, request, key))
         if post.rejected:
             rejected = self._dead_letters(post, request, key, created)
             posts.publishing.publish(bulk, rejected, keyed=key is not None)

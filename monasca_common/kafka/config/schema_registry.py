@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,8 +13,14 @@ from oslo_config import cfg
 from monasca_common.kafka.config.groups import OptionGroup
 from monasca_common.kafka.config.reader import GroupReader
 from monasca_common.kafka.declaration import option, options_of
+from monasca_common.kafka.errors import ConfigurationError
 
 GROUP = "schema_registry"
+_STRATEGIES = {
+    "topic": "<topic>-value or <topic>-key",
+    "record": "the full name of the record",
+    "topic-record": "<topic>-<full name of the record>",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,14 @@ class SchemaRegistrySettings:
     )
     subject_name_strategy: str | None = option(
         None,
-        choices={
-            "topic": "<topic>-value or <topic>-key",
-            "record": "the full name of the record",
-            "topic-record": "<topic>-<full name of the record>",
-        },
-        help="The name under which the schemas of written values are registered. Required to write; there is no "
-        "default, because all writers of a topic must agree.",
+        choices=_STRATEGIES,
+        help="The name under which the schemas of written values are registered, for topics that topic_strategies does "
+        "not name. One of the two is required to write; there is no default, because all writers of a topic must "
+        "agree.",
+    )
+    topic_strategies: Mapping[str, str] = option(
+        default_factory=dict,
+        help="The subject_name_strategy of a topic: TOPIC=STRATEGY, or TOPIC:key=STRATEGY for keys; one per line.",
     )
     schema_files: Mapping[str, str] = option(
         default_factory=dict,
@@ -82,19 +89,42 @@ class SchemaRegistrySettings:
     )
     reader_schema_files: Mapping[str, str] = option(
         default_factory=dict,
-        help="The Avro schema to which values of a topic are converted when they are read: TOPIC=FILE; one per line. "
-        "Without a file, values keep the schema with which they were written.",
+        help="The Avro schema to which values of a topic are converted when they are read: TOPIC=FILE, or "
+        "TOPIC:key=FILE for keys; one per line. Without a file, values keep the schema with which they were written.",
     )
     auto_register: bool = option(
         False,
         help="Register the schemas of schema_files when they are first used. For development: in production, register "
         "them before a deployment.",
     )
+    auto_register_topics: tuple[str, ...] = option(
+        (),
+        help="Topics whose schemas are registered when they are first used, without auto_register for all: TOPIC, or "
+        "TOPIC:key for keys.",
+    )
     mixed_topics: tuple[str, ...] = option(
         (),
         help="Topics in which values without a schema id are read as JSON, such as those of producers that do not "
         "write the new format yet. In other topics such values become dead letters.",
     )
+
+    def subject(self, name: str, record_name: Callable[[], str]) -> str:
+        """Return the name under which a schema is registered. ``name``: TOPIC, or TOPIC:key for keys; ``record_name``:
+        returns the full name of the record. Raises `ConfigurationError` without a strategy."""
+        topic, _, field = name.partition(":")
+        strategy = self.topic_strategies.get(name, self.subject_name_strategy)
+        if strategy is None:
+            raise ConfigurationError(
+                f"subject_name_strategy in group [{GROUP}] is not set, and topic_strategies has no line for {name}: "
+                "set one, because all writers of a topic must use the same"
+            )
+        if strategy == "topic":
+            return f"{topic}-{field or 'value'}"
+        return record_name() if strategy == "record" else f"{topic}-{record_name()}"
+
+    def registers(self, name: str) -> bool:
+        """Return whether the schema of ``name`` is registered when it is first used."""
+        return self.auto_register or name in self.auto_register_topics
 
 
 REGISTRY_GROUP = OptionGroup(GROUP, options_of(SchemaRegistrySettings))
@@ -108,17 +138,22 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 def registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings:
     """Return the settings of ``[schema_registry]``. Raises `ConfigurationError`, which quotes no secret."""
     read = GroupReader(conf, REGISTRY_GROUP)
-    files = {name: _files(read, name) for name in ("schema_files", "reader_schema_files")}
-    settings = read.settings(SchemaRegistrySettings, **files)
+    files = {
+        name: _by_topic(read, name, lambda path: Path(path).is_file(), "the path of a file that exists")
+        for name in ("schema_files", "reader_schema_files")
+    }
+    strategies = _by_topic(read, "topic_strategies", _STRATEGIES.__contains__, f"one of {', '.join(_STRATEGIES)}")
+    settings = read.settings(SchemaRegistrySettings, topic_strategies=strategies, **files)
     if not settings.url:
         raise read.error("url", "is not set: write the URL of the schema registry")
     for url in settings.url.split(","):
-        parts = urlsplit(url.strip())
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in url or parts.query:
-            raise read.error("url", "is not an http or https URL without user, password and query: correct it")
-        if (settings.username or settings.bearer_token) and not (
-            parts.scheme == "https" or settings.allow_insecure_credentials
-        ):
+        scheme = _scheme(url.strip())
+        if scheme is None:
+            raise read.error(
+                "url", "is not an http or https URL with a valid port and without user, password and query: correct it"
+            )
+        has_login = settings.username or settings.bearer_token
+        if has_login and not (scheme == "https" or settings.allow_insecure_credentials):
             raise read.error(
                 "url",
                 "is an http URL, and credentials would be sent without TLS: use https, or set "
@@ -139,12 +174,22 @@ def optional_registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings |
     return registry_settings(conf) if GroupReader(conf, REGISTRY_GROUP)["url"] else None
 
 
-def _files(read: GroupReader, name: str) -> dict[str, str]:
-    """Return the files by topic. Raises `ConfigurationError` for a line without a file, or with an unreadable file."""
+def _scheme(url: str) -> str | None:
+    """Return ``http`` or ``https``, or ``None`` for a URL that a client cannot or must not use."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.hostname and parts.port != 0
+    except ValueError:  # a port that is not a number from 0 to 65535, or half an IPv6 address
+        return None
+    return parts.scheme if usable and parts.scheme in ("http", "https") and not ("@" in url or parts.query) else None
+
+
+def _by_topic(read: GroupReader, option: str, accepts: Callable[[str], bool], rule: str) -> dict[str, str]:
+    """Return the values by topic. Raises `ConfigurationError` for a line without a topic, or whose value is refused."""
     found = {}
-    for line in read[name]:
-        topic, _, path = (part.strip() for part in line.partition("="))
-        if not topic or not Path(path).is_file():
-            raise read.error(name, f"has the line {line!r}: write TOPIC=FILE with the path of a file that exists")
-        found[topic] = path
+    for line in read[option]:
+        topic, _, value = (part.strip() for part in line.partition("="))
+        if not topic or not accepts(value):
+            raise read.error(option, f"has the line {line!r}: write TOPIC=VALUE, where the value is {rule}")
+        found[topic] = value
     return found

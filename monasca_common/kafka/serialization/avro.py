@@ -20,7 +20,6 @@ from fastavro.schema import SchemaParseException
 from fastavro.validation import ValidationError
 from oslo_config import cfg
 
-from monasca_common.kafka.config.schema_registry import GROUP
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
 from monasca_common.kafka.serialization.framed import FramedSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
@@ -44,15 +43,8 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        self._readers: dict[str, Any] = {}  # the reader schema by topic
-        for topic, path in self.registry.settings.reader_schema_files.items():
-            try:
-                with open(path) as file:
-                    self._readers[topic] = self.parse(file.read(), ()).parsed
-            except SerializationError as error:
-                raise ConfigurationError(
-                    f"reader_schema_files in group [{GROUP}]: {path} is not an Avro schema: {error}"
-                ) from error
+        files = self.registry.settings.reader_schema_files
+        self._readers = {name: self.read_schema("reader_schema_files", path)[1].parsed for name, path in files.items()}
 
     def parse(self, text: str, names: Names) -> AvroSchema:
         return parse(text, names)
@@ -75,9 +67,9 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
         # Raised outside the except clause, so that no traceback shows the error, which quotes the value.
         raise SerializationError(f"not a value of its Avro schema: {reason}")
 
-    def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> Any:
-        schema = self.registry.cached.get(key) or self.registry.get(key)
-        reader = self._readers.get(topic)
+    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
+        schema = self.registry.get(key)
+        reader = self._readers.get(name)
         stream = io.BytesIO(value)
         stream.seek(start)
         try:
@@ -125,8 +117,8 @@ class _Inspection:
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
-        self._open: list[str] = []
-        self._done: set[str] = set()
+        self._recursive: dict[str, bool] = {}  # an open record counts as recursive
+        self._empty: dict[str, bool] = {}
 
     def is_recursive(self, schema: Any) -> bool:
         """Return whether a type contains itself. Raises `SerializationError` for an array of items without bytes."""
@@ -134,32 +126,28 @@ class _Inspection:
             return any(list(map(self.is_recursive, schema)))  # all of them are inspected
         if isinstance(schema, str):
             return schema in self._named and self.is_recursive(self._named[schema])
-        kind = schema["type"]
-        if kind == "array":
-            if self._is_empty(schema["items"], ()):
+        if schema["type"] == "array":
+            if self._is_empty(schema["items"]):
                 raise SerializationError("an array of items without bytes is refused: a short value can have billions")
             return self.is_recursive(schema["items"])
-        if kind == "map":
+        if schema["type"] == "map":
             return self.is_recursive(schema["values"])
-        if kind not in _RECORDS:
+        if schema["type"] not in _RECORDS:
             return False
-        name = schema["name"]
-        if name in self._open or name in self._done:
-            return name in self._open
-        self._open.append(name)
-        found = self.is_recursive([each["type"] for each in schema["fields"]])
-        self._done.add(self._open.pop())
-        return found
+        if schema["name"] not in self._recursive:
+            self._recursive[schema["name"]] = True
+            self._recursive[schema["name"]] = self.is_recursive([each["type"] for each in schema["fields"]])
+        return self._recursive[schema["name"]]
 
-    def _is_empty(self, schema: Any, within: tuple[str, ...]) -> bool:
+    def _is_empty(self, schema: Any) -> bool:
         """Return whether every value of a type has no bytes."""
         if isinstance(schema, list):
             return False
         if isinstance(schema, str):
-            return schema == "null" or (schema in self._named and self._is_empty(self._named[schema], within))
-        if schema["type"] in _RECORDS:
-            name = schema["name"]
-            return name not in within and all(
-                self._is_empty(each["type"], (*within, name)) for each in schema["fields"]
-            )
-        return bool(schema["type"] == "null" or schema.get("size") == 0)
+            return schema == "null" or (schema in self._named and self._is_empty(self._named[schema]))
+        if schema["type"] not in _RECORDS:
+            return bool(schema["type"] == "null" or schema.get("size") == 0)
+        if schema["name"] not in self._empty:
+            self._empty[schema["name"]] = False  # a record within itself has no end
+            self._empty[schema["name"]] = all(self._is_empty(each["type"]) for each in schema["fields"])
+        return self._empty[schema["name"]]

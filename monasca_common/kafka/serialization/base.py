@@ -33,6 +33,11 @@ class SerializationContext:
     field: Literal["key", "value"] = "value"
     headers: Headers = ()
 
+    @property
+    def option_name(self) -> str:
+        """The name in options for topics: TOPIC, or TOPIC:key for keys."""
+        return self.topic if self.field == "value" else f"{self.topic}:{self.field}"
+
 
 class Serializer(ABC, Generic[S]):
     """A plugin of ``monasca_common.serializers``, shared by threads.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from oslo_config import cfg
 
 from monasca_common.kafka.config.schema_registry import GROUP, registry_settings
-from monasca_common.kafka.errors import ConfigurationError, MisuseError, SerializationError
+from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
 from monasca_common.kafka.serialization.base import S, SerializationContext, Serializer
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey, SchemaRegistry
@@ -54,34 +55,36 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         """Return ``start`` and the bytes of the value. Raises `SerializationError`."""
 
     @abstractmethod
-    def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> S:
-        """Return the value whose bytes begin at ``start``. Raises `SerializationError` and `RegistryUnavailable`."""
+    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> S:
+        """Return the value whose bytes begin at ``start``. ``name``: its topic in options. Raises `SerializationError`,
+        and `RegistryUnavailable`."""
 
     def dumps(self, value: S, context: SerializationContext | None = None) -> bytes:
         """See `Serializer`. The context is required, because the schema depends on the topic."""
         if context is None:
             raise MisuseError("a value with a schema needs its topic: use record(), or pass a SerializationContext")
-        topic = context.topic if context.field == "value" else f"{context.topic}:{context.field}"
-        writer = self._writers.get(topic)
+        self.registry.check()
+        name = context.option_name
+        writer = self._writers.get(name)
         if writer is None:
-            writer = self._writers[topic] = self._open_writer(topic, context)
+            writer = self._writers[name] = self._open_writer(name, context)
         return self.encode(value, *writer)
 
     def loads(self, value: bytes, context: SerializationContext | None = None) -> S:
         """See `Serializer`. Without a context, values of mixed topics and schemas in headers are not read."""
-        topic = ""
+        name = ""
         if context is not None:
-            topic = context.topic
-            name = f"__{context.field}_schema_id"
+            name = context.option_name
+            wanted = f"__{context.field}_schema_id"
             for header, guid in context.headers:
-                if header == name and guid is not None and guid[:1] == _GUID_MAGIC and len(guid) >= _GUID_END:
+                if header == wanted and guid is not None and guid[:1] == _GUID_MAGIC and len(guid) >= _GUID_END:
                     # After the GUID, Protobuf has the position of the message type, which otherwise starts the value.
-                    return self.decode(guid[_GUID_END:] + value, 0, uuid.UUID(bytes=guid[1:_GUID_END]), topic)
+                    return self.decode(guid[_GUID_END:] + value, 0, uuid.UUID(bytes=guid[1:_GUID_END]), name)
         if value[:1] == MAGIC:
             if len(value) < ID_END:
                 raise SerializationError("the value ends within its schema id")
-            return self.decode(value, ID_END, int.from_bytes(value[1:ID_END]), topic)
-        if topic in self.mixed_topics:
+            return self.decode(value, ID_END, int.from_bytes(value[1:ID_END]), name)
+        if context is not None and context.topic in self.mixed_topics:
             return _JSON.loads(value)  # type: ignore[no-any-return]
         raise SerializationError(
             "the value has no schema id: it does not begin with byte 0, and its topic is not one of mixed_topics"
@@ -89,29 +92,36 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
 
     def subject(self, context: SerializationContext, schema: T) -> str:
         """Return the name under which a schema is registered. Raises `ConfigurationError` without a strategy."""
-        strategy = self.registry.settings.subject_name_strategy
-        if strategy is None:
-            raise ConfigurationError(
-                f"subject_name_strategy in group [{GROUP}] is not set, and there is no default: all writers of topic "
-                f"{context.topic} must use the same"
-            )
-        if strategy == "topic":
-            return f"{context.topic}-{context.field}"
-        name = self.record_name(schema)
-        return name if strategy == "record" else f"{context.topic}-{name}"
+        return self.registry.settings.subject(context.option_name, lambda: self.record_name(schema))
 
-    def _open_writer(self, topic: str, context: SerializationContext) -> tuple[bytes, T]:
-        settings = self.registry.settings
-        if (path := settings.schema_files.get(topic)) is not None:
+    def read_schema(self, option: str, path: str) -> tuple[str, T]:
+        """Return the text and the schema of a file that ``option`` names. Raises `ConfigurationError`."""
+        try:
             text = Path(path).read_text()
-            schema = self.parse(text, ())
-            subject = self.subject(context, schema)
-            schema_id = self.registry.schema_id(subject, text, register=settings.auto_register)
-        elif settings.subject_name_strategy == "topic":
-            schema_id, schema = self.registry.latest(f"{context.topic}-{context.field}")
-        else:
-            raise ConfigurationError(
-                f"schema_files in group [{GROUP}] has no file for topic {topic}: add one, or set "
-                "subject_name_strategy=topic to use the latest schema of the registry"
-            )
+            return text, self.parse(text, ())
+        except (OSError, UnicodeDecodeError, SerializationError) as error:
+            rule = f"names {path}, which cannot be used: {error}: correct it"
+            raise ConfigurationError(f"{option} in group [{GROUP}] {rule}") from error
+
+    def _open_writer(self, name: str, context: SerializationContext) -> tuple[bytes, T]:
+        settings = self.registry.settings
+        path = settings.schema_files.get(name)
+        try:
+            if path is None:
+                subject, remedy = settings.subject(name, partial(_no_file, name)), f"name a file of {name}"
+                schema_id, schema = self.registry.latest(subject)
+            else:
+                text, schema = self.read_schema("schema_files", path)
+                subject, remedy = self.subject(context, schema), f"correct or register {path}"
+                schema_id = self.registry.schema_id(subject, text, register=settings.registers(name))
+        except SchemaRefused as refused:
+            reason = f"schema_files in group [{GROUP}]: {remedy}, because the registry refuses {subject}: {refused}"
+            raise SchemaRefused(reason, refused.code) from None
         return MAGIC + schema_id.to_bytes(ID_END - 1), schema
+
+
+def _no_file(name: str) -> str:
+    raise ConfigurationError(
+        f"schema_files in group [{GROUP}] has no file for topic {name}: add one, or set its strategy to topic, which "
+        "uses the latest schema of the registry"
+    )

@@ -49,7 +49,7 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
         _check(value, schema, "its JSON Schema")
         return start + text
 
-    def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> Any:
+    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
         schema = self.registry.get(key)
         plain = _JSON.loads(value[start:])
         _check(plain, schema, f"the JSON Schema {key}")

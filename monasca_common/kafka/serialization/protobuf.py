@@ -47,7 +47,7 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
         except EncodeError:
             raise SerializationError(f"a required field of {self._type.__name__} is not set") from None
 
-    def decode(self, value: bytes, start: int, key: SchemaKey, topic: str) -> Any:
+    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
         payload = start + len(self._indexes)
         if value[start:payload] != self._indexes:
             raise SerializationError(

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from confluent_kafka.schema_registry import Schema
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
@@ -20,6 +21,7 @@ from monasca_common.kafka.serialization.registry_client import (
     SUBJECT_NOT_FOUND,
     VERSION_NOT_FOUND,
     RegistryClient,
+    Schema,
     refusal,
 )
 
@@ -31,15 +33,20 @@ _ASK_AGAIN_SECONDS = 1.0  # for an unknown id
 _SHORT_WAIT_SECONDS = 0.1  # for an unknown id shortly after another one was rejected
 _MOST_REFERENCES = 100
 _MOST_UNKNOWN = 10_000  # ids whose first request is remembered
-_VERIFIED = 3  # cached schemas that a registry which has lost its schemas no longer has
+_COMPARE_SECONDS = 60.0
+_MOST_COMPARED = 10  # cached schemas, at random
+_REUSED = (
+    "the schema registry has given id {} to two schemas, as after a restart without its data: restore it, or restart "
+    "all readers and writers"
+)
 
 
 class SchemaRegistry(RegistryClient, Generic[T]):
     """The schemas of one format, by id. Thread-safe. ``parse``: returns the parsed schema of a text and of the texts
     that it refers to, or raises `SerializationError`.
 
-    Schemas in the cache need no registry. A registry that restarts empty may give an id to another schema: a process
-    keeps the schema that it has cached for an id, and never writes one under an id that it knows otherwise.
+    Schemas in the cache need no registry. A registry that restarts empty may give an id to another schema: cached
+    schemas are compared with the registry every minute. While one differs, nothing is read or written.
     """
 
     def __init__(self, settings: SchemaRegistrySettings, schema_type: str, parse: Callable[[str, Names], T]) -> None:
@@ -48,16 +55,28 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._schema_type = schema_type
         self._parse = parse
         self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait long
-        self._texts: dict[SchemaKey, str] = {}
+        self._texts: dict[SchemaKey, str] = {}  # of cached schemas, and of those that are written
+        self._compare_at = float("inf")
+        self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has given to another schema
         self._unknown: dict[SchemaKey, float] = {}  # when each unknown id was first asked for
         self._rejected_at = float("-inf")  # when the last unknown id was rejected
+
+    def check(self) -> None:
+        """Raise `RegistryUnavailable` while the registry has another schema under the id of a cached one. A thread
+        compares them from time to time, while the caller continues."""
+        if self.clock.monotonic() >= self._compare_at:
+            self._compare_at = self.clock.monotonic() + _COMPARE_SECONDS
+            threading.Thread(target=self._try_compare, name="schema-registry", daemon=True).start()
+        if self._reused:
+            raise RegistryUnavailable(_REUSED.format(*self._reused), MAX_BACKOFF_SECONDS)
 
     def get(self, key: SchemaKey) -> T:
         """Return the parsed schema, from the cache or the registry. Raises `RegistryUnavailable`; `SerializationError`
         if the registry still does not have it after ``unknown_id_seconds``, or if it is of another format."""
-        found = self.cached.get(key)
-        if found is not None:
-            return found
+        self.check()
+        cached = self.cached.get(key)
+        if cached is not None:
+            return cached
         try:
             schema, names = self.ask(lambda client: _resolved(client, _by_key(client, key)))
         except SchemaRefused as refused:
@@ -77,7 +96,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             return (found.schema_id, *_resolved(client, found.schema))
 
         schema_id, schema, names = self.ask(question)
-        self._check(schema_id, schema.schema_str or "")
+        self._note(schema_id, schema.schema_str or "", schema.schema_str or "")
         return schema_id, self.cached.get(schema_id) or self._cache(schema_id, schema, names)
 
     def schema_id(self, subject: str, text: str, *, register: bool) -> int:
@@ -97,18 +116,17 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
         schema_id: int
         schema_id, returned = self.ask(question)
-        self._check(schema_id, text, returned or "")
+        self._note(schema_id, text, returned or "")
         return schema_id
 
-    def _check(self, schema_id: int, text: str, returned: str | None = None) -> None:
-        """Raise `RegistryUnavailable` if the registry or the cache has another schema for an id."""
-        for other in (returned, self._texts.get(schema_id)):
-            if other is not None and _canonical(other) != _canonical(text):
-                raise RegistryUnavailable(
-                    f"the schema registry has given id {schema_id} to two schemas, as after a restart without its "
-                    "data: restore it, or restart all readers and writers",
-                    MAX_BACKOFF_SECONDS,
-                )
+    def _note(self, schema_id: int, text: str, returned: str) -> None:
+        """Note the text of an id. Raises `RegistryUnavailable` if the registry or this process has another for it."""
+        for other in (returned, self._texts.get(schema_id, text)):
+            if _canonical(other) != _canonical(text):
+                raise RegistryUnavailable(_REUSED.format(schema_id), MAX_BACKOFF_SECONDS)
+        with self._changing:
+            self._texts.setdefault(schema_id, text)
+            self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> T:
         # Apicurio does not return the type, and the client then assumes AVRO; null means AVRO, too.
@@ -124,6 +142,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
                 oldest = next(iter(self.cached))
                 del self.cached[oldest], self._texts[oldest]
             self.cached[key], self._texts[key] = parsed, text
+            self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
         return parsed
 
     def _wait_for(self, key: SchemaKey) -> None:
@@ -139,26 +158,37 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         may_appear = now - first < limit
         if may_appear and now - self._rejected_at < limit and first >= self._rejected_at:
             threading.Event().wait(_SHORT_WAIT_SECONDS)
-            may_appear = self.ask(lambda client: _is_known(client, key))
+            may_appear = self.ask(lambda client: _text(client, key)) is not None
         if may_appear:
             raise RegistryUnavailable(f"the schema registry has no schema {key} yet", min(limit, _ASK_AGAIN_SECONDS))
-        if not self.ask(self._has_schemas):
+        if not self._has_schemas():
             raise RegistryUnavailable("the schema registry has lost its schemas: restore them", MAX_BACKOFF_SECONDS)
+        self.check()
         self._unknown.pop(key, None)
         self._rejected_at = self.clock.monotonic()
 
-    def _has_schemas(self, client: Any) -> bool:
+    def _has_schemas(self) -> bool:
         """Return whether the registry still has a schema of the cache, or any subject if the cache is empty."""
-        known = list(self._texts.items())[-_VERIFIED:]
-        for key, text in known:
-            if _is_known(client, key) and _by_key(client, key).schema_str == text:
-                return True
+        if self._texts:
+            return self._compare()
         try:
-            return not known and bool(client.get_subjects())
-        except SchemaRegistryError as error:
-            if refusal(error) is None:
-                raise
+            return bool(self.ask(lambda client: client.get_subjects()))
+        except SchemaRefused:
             return False
+
+    def _compare(self) -> bool:
+        """Compare cached schemas with the registry, and note whether one differs. Return whether one is the same."""
+        with self._changing:
+            texts = self._texts.copy()
+        keys = {*self._reused, *random.sample(list(texts), min(len(texts), _MOST_COMPARED))} & texts.keys()
+        found = self.ask(lambda client: {key: _text(client, key) for key in keys})
+        same = {key: _canonical(text) == _canonical(texts[key]) for key, text in found.items() if text is not None}
+        self._reused = tuple(key for key, is_same in same.items() if not is_same)[:1]
+        return any(same.values())
+
+    def _try_compare(self) -> None:
+        with contextlib.suppress(RegistryUnavailable):
+            self._compare()
 
 
 def _by_key(client: Any, key: SchemaKey) -> Schema:
@@ -167,22 +197,20 @@ def _by_key(client: Any, key: SchemaKey) -> Schema:
     except SchemaRegistryError as error:
         if isinstance(key, int) or error.http_status_code != 404:
             raise
-        raise SchemaRefused("no such GUID", SCHEMA_NOT_FOUND) from None  # not every registry has such requests
+        raise SchemaRegistryError(404, SCHEMA_NOT_FOUND, "no such GUID") from None  # not every registry has them
     if not isinstance(found.schema_str, str) or not found.schema_str:
         raise ValueError("no schema in the answer")  # that of a proxy
     return found
 
 
-def _is_known(client: Any, key: SchemaKey) -> bool:
+def _text(client: Any, key: SchemaKey) -> str | None:
+    """Return the text of a schema, or ``None`` if the registry does not have it."""
     try:
-        _by_key(client, key)
-    except SchemaRefused:
-        return False
+        return _by_key(client, key).schema_str
     except SchemaRegistryError as error:
         if refusal(error) is None:
             raise
-        return False
-    return True
+        return None
 
 
 def _canonical(text: str) -> Any:

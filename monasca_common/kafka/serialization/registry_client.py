@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema as Schema
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -25,10 +26,16 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request
 
 SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 MAX_BACKOFF_SECONDS = 30.0
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _FIRST_BACKOFF_SECONDS = 0.5
 _MOST_DOUBLINGS = 10
 _MOST_TEXT = 300  # characters of the registry's own error text
 _REFUSALS = (409, 422, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
+_NO_ANSWER = "no answer in time"
+
+
+class AnswerTooLarge(Exception):
+    """An answer has more than ``MAX_ANSWER_BYTES``."""
 
 
 class RegistryClient:
@@ -44,8 +51,9 @@ class RegistryClient:
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
         """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no question is asked until a
-        back-off has passed, and then one: other threads do not wait for its answer. Raises `RegistryUnavailable`, and
-        `SchemaRefused` if the registry refuses a request."""
+        back-off has passed, and then one: other threads do not wait for its answer. The back-off after a time-out is at
+        least as long, so that a registry that hangs blocks one thread, half of the time. Raises `RegistryUnavailable`,
+        and `SchemaRefused` if the registry refuses a request."""
         if not self._asking.acquire(blocking=not self._failures):
             raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
         try:
@@ -59,10 +67,13 @@ class RegistryClient:
             if isinstance(error, SchemaRefused | SerializationError):
                 self._failures = 0
                 raise error
-            delay = min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2**self._failures) * random.uniform(0.5, 1)
+            reason = _reason(error)
+            least = min(MAX_BACKOFF_SECONDS, self.settings.timeout_seconds) if reason == _NO_ANSWER else 0.0
+            backoff = min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2**self._failures) * random.uniform(0.5, 1)
+            delay = max(least, backoff)
             self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
             self._ask_at = self.clock.monotonic() + delay
-            self._reason = f"the schema registry {self.settings.url} is unavailable ({_reason(error)})"
+            self._reason = f"the schema registry {self.settings.url} is unavailable ({reason})"
             raise RegistryUnavailable(self._reason, delay)
         finally:
             self._asking.release()
@@ -77,6 +88,7 @@ class RegistryClient:
             try:
                 with SchemaRegistryClient(_client_options(self.settings)) as client:
                     clients.append(client)
+                    client._rest_client.session.event_hooks = {"response": [_read_bounded]}
                     answers.put((question(client), None))
             except SchemaRegistryError as error:
                 answers.put((None, refusal(error) or error))
@@ -92,9 +104,14 @@ class RegistryClient:
             return None, TimeoutError()
 
 
-def unregistered(text: str, schema_type: str) -> Schema:
-    """Return the argument of requests with a schema."""
-    return Schema(text, schema_type)
+def _read_bounded(response: Any) -> None:
+    """Read an answer, which the client would read without a limit."""
+    body = bytearray()
+    for part in response.iter_bytes():
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            raise AnswerTooLarge
+    response._content = bytes(body)
 
 
 def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
@@ -132,4 +149,4 @@ def _reason(error: Exception) -> str:
     if isinstance(error, SchemaRegistryError):
         return f"status {error.http_status_code}"
     name = type(error).__name__
-    return "no answer in time" if name.endswith(("TimeoutError", "Timeout")) else name
+    return _NO_ANSWER if name.endswith(("TimeoutError", "Timeout")) else name

@@ -24,10 +24,10 @@ class AvroPostsTest(ApiCase):
         self.registry = self.useFixture(MemoryRegistry())
         self.reading = SchemaRegistrySettings(url=self.registry.url)
 
-    def avro_client(self, **changes):
-        registry = SchemaRegistrySettings(url=self.registry.url, auto_register=True, **changes)
+    def avro_client(self, changes=None, **options):
+        registry = SchemaRegistrySettings(url=self.registry.url, auto_register=True, **options)
         formats = dict.fromkeys(("metrics_format", "logs_format", "events_format"), "avro")
-        return self.new_client(registry=registry, **formats)
+        return self.new_client(registry=registry, **(formats | (changes or {})))
 
     def test_messages_in_avro_have_the_same_envelopes(self):
         client, reader = self.avro_client(), EnvelopeReader(self.reading)
@@ -48,6 +48,27 @@ class AvroPostsTest(ApiCase):
         self.assertEqual((503, []), (answer.status_code, self.records()))
         self.assertIn("Retry-After", answer.headers)
         self.assertNotIn(self.registry.url, answer.text)
+
+    def test_kinds_of_messages_that_share_a_topic_have_their_own_formats_and_schemas(self):
+        topics = {"metrics_topic": "log", "events_format": "json", "events_topic": "log"}
+        client = self.avro_client(topics, topic_strategies={"log": "topic-record"})
+        for path, body in POSTS.values():
+            self.assertLess(self.post(path, body, client=client).status_code, 300)
+        values, reader = [record.value for record in self.records("log")], EnvelopeReader(self.reading)
+        self.assertEqual([b"\0", b"\0", b"{"], sorted(value[:1] for value in values))
+        kinds = {next(iter(json.loads(reader.text(value)))) for value in values}
+        self.assertEqual({"metric", "log", "event"}, kinds)
+        subjects = self.registry.answer("GET", "/subjects", {})[1]
+        self.assertEqual(["log-monasca.LogEnvelope", "log-monasca.MetricEnvelope"], subjects)
+
+    def test_a_registry_that_hangs_delays_one_post(self):
+        client = self.avro_client(timeout_seconds=2.0)
+        self.registry.fault = "hang"
+        path, body = POSTS["metrics"]
+        asked = len(self.registry.requests)
+        for _ in range(5):
+            self.assertEqual(503, self.post(path, body, client=client).status_code)
+        self.assertEqual(1, len(self.registry.requests) - asked)
 
     def test_a_writer_that_knows_its_schema_needs_no_registry(self):
         client = self.avro_client()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from monasca_common.kafka import SerializationContext
-from monasca_common.kafka.errors import MisuseError, SchemaRefused, SerializationError
+from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
 from monasca_common.tests.contracts.schemas import READING, VALUE
 from monasca_common.tests.unit.kafka.serialization.test_registry import MemoryRegistryCase
 
@@ -67,6 +67,15 @@ class HostileTest(AvroCase):
 
         self.assertIn("schema 2: ", self.refused(self.written(schema, b"")))
 
+    def test_nested_records_without_bytes_are_inspected_once(self):
+        schema = {"type": "record", "name": "R0", "fields": []}
+        for number in range(1, 40):
+            fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{number - 1}"}]
+            schema = {"type": "record", "name": f"R{number}", "fields": fields}
+
+        value = self.written({"type": "array", "items": schema}, b"\2\0")
+        self.assertIn("items without bytes", self.refused(value))
+
 
 class ErrorsTest(AvroCase):
     def test_an_error_of_a_writer_names_fields_and_no_value(self):
@@ -80,7 +89,7 @@ class ErrorsTest(AvroCase):
 
     def test_a_file_that_is_not_avro_is_refused(self):
         for content in ("{", '{"type": "nothing"}', "[]", '"nothing"', "17"):
-            self.assertRaises((SerializationError, SchemaRefused), self.avro(schema=content).dumps, 1, self.context)
+            self.assertRaises((ConfigurationError, SchemaRefused), self.avro(schema=content).dumps, 1, self.context)
 
     def test_a_value_is_not_written_without_its_topic(self):
         self.assertRaises(MisuseError, self.avro(schema=READING).dumps, VALUE)

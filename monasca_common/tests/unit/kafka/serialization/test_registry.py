@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import ssl
 import threading
 from unittest import mock
@@ -10,11 +12,12 @@ from unittest import mock
 import fixtures
 
 from monasca_common.devbroker.certificates import issue
-from monasca_common.kafka import load_serializer
-from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SerializationError
+from monasca_common.kafka import SerializationContext, load_serializer
+from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SchemaRefused, SerializationError
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
 from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase
 
+_CLIENT = "monasca_common.kafka.serialization.registry_client"
 _SHORT = 0.2  # seconds of real time until a request fails
 
 
@@ -75,7 +78,7 @@ class OutageTest(MemoryRegistryCase):
             self.assert_recovers(serializer)
 
     def test_threads_do_not_wait_for_the_next_request_after_a_failure(self):
-        serializer = self.avro(timeout_seconds=_SHORT)
+        serializer = self.avro()
         self.memory.fault = 500
         self.unavailable(serializer)
         self.clock.advance(60)
@@ -104,6 +107,30 @@ class OutageTest(MemoryRegistryCase):
                     thread.join(10)
                     self.assertFalse(thread.is_alive())
             self.assert_recovers(serializer)
+
+    def test_after_a_time_out_nothing_is_asked_for_as_long(self):
+        for timeout, backoff in ((3.0, 3.0), (300.0, 30.0)):
+            serializer = self.avro(timeout_seconds=timeout)
+            with mock.patch.object(serializer.registry, "_answer", return_value=(None, TimeoutError())) as answer:
+                self.assertEqual(backoff, self.unavailable(serializer).after)
+                self.clock.advance(backoff - 0.01)
+                self.unavailable(serializer)
+                self.assertEqual(1, answer.call_count)
+                self.clock.advance(0.02)
+                self.unavailable(serializer)
+                self.assertEqual(2, answer.call_count)
+
+    def test_an_answer_that_is_too_large_is_not_read(self):
+        serializer = self.avro()
+        answer = {"schema": json.dumps({**READING, "doc": "x" * 10_000})}
+        for limit, fits in ((9_000, False), (11_000, True)):
+            self.clock.advance(60)
+            self.useFixture(fixtures.MonkeyPatch(f"{_CLIENT}.MAX_ANSWER_BYTES", limit))
+            with mock.patch.object(self.memory, "answer", return_value=(200, answer)):
+                if fits:
+                    self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+                else:
+                    self.assertIn("AnswerTooLarge", str(self.unavailable(serializer)))
 
     def test_the_next_url_is_tried_if_the_first_registry_hangs(self):
         hanging = self.useFixture(MemoryRegistry())
@@ -267,7 +294,7 @@ class LostSchemasTest(MemoryRegistryCase):
             for _ in range(40):
                 self.clock.advance(self.unavailable(serializer).after)
 
-    def test_a_registry_that_gives_its_ids_again_rejects_nothing_and_known_ids_are_still_read(self):
+    def test_a_registry_that_gives_its_ids_again_rejects_nothing(self):
         serializer = self.avro()
         serializer.loads(self.value, self.context)
         self.memory.clear()
@@ -275,7 +302,56 @@ class LostSchemasTest(MemoryRegistryCase):
         for _ in range(15):
             self.clock.advance(self.unavailable(serializer, b"\0\0\0\0\x07x").after)
 
+    def compared(self, serializer):
+        """Wait for the comparison of a minute, whose result the next value has."""
+        self.clock.advance(61)
+        with contextlib.suppress(RegistryUnavailable):
+            serializer.loads(self.value, self.context)
+        for thread in threading.enumerate():
+            if thread.name == "schema-registry":
+                thread.join(10)
+
+    def test_values_wait_while_the_registry_has_another_schema_under_their_id(self):
+        serializer = self.avro(schema=READING)
+        serializer.loads(self.value, self.context)
+        serializer.dumps(VALUE, self.context)
+        self.memory.clear()
+        self.avro(schema=RENAMED).dumps({"place": "x"}, self.context)
+        self.clock.advance(59)
         self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+        self.compared(serializer)
+        self.assertIn("given id 1 to two schemas", str(self.unavailable(serializer)))
+        self.assertRaises(RegistryUnavailable, serializer.dumps, VALUE, self.context)
+        self.memory.fault = 500
+        self.compared(serializer)
+        self.unavailable(serializer)
+        self.memory.fault = None
+        self.memory.clear()
+        self.avro(schema=READING).dumps(VALUE, self.context)
+        self.compared(serializer)
+        self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+        self.assertEqual(self.value, serializer.dumps(VALUE, self.context))
+
+    def test_an_empty_registry_and_an_outage_do_not_affect_cached_schemas(self):
+        serializer = self.avro()
+        serializer.loads(self.value, self.context)
+        for change in (self.memory.clear, self.memory.stop):
+            change()
+            self.compared(serializer)
+            self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+    def test_the_schema_of_a_writer_is_compared_too(self):
+        serializer = self.avro(schema=READING)
+        serializer.dumps(VALUE, self.context)
+        self.memory.clear()
+        self.avro(schema=RENAMED).dumps({"place": "x"}, self.context)
+        self.clock.advance(61)
+        serializer.dumps(VALUE, self.context)
+        for thread in threading.enumerate():
+            if thread.name == "schema-registry":
+                thread.join(10)
+        self.assertRaises(RegistryUnavailable, serializer.dumps, VALUE, self.context)
 
     def test_a_schema_is_not_registered_under_an_id_that_another_schema_has(self):
         serializer = self.avro(schema=RENAMED)
@@ -308,6 +384,12 @@ class SecretsTest(MemoryRegistryCase):
             ("url", {"url": "https://ali:sesame@registry"}),
             ("url", {"url": "registry:8081"}),
             ("url", {"url": "https://registry/?token=sesame"}),
+            ("url", {"url": "http://registry:65536"}),
+            ("url", {"url": "http://registry:0"}),
+            ("url", {"url": "http://registry:http"}),
+            ("url", {"url": "http://registry:8081,http://[::1"}),
+            ("topic_strategies", {"topic_strategies": ["readings=subject"]}),
+            ("topic_strategies", {"topic_strategies": ["=record"]}),
             ("username", {"username": "ali", "allow_insecure_credentials": True}),
             ("tls_certificate_file", {"tls_certificate_file": "/etc/hosts"}),
             ("tls_ca_file", {"tls_ca_file": "/nowhere.pem"}),
@@ -357,6 +439,49 @@ class WriterTest(MemoryRegistryCase):
             ConfigurationError, self.avro(schema=READING, subject_name_strategy=None).dumps, VALUE, self.context
         )
         self.assertIn("subject_name_strategy", str(error))
+
+    def test_a_topic_has_its_own_strategy_and_registration(self):
+        other = f"{self.topic}-other"
+        files = [f"{topic}={self.file('reading.avsc', READING)}" for topic in (self.topic, other)]
+        key = self.file("key.avsc", {**RENAMED, "name": "Room"})
+        serializer = self.avro(
+            subject_name_strategy="topic-record",
+            topic_strategies=[f"{other}=topic", f"{other}:key=record"],
+            auto_register=False,
+            auto_register_topics=[other, f"{other}:key"],
+            schema_files=[*files, f"{other}:key={key}"],
+        )
+        serializer.dumps(VALUE, SerializationContext(other))
+        serializer.dumps({"place": "hall"}, SerializationContext(other, "key"))
+        error = self.assertRaises(SchemaRefused, serializer.dumps, VALUE, self.context)
+
+        self.assertIn(f"{self.topic}-example.Reading", str(error))
+        subjects = self.memory.answer("GET", "/subjects", {})[1]
+        self.assertEqual({f"{other}-value", "example.Room", f"{self.topic}-value"}, set(subjects))
+
+    def test_keys_and_values_have_their_own_reader_schemas(self):
+        value = self.file("unit.avsc", WITH_UNIT)
+        reader = self.avro(reader_schema_files=[f"{self.topic}={value}"])
+        key = SerializationContext(self.topic, "key")
+        self.assertEqual({**VALUE, "unit": "C"}, reader.loads(self.value, self.context))
+        self.assertEqual(VALUE, reader.loads(self.value, key))
+        reader = self.avro(reader_schema_files=[f"{self.topic}:key={value}"])
+        self.assertEqual(VALUE, reader.loads(self.value, self.context))
+        self.assertEqual({**VALUE, "unit": "C"}, reader.loads(self.value, key))
+
+    def test_an_error_of_a_schema_file_names_its_option_and_the_remedy(self):
+        removed = self.avro(schema=READING, auto_register=False)
+        (self.folder / "schema").unlink()
+        error = self.assertRaises(ConfigurationError, removed.dumps, VALUE, self.context)
+        self.assertIn("schema_files in group [schema_registry]", str(error))
+        self.memory.clear()
+        for options in ({"schema": READING}, {}):
+            serializer = self.avro(auto_register=False, **options)
+            error = self.assertRaises(SchemaRefused, serializer.dumps, VALUE, self.context)
+            self.assertIn("schema_files in group [schema_registry]", str(error))
+            self.assertIn(f"{self.topic}-value", str(error))
+        error = self.assertRaises(ConfigurationError, self.avro, reader="[]x")
+        self.assertIn("reader_schema_files in group [schema_registry]", str(error))
 
     def test_a_strategy_with_the_record_needs_a_file(self):
         error = self.assertRaises(
