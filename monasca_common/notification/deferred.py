@@ -276,6 +276,9 @@ class DeferredNotifications:
     def postpone(self, group_key: str, due_ms: int) -> None:
         self._execute(_DEFERRED.update().where(*_open_group(group_key)).values(due=due_ms))
 
+    def postpone_row(self, row_id: str, due_ms: int) -> None:
+        self._execute(_DEFERRED.update().where(_is(row_id), _DEFERRED.c.message_id == "").values(due=due_ms))
+
     def message(self, message_id: str) -> Notification | None:
         """Return the message with its members, or ``None`` if the message has ended."""
         rows = self._database.rows(sa.select(*_WHOLE).where(_DEFERRED.c.message_id == message_id))

@@ -9,16 +9,17 @@ nothing, and another process sends the same ids.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
+from typing import NamedTuple
 
 from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.deferred import REPEAT, ClaimedRetry, Deferred, DeferredRow
+from monasca_common.notification.handlers import RetriesHandler, affects_one_row
 from monasca_common.notification.pipeline import Pipeline
-from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.restarts import Loop
@@ -34,6 +35,16 @@ _BUSY_REST_SECONDS = 0.05  # while rows are due
 _LEASE_MS = 30_000  # after which another process continues what a dead one has claimed
 _CHANGING_MS = 1_000  # after which an alarm is read again that another transaction is changing
 _DATABASE_SECONDS = 1.0  # between two tries of an attempt while the database is unavailable
+_LONGEST_MS = 600_000  # between two tries of a row after permanent errors
+
+
+class _FailedRow(NamedTuple):
+    """Consecutive failures of a row. ``shown_until_ms``: if the row is not tried again until then, another process has
+    processed it."""
+
+    in_a_row: int
+    reason: str
+    shown_until_ms: int
 
 
 class DeferredSender(Loop):
@@ -51,7 +62,7 @@ class DeferredSender(Loop):
         self,
         pipeline: Pipeline,
         methods: NotificationMethods,
-        handler: Callable[[Retry], Retry | None],
+        handler: RetriesHandler,
         executor: Executor,
         clock: Clock,
         stop_seconds: float,
@@ -65,8 +76,7 @@ class DeferredSender(Loop):
         self._executor = executor
         self._stop_seconds = stop_seconds
         self._attempts: dict[Future[None], ClaimedRetry] = {}
-        self._failure = ""  # of the latest attempt
-        self._failure_ends_ms = 0
+        self._failures: dict[str, _FailedRow] = {}  # by id of the row
         self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
@@ -81,7 +91,7 @@ class DeferredSender(Loop):
     def serve(self) -> None:
         while not self.stopping.is_set():
             rows, retries = self.release_due(), self.send_retries()
-            self.health.turned(self._failure if self.clock.time_ms() < self._failure_ends_ms else "")
+            self.health.turned(self._reason())
             if rows < _ROWS_A_PASS:
                 self.stopping.wait(_BUSY_REST_SECONDS if retries or rows else _REST_SECONDS)
 
@@ -105,26 +115,67 @@ class DeferredSender(Loop):
     def _attempt(self, claimed: ClaimedRetry) -> None:
         """Make an attempt. While the database is unavailable, this process tries again and keeps its claim, because no
         other process knows which notifications it has sent."""
+        retry = claimed.retry
         while not self.stopping.is_set():
             try:
-                following = self._handler(claimed.retry)
+                following = self._handler(retry)
                 fail_point("notification.after_attempt")
                 self._deferred.complete(claimed, following, self.clock.time_ms())
             except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
-                self._show(error)
+                self._note(retry.id, error)
                 self.stopping.wait(_DATABASE_SECONDS)
             except Exception as error:
-                self._show(error)
-                LOG.exception("attempt %s failed and is repeated when its claim ends", claimed.retry.id)
+                self._postpone_attempt(claimed, error)
                 return
             else:
-                self._failure = ""
+                self._failures.pop(retry.id, None)
                 return
 
-    def _show(self, error: Exception) -> None:
-        """Show a failure until an attempt succeeds, or until another process has made this attempt."""
-        self._failure = str(error) or type(error).__name__
-        self._failure_ends_ms = self._later(2 * _LEASE_MS)
+    def _postpone_attempt(self, claimed: ClaimedRetry, error: Exception) -> None:
+        """Schedule the attempt again, or give it up after the ttl. If this fails too, prolong the claim. The claim ends
+        by itself if the database refuses every statement."""
+        retry = claimed.retry
+        delay_ms = self._log(retry.id, retry.notification.id, error)
+        try:
+            following = self._handler.postpone(retry, delay_ms / 1000, error)
+            self._deferred.complete(claimed, following, self.clock.time_ms())
+        except Exception:
+            LOG.exception("row %s of notification_deferred cannot be replaced", retry.id)
+            self._deferred.renew([claimed], self._later(delay_ms))
+        else:
+            if following is None:
+                self._failures.pop(retry.id, None)
+
+    def _log(self, row_id: str, notification_id: str, error: Exception) -> int:
+        """Log a permanent error, and return the delay of the next try in ms."""
+        delay_ms = self._note(row_id, error)
+        LOG.error(
+            "row %s of notification_deferred cannot be processed, and is tried again in %d s: %s; correct the cause, "
+            "or delete the row and send its notification with `monasca-common notification resend %s`",
+            row_id,
+            delay_ms // 1000,
+            error,
+            notification_id,
+            exc_info=error,
+        )
+        return delay_ms
+
+    def _note(self, row_id: str, error: Exception) -> int:
+        """Note the failure of a row for the health, and return the delay of the next try after a permanent error."""
+        count = self._failures[row_id].in_a_row + 1 if row_id in self._failures else 1
+        delay_ms = min(_LEASE_MS << min(count - 1, 10), _LONGEST_MS)
+        reason = f"row {row_id} of notification_deferred: {str(error) or type(error).__name__}"
+        self._failures[row_id] = _FailedRow(count, reason, self._later(delay_ms + _LEASE_MS))
+        return delay_ms
+
+    def _reason(self) -> str:
+        """Return why rows fail, or an empty text if none does."""
+        now_ms, failures = self.clock.time_ms(), dict(self._failures)
+        for row_id in [row_id for row_id, failure in failures.items() if failure.shown_until_ms <= now_ms]:
+            del failures[row_id]
+            self._failures.pop(row_id, None)
+        more = f" (and {len(failures) - 1} more rows)" if len(failures) > 1 else ""
+        return next((failure.reason + more for failure in failures.values()), "")
 
     def release_due(self) -> int:
         """Decide on rows that are due, and return their number; those that the time of a pass does not reach stay
@@ -148,15 +199,19 @@ class DeferredSender(Loop):
             self._release(row)
         except AddressUnreadable as error:
             LOG.error("deferred notification %s waits: %s", row.id, error)
-            if row.kind == HELD:
-                self._deferred.postpone(row.group_key, self._later(_LEASE_MS))
-            else:
-                self._take(row)
-        except StorageError:
-            raise
-        except Exception:
-            LOG.exception("deferred notification %s could not be released, and is tried again later", row.id)
-            self._take(row)
+            self._postpone(row, _LEASE_MS)
+        except Exception as error:
+            if not affects_one_row(error):
+                raise
+            self._postpone(row, self._log(row.id, row.notification_id, error))
+        else:
+            self._failures.pop(row.id, None)
+
+    def _postpone(self, row: DeferredRow, delay_ms: int) -> None:
+        if row.kind == HELD:
+            self._deferred.postpone(row.group_key, self._later(delay_ms))
+        else:
+            self._deferred.postpone_row(row.id, self._later(delay_ms))
 
     def _release(self, row: DeferredRow) -> None:
         if row.kind == HELD:

@@ -74,7 +74,7 @@ class NotificationDelivery:
         """
         if method.unreadable is not None:
             LOG.error("notification %s waits: %s", retry.notification.id, method.unreadable)
-            return self._wait(retry, _KEY_SECONDS, str(method.unreadable))
+            return self.wait(retry, _KEY_SECONDS, str(method.unreadable))
         notification = retry.notification
         # Send one notification of an alarm at a time, because a slow attempt could end after the attempt of a newer
         # change.
@@ -82,12 +82,22 @@ class NotificationDelivery:
         destination, tenant = self._destination(method), notification.change.tenant
         with self._slots.slot(method.id, destination, subject, tenant, threads) as slot:
             if slot.turn_seconds is not None:
-                return self._wait(retry, slot.turn_seconds, "the receiver is busy with other notifications")
+                return self.wait(retry, slot.turn_seconds, "the receiver is busy with other notifications")
             if notification.id in self._unrecorded:
                 self._record_sent(notification, method, None)
                 return None
             left = before(notification)
             return None if left is None else self._attempt(replace(retry, notification=left), method, slot, released)
+
+    def wait(self, retry: Retry, seconds: float, reason: str) -> Retry | None:
+        """Return the attempt that replaces this one in ``seconds``; ``None``: it has waited for the whole ttl, and is
+        given up. Raises `StorageError`."""
+        now_ms = self._clock.time_ms()
+        since_ms = retry.waits_since_ms or now_ms
+        if now_ms - since_ms > self._ttl_ms:
+            self.give_up(retry.notification, retry.method_id, reason)
+            return None
+        return replace(retry, due_ms=now_ms + round(seconds * 1000), waits_since_ms=since_ms)
 
     def give_up(self, notification: Notification, method_id: str, reason: str) -> None:
         """Record that no further attempt follows, unless the notification has ended. Raises `StorageError`."""
@@ -158,7 +168,7 @@ class NotificationDelivery:
         notification = retry.notification
         if isinstance(error, SendPostponed):
             self._ledger.restore(notification.id, FAILED)
-            return self._wait(retry, error.after_seconds, str(error))
+            return self.wait(retry, error.after_seconds, str(error))
         ends = isinstance(error, SendRefused) or self._policy.exhausted(retry.attempt)
         self._finish(notification, GIVEN_UP if ends else FAILED, str(error))
         self.count("failed attempts", method.type)
@@ -174,15 +184,6 @@ class NotificationDelivery:
 
     def _finish(self, notification: Notification, state: str, reason: str | None) -> None:
         self._ledger.finish(notification, state, self._clock.time_ms(), reason)
-
-    def _wait(self, retry: Retry, seconds: float, reason: str) -> Retry | None:
-        """Return the attempt that replaces this one, unless it has waited for too long."""
-        now_ms = self._clock.time_ms()
-        since_ms = retry.waits_since_ms or now_ms
-        if now_ms - since_ms > self._ttl_ms:
-            self.give_up(retry.notification, retry.method_id, reason)
-            return None
-        return replace(retry, due_ms=now_ms + round(seconds * 1000), waits_since_ms=since_ms)
 
     def _following(self, retry: Retry, least_seconds: float | None) -> Retry:
         """Return the attempt after a failure."""

@@ -126,6 +126,13 @@ class RetriesHandler:
         retry, before = replace(retry, notification=notification), partial(self._without_superseded, retry)
         return self._delivery.attempt(retry, method, self._threads, released=True, before=before)
 
+    def postpone(self, retry: Retry, seconds: float, error: Exception) -> Retry | None:
+        """Return the attempt that replaces one that raised ``error``; ``None``: its time is over and it is given up.
+
+        Raises `StorageError`.
+        """
+        return self._delivery.wait(retry, seconds, str(error) or type(error).__name__)
+
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
         """Record superseded changes, and return the notification without them; ``None`` if none remains."""
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
@@ -158,12 +165,12 @@ def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> No
     errors = [_error(call) for call in calls[:1]]
     for call, future in zip(calls[1:], begun, strict=True):
         errors.append(_error(call) if future.cancel() else future.result())
-    for error in sorted(filter(None, errors), key=_ends_message):
+    for error in sorted(filter(None, errors), key=affects_one_row):
         raise error
 
 
-def _ends_message(error: Exception) -> bool:
-    """Return whether the message becomes a dead letter."""
+def affects_one_row(error: Exception) -> bool:
+    """Return whether the error is permanent and concerns the values of one row; others affect every row."""
     return not isinstance(error, StorageError) or isinstance(error.__cause__, DataError)
 
 
@@ -185,6 +192,6 @@ def _translated() -> Iterator[None]:
     except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
         raise RetryLater from error
     except StorageError as error:
-        if _ends_message(error):
+        if affects_one_row(error):
             raise Poison(str(error)) from error
         raise

@@ -603,8 +603,10 @@ class GroupsContract(StagesCase):
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))
 
+        self.clock.now_ms += 10 * SECOND_MS
+        self.releases.release_due()
         with failpoints.armed("notification.after_attempt", "raise"):
-            self.wait(10 * SECOND_MS)
+            self.releases.send_retries()
         self.assertEqual(["held", "held", "scheduled"], self.held())
         self.start()
         self.wait(LEASE_MS)

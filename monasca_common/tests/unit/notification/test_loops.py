@@ -4,13 +4,16 @@
 from concurrent.futures import Executor, Future
 from unittest import mock
 
+from sqlalchemy import exc
+
 from monasca_common.alarms.silences import Silences
 from monasca_common.notification import deferred_sender
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
-from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.notification.stages import StageRules
+from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -79,18 +82,96 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
             self.releases.send_retries()
         self.assertEqual(0, self.releases.send_retries())
-        self.assertEqual(["a flaw"], self.reasons())
+        self.assertIn("a flaw", self.reasons()[0])
         self.clock.now_ms += LEASE_MS
         self.releases.send_retries()
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual([], self.reasons())
+
+    def refuses(self, target, name):
+        """Make the database refuse the values that this method writes."""
+        error = StorageError("a read failed: the value is out of range")
+        error.__cause__ = exc.DataError("", {}, Exception())
+        return mock.patch.object(target, name, side_effect=error)
+
+    def attempts(self, seconds):
+        """Return the number of attempts that begin in this time."""
+        begun = 0
+        for _ in range(0, seconds, 30):
+            begun += self.releases.send_retries()
+            self.clock.now_ms += 30 * SECOND_MS
+        return begun
+
+    def test_an_attempt_that_the_database_refuses_is_repeated_more_and_more_rarely(self):
+        self.retry()
+        with self.refuses(self.delivery._ledger, "begin"):
+            self.assertEqual([2, 1, 1, 1, 6], [self.attempts(seconds) for seconds in (60, 60, 120, 240, 3600)])
+        self.attempts(600)
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
+
+    def test_an_attempt_that_the_database_refuses_is_given_up_after_the_ttl(self):
+        self.retry()
+        with self.refuses(self.delivery._ledger, "begin"):
+            self.attempts(15_600)
+        [row] = self.alarms_database.rows(tables.notification.select())
+        self.assertEqual(("given up", [], []), (row.state, self.sent(), self.held()))
+        self.assertIn("the value is out of range", row.reason)
+        self.assertEqual([], self.reasons())
+
+    def test_an_attempt_is_repeated_rarely_if_the_database_refuses_to_give_it_up_too(self):
+        self.retry()
+        with self.refuses(self.delivery._ledger, "begin"), self.refuses(self.pipeline.deferred, "complete"):
+            self.assertEqual(10, self.attempts(3600))
+
+    def test_the_log_and_the_reasons_name_a_refused_row_while_others_are_sent(self):
+        retry = self.retry()
+        refused = self.refuses(self.delivery._ledger, "begin")
+        with refused, self.assertLogs(deferred_sender.LOG, "ERROR") as logs:
+            self.releases.send_retries()
+        other = Retry(notification_of(self.alarm("a2"), retry.method_id), retry.method_id, 2, self.clock.now_ms)
+        self.pipeline.deferred.schedule(other, self.clock.now_ms)
+        self.releases.send_retries()
+        self.assertEqual(["a2:ALARM"], self.sent())
+        for text in (*logs.output, *self.reasons()):
+            self.assertIn(retry.id, text)
+            self.assertIn("the value is out of range", text)
+        self.assertIn("notification_deferred", logs.output[0])
+
+    def test_a_refused_row_delays_no_other_row(self):
+        self.method()
+        self.silenced(2)
+        end, failed = self.pipeline.end_suppression, []
+
+        def refuses_the_first(withheld, method):
+            failed.append(withheld.row.id)
+            if withheld.row.id == failed[0]:
+                with self.refuses(self.pipeline, "limit"):
+                    self.pipeline.limit("m")
+            return end(withheld, method)
+
+        with mock.patch.object(self.pipeline, "end_suppression", refuses_the_first):
+            self.releases.release_due()
+        self.assertEqual(1, len(self.scheduled()))
+        self.assertIn(failed[0], self.reasons()[0])
+
+    def test_a_group_that_fails_is_postponed_as_a_whole(self):
+        self.method()
+        self.start(StageRules(group_by=("definition",), group_wait_ms=0))
+        for number in range(3):
+            self.handle(self.alarm(f"a{number}", hostname=f"h{number}"))
+        with self.refuses(self.pipeline.deferred, "members"):
+            self.releases.release_due()
+        self.assertEqual([], self.pipeline.deferred.due(self.clock.now_ms + LEASE_MS - 1, 9))
+        self.clock.now_ms += LEASE_MS
+        self.releases.release_due()
+        self.assertEqual(1, len(self.scheduled()))
 
     def test_the_sender_is_ready_once_another_process_has_made_the_failed_attempt(self):
         self.retry()
         with mock.patch.object(self.methods, "get_or_unreadable", side_effect=ValueError("a flaw")):
             self.releases.send_retries()
         self.write(tables.notification_deferred.delete())
-        self.assertEqual(["a flaw"], self.reasons())
+        self.assertIn("a flaw", self.reasons()[0])
         self.clock.now_ms += 2 * LEASE_MS
         self.assertEqual([], self.reasons())
 
