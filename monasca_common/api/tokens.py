@@ -7,20 +7,20 @@ in-process cache, different answers (503) for an outage and for wrong settings, 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
-import math
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
 import webob
+from cachetools import TTLCache
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading
 from keystoneauth1.session import TCPKeepAliveAdapter
@@ -143,37 +143,22 @@ class TokenCache:
     """
 
     def __init__(self, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._entries: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
-        self._bytes = 0
+        self._texts: TTLCache[bytes, str] = TTLCache(
+            _MAX_CACHED_BYTES, max(0, seconds), monotonic, getsizeof=lambda text: len(text) + _CACHE_ENTRY_BYTES
+        )
 
     def initialize(self, _environ: object) -> None:
         pass
 
     def get(self, token: str) -> Any:
-        key = _cache_key(token)
         with self._lock:
-            until, text = self._entries.get(key, (-math.inf, ""))
-            if until <= self._monotonic():
-                return None
-            self._entries.move_to_end(key)
-        return json.loads(text)
+            text = self._texts.get(_cache_key(token))
+        return None if text is None else json.loads(text)
 
     def set(self, token: str, data: Any) -> None:
-        key, text, now = _cache_key(token), json.dumps(data), self._monotonic()
-        with self._lock:
-            self._remove(key)
-            self._entries[key] = now + self._seconds, text
-            self._bytes += len(text) + _CACHE_ENTRY_BYTES
-            while self._entries and (self._bytes > _MAX_CACHED_BYTES or next(iter(self._entries.values()))[0] <= now):
-                self._remove(next(iter(self._entries)))
-
-    def _remove(self, key: bytes) -> None:
-        if key in self._entries:
-            _, text = self._entries.pop(key)
-            self._bytes -= len(text) + _CACHE_ENTRY_BYTES
+        with self._lock, contextlib.suppress(ValueError):  # an answer larger than the cache
+            self._texts[_cache_key(token)] = json.dumps(data)
 
 
 def _cache_key(token: str) -> bytes:

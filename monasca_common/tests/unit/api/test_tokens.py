@@ -102,7 +102,11 @@ class TestTokenCache(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.clock = Clock()
-        self.cache = tokens.TokenCache(300, self.clock)
+        self.cache = self.limited(64 * 1024 * 1024)
+
+    def limited(self, size_bytes):
+        self.patch(tokens, "_MAX_CACHED_BYTES", size_bytes)
+        return tokens.TokenCache(300, self.clock)
 
     def test_a_token_is_cached_until_it_expires(self):
         self.cache.set("a", {"token": {}})
@@ -112,7 +116,7 @@ class TestTokenCache(base.BaseTestCase):
         self.assertIsNone(self.cache.get("a"))
 
     def test_the_least_recently_used_tokens_are_removed_above_the_size_limit(self):
-        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache = self.limited(10_000)
         self.cache.set("in use", {})
         for number in range(100):
             self.cache.set(f"{number}", {"catalog": "x" * 1000})
@@ -122,20 +126,20 @@ class TestTokenCache(base.BaseTestCase):
         self.assertEqual(list(range(100))[-len(known) :], known)
 
     def test_the_number_of_small_tokens_is_limited_too(self):
-        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache = self.limited(10_000)
         for number in range(1000):
             self.cache.set(f"{number}", {})
         self.assertLess(sum(self.cache.get(f"{number}") is not None for number in range(1000)), 100)
 
     def test_a_replaced_token_is_counted_once(self):
-        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache = self.limited(10_000)
         self.cache.set("other", {})
         for _ in range(100):
             self.cache.set("a", {"catalog": "x" * 1000})
         self.assertEqual({}, self.cache.get("other"))
 
     def test_a_token_larger_than_the_cache_is_not_cached(self):
-        self.patch(tokens, "_MAX_CACHED_BYTES", 10_000)
+        self.cache = self.limited(10_000)
         self.cache.set("large", {"catalog": "x" * 10_000})
         self.assertIsNone(self.cache.get("large"))
         self.cache.set("a", {})
@@ -146,7 +150,7 @@ class TestTokenCache(base.BaseTestCase):
             self.cache.set(f"{number}", {"catalog": "x" * 1000})
         self.clock.now += 301
         self.cache.set("a", {})
-        self.assertEqual(1, len(self.cache._entries))
+        self.assertEqual(1, len(self.cache._texts))
 
     def test_a_disabled_cache_is_empty(self):
         cache = tokens.TokenCache(-1, self.clock)
