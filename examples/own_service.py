@@ -14,7 +14,6 @@ from oslo_config import cfg
 
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.audit.settings import AuditSettings, audit_settings
-from monasca_common.cli.command import stop_on_signals
 from monasca_common.kafka import DeadLetters, Output, Poison, Processor
 from monasca_common.kafka.config import (
     GroupReader,
@@ -32,6 +31,7 @@ from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.shutdown import stop_on_signals
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import status_served
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 PACKAGE = "monasca-common"
 # The extras for production; all other extras are for tests, checks and trials.
 RUNTIME_EXTRAS = (
-    *("api", "avro", "dashboard", "json-schema", "memcached", "mirror", "monitoring"),
+    *("api", "avro", "cli", "dashboard", "json-schema", "memcached", "mirror", "monitoring"),
     *("notification", "persister", "postgresql", "protobuf", "services", "spark"),
 )
 TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"

@@ -24,11 +24,11 @@ from monasca_common.cli.command import (
     add_topics,
     check_section,
     positive,
-    stop_on_signals,
 )
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
+from monasca_common.runtime.shutdown import stop_on_signals
 
 _COLUMNS = (
     *("topic", "bucket", "tier", "application", "verdict", "completeness", "expected", "messages"),

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -339,13 +339,3 @@ def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):
         raise argparse.ArgumentTypeError(f"{text!r}: write a topic, or its partitions as topic:0,1")
     return topic, tuple(sorted(set(map(int, chosen))))
-
-
-def stop_on_signals(stop: Callable[[], object]) -> None:
-    """Call ``stop`` at SIGTERM and Ctrl-C."""
-
-    def on_signal(_signum: int, _frame: FrameType | None) -> None:
-        stop()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, on_signal)

@@ -13,7 +13,7 @@ from typing import Any
 from cliff.lister import Lister
 from oslo_config import cfg
 
-from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_pattern, positive, stop_on_signals
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_pattern, positive
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
@@ -28,6 +28,7 @@ from monasca_common.operations.lag.history import (
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagVerdict, group_lag
 from monasca_common.operations.settings import DLQ_GROUP, history_topic, lag_window
+from monasca_common.runtime.shutdown import stop_on_signals
 
 _VERDICT_COLUMNS = (
     *("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "lost_in_seconds"),

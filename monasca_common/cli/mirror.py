@@ -11,13 +11,14 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli import progress
-from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, add_since, add_topics, stop_on_signals
+from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, add_since, add_topics
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin
 from monasca_common.kafka.errors import FencedError
 from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
 from monasca_common.operations.mirror.settings import mirror_settings
 from monasca_common.operations.mirror.verification import MirrorVerification
+from monasca_common.runtime.shutdown import stop_on_signals
 
 _OF_MESSAGES = ("topic", "partition", "kind", "source_offset", "target_offset", "message_id", "fields")
 _OF_PARTITIONS = (

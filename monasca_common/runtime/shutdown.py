@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time limits for stopping a client and a process with consumers."""
+"""The signals that stop a process, and the time limits for stopping clients and consumers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import signal
+from collections.abc import Callable, Iterable
+from types import FrameType
 
 from monasca_common.kafka.settings import ConsumerSettings
 
@@ -18,3 +20,13 @@ _LEAVE_SECONDS = 5
 def grace_seconds(consumers: Iterable[ConsumerSettings]) -> int:
     """Return the time after which the stopping process of these consumers is killed."""
     return math.ceil(max(each.stop_timeout_seconds for each in consumers)) + _LEAVE_SECONDS
+
+
+def stop_on_signals(stop: Callable[[], object]) -> None:
+    """Call ``stop`` at SIGTERM and Ctrl-C."""
+
+    def on_signal(_signum: int, _frame: FrameType | None) -> None:
+        stop()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)

@@ -2,8 +2,10 @@
 """What is installed from a wheel works: files that git does not track, or that packaging forgets, are not in it.
 Its version comes after upstream's, wherever it is built."""
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -94,6 +96,25 @@ class WheelTest(base.BaseTestCase):
         for version in (clone_version, archive_version):
             self.assertGreater(version, UPSTREAM)
             self.assertGreaterEqual(version, Version("4.0.0.dev0"))
+
+    @periodic("an installation from the package index; CoreTest is the smoke test")
+    def test_the_script_of_an_installation_without_extras_names_the_command_that_installs_the_commands(self):
+        core = f"{self.folder}/core"
+        tested = {"PIP_CONSTRAINT": str(CHECKOUT / "upper-constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        self.run_program(sys.executable, "-m", "venv", core)
+        self.run_program(f"{core}/bin/python", "-m", "pip", "install", "--quiet", self.clone, **tested)
+        listed = json.loads(self.run_program(f"{core}/bin/python", "-m", "pip", "list", "--format=json", **tested))
+        self.assertLessEqual(len({each["name"] for each in listed} - {"monasca-common", "pip"}), 30)
+        script = (f"{core}/bin/monasca-common", "--version")
+        refused = subprocess.run(script, capture_output=True, text=True, timeout=_PATIENCE_SECONDS)
+        self.assertEqual((1, ""), (refused.returncode, refused.stdout))
+        said, install = refused.stderr.split(" with ")
+        self.assertEqual("monasca-common: cliff is not installed: install the commands", said)
+
+        self.run_program(*shlex.split(install), **tested)
+
+        [version] = [each["version"] for each in listed if each["name"] == "monasca-common"]
+        self.assertEqual(f"monasca-common {version}\n", self.run_program(*script))
 
     def test_a_tag_is_the_version(self):
         self.tag(NEXT)

@@ -195,7 +195,7 @@ class ImportTest(base.BaseTestCase):
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
         self.assertEqual(16, len({each.value for each in entries}))
         started = [
-            (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
+            (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED, "cliff"], **_PIPES))
             for each in {each.value: each for each in entries}.values()
         ]
         for each, process in started:

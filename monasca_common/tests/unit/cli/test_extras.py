@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command reports a missing package with the extra that installs it."""
+"""Every command reports a missing package with the extra that installs it, and the library runs without commands."""
 
 import importlib.metadata
 import json
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import fixtures
 from oslotest import base
+from packaging.utils import canonicalize_name
 
 from monasca_common.cli.main import COMMANDS
 from monasca_common.kafka.extras import remedy
 from monasca_common.tests.unit.test_options import BLOCKED
 
+_CHECKOUT = Path(__file__).parents[4]
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = 127.0.0.1:1
@@ -131,6 +133,57 @@ class CommandsTest(base.BaseTestCase):
             self.assertIn("psycopg is not installed: install monasca-common[postgresql]", stderr.splitlines()[-1])
 
 
+_CORE = """
+import importlib.abc, json, sys
+installed, modules = json.loads(sys.argv[1])
+
+class NotInstalled(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {"monasca_common", *installed, *sys.stdlib_module_names}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+for module in modules:
+    importlib.import_module(module)
+from monasca_common.cli import script
+sys.exit(script.main())
+"""
+_MODULES_OF_THE_CORE = (
+    *("", ".aio", ".client_factory", ".clock", ".config", ".errors", ".extras", ".failpoints", ".message", ".settings"),
+    *(".plugins", ".serialization", ".serialization.json", ".serialization.msgspec", ".transport.memory"),
+)
+
+
+class CoreTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(_CHECKOUT / "tools"), *sys.path]))
+        import licences
+
+        self.core = licences.needed()
+
+    def test_what_only_commands_need_is_in_the_extra_cli(self):
+        commands = {"autopage", "cliff", "cmd2", "markdown-it-py", "mdurl", "prettytable", "prompt-toolkit"}
+        commands |= {"pygments", "pyperclip", "rich", "rich-argparse", "wcwidth"}
+        self.assertEqual(set(), commands & self.core.keys())
+        self.assertLessEqual(len(self.core), 30)
+
+    def test_the_library_runs_on_the_core_and_the_script_names_the_command_that_installs_the_rest(self):
+        top_levels = importlib.metadata.packages_distributions()
+        installed = [
+            name for name, owners in top_levels.items() if self.core.keys() & set(map(canonicalize_name, owners))
+        ]
+        modules = [f"monasca_common.kafka{name}" for name in _MODULES_OF_THE_CORE]
+        done = subprocess.run(
+            [sys.executable, "-c", _CORE, json.dumps([installed, modules])], capture_output=True, text=True
+        )
+        install = (
+            f"{sys.executable} -m pip install 'monasca-common[cli]=={importlib.metadata.version('monasca-common')}'"
+        )
+        said = f"monasca-common: cliff is not installed: install the commands with {install}"
+        self.assertEqual((1, said + "\n", ""), (done.returncode, done.stderr, done.stdout))
+
+
 class FormatsTest(base.BaseTestCase):
     def test_a_format_whose_extra_is_missing_names_it(self):
         program = """
@@ -158,6 +211,9 @@ class RemedyTest(base.BaseTestCase):
         missing = self.not_found("sqlalchemy.orm")
         self.assertEqual("sqlalchemy is not installed: install monasca-common[spark]", remedy(missing, "spark"))
         self.assertEqual(f"sqlalchemy is not installed: install {_ANY}", remedy(missing))
+
+    def test_what_only_commands_import_has_their_extra(self):
+        self.assertEqual("rich is not installed: install monasca-common[cli]", remedy(self.not_found("rich"), "spark"))
 
     def test_a_module_is_found_under_its_distributions_name(self):
         self.assertIn("monasca-common[api]", remedy(self.not_found("oslo_policy")))
