@@ -132,6 +132,7 @@ class EnduranceRun:
         if self._failure is not None:
             raise self._failure
         outcome = report.Outcome(state.seed, state.minutes, state.rate, command, state.pieces, skipped=skipped)
+        outcome.violations += [f"{name} has ended" for name in self._stack.ended()]
         unacknowledged = load.finish(_FINISH_SECONDS)
         if unacknowledged:
             outcome.violations.append(f"load: {unacknowledged} posts were not acknowledged")
@@ -182,7 +183,7 @@ class EnduranceRun:
         if latencies:
             values["load post_p50_ms"] = percentile(latencies, 0.5)
             values["load post_p99_ms"] = percentile(latencies, 0.99)
-        return Sample(round(elapsed, 1), values)
+        return Sample(round(elapsed, 1), values, self._state.pieces)
 
     def _inject(self, planned: list[PlannedFault]) -> None:
         """Inject the faults one after another, on a slow machine later than planned. An error ends the run."""
@@ -240,6 +241,9 @@ def main() -> int:
     if state_file.exists():
         state = RunState.read(state_file)
         say(f"resuming the run in {folder} at {state.elapsed:.0f} s")
+    elif folder.exists() and any(folder.iterdir()):
+        say(f"tools/endurance.py: {folder} belongs to a run that cannot be resumed: remove it, or name another report")
+        return 2
     else:
         folder.mkdir(parents=True, exist_ok=True)
         seed = random.randrange(10**6) if arguments.replay is None else arguments.replay

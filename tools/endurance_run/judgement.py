@@ -155,20 +155,28 @@ def error_violations(errors: Iterable[ErrorLine], faults: Sequence[InjectedFault
     return violations
 
 
-def by_minute(samples: Iterable[Sample], *, after_seconds: float = 0.0) -> dict[str, list[tuple[float, float]]]:
+def longest_piece(samples: Iterable[Sample], *, warm_up_seconds: float) -> list[Sample]:
+    """Return the samples of the longest piece of a run, without its warm-up."""
+    pieces: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        pieces[sample.piece].append(sample)
+    longest = max(pieces.values(), key=lambda piece: piece[-1].seconds - piece[0].seconds, default=[])
+    return [sample for sample in longest if sample.seconds >= longest[0].seconds + warm_up_seconds]
+
+
+def by_minute(samples: Iterable[Sample]) -> dict[str, list[tuple[float, float]]]:
     """Return (minute, median) of each quantity. CPU seconds become CPU seconds per minute."""
     values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
-        if sample.seconds >= after_seconds:
-            for name, value in sample.values.items():
-                values[name][int(sample.seconds // MINUTE_SECONDS)].append(value)
+        for name, value in sample.values.items():
+            values[name][int(sample.seconds // MINUTE_SECONDS)].append(value)
     medians = {
         name: [(float(minute), statistics.median(found)) for minute, found in sorted(minutes.items())]
         for name, minutes in values.items()
     }
     for name in [name for name in medians if name.endswith(" cpu_seconds")]:
         points = medians.pop(name)
-        # A resumed run has new processes, whose CPU time starts at 0.
+        # The processes of a resumed run begin at 0.
         medians[name.replace("cpu_seconds", "cpu_per_minute")] = [
             (minute, (value - before) / (minute - earlier))
             for (earlier, before), (minute, value) in itertools.pairwise(points)
@@ -180,7 +188,7 @@ def by_minute(samples: Iterable[Sample], *, after_seconds: float = 0.0) -> dict[
 def slopes(samples: Iterable[Sample], *, warm_up_seconds: float) -> list[Slope]:
     """Return the growth of each limited quantity after the warm-up, by least squares over the medians of minutes."""
     found = []
-    for name, points in sorted(by_minute(samples, after_seconds=warm_up_seconds).items()):
+    for name, points in sorted(by_minute(longest_piece(samples, warm_up_seconds=warm_up_seconds)).items()):
         limit = next((each for each in LIMITS if name.endswith(" " + each.quantity)), None)
         if limit is None or len(points) < _LEAST_POINTS:
             continue

@@ -21,10 +21,12 @@ _TABLES = "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inh
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``values``: by quantity, for example ``persister.1 memory_mib``. ``seconds``: since the start of the run."""
+    """``values``: by quantity, for example ``persister.1 memory_mib``. ``seconds``: since the start of the run.
+    ``piece``: the number of times that the run was started or resumed, each with new processes."""
 
     seconds: float
     values: dict[str, float]
+    piece: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,16 +209,26 @@ class Instance:
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
-        self._process.ended_within(_STOP_SECONDS)
+        self.ended_within(_STOP_SECONDS)
+
+    def terminate(self) -> None:
+        self._process.signal(signal.SIGTERM)
+
+    def ended_within(self, seconds: float) -> bool:
+        return self._process.ended_within(seconds)
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after a time."""
-        self._process.signal(signal.SIGTERM)
-        if not self._process.ended_within(_STOP_SECONDS):
+        self.terminate()
+        if not self.ended_within(_STOP_SECONDS):
             self.kill()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.running
+
     def check(self) -> None:
-        if not self._process.running:
+        if not self.is_running:
             raise ServiceFailed(f"{self.name} has ended; its log ends with\n{self._process.log_tail()}")
 
     def is_ready(self) -> bool:
@@ -282,6 +292,10 @@ class Stack:
     @property
     def configuration(self) -> Path:
         return self.folder / "monasca.conf"
+
+    def ended(self) -> list[str]:
+        """Return the names of the instances that have ended by themselves."""
+        return [name for name, instance in self.instances.items() if not instance.is_running]
 
     def victims(self) -> list[Instance]:
         return [each for each in self.instances.values() if each.is_victim]
@@ -366,7 +380,7 @@ class Stack:
 
     def _stop(self) -> None:
         for instance in self.instances.values():
-            instance._process.signal(signal.SIGTERM)
+            instance.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
         for instance in self.instances.values():
-            instance._process.ended_within(max(0.0, deadline - time.monotonic()))
+            instance.ended_within(max(0.0, deadline - time.monotonic()))

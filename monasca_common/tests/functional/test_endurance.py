@@ -4,9 +4,12 @@
 ``MONASCA_ENDURANCE_MINUTES``: the minutes of load, 3 by default; in 10 minutes each kind of fault occurs once.
 """
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import fixtures
@@ -18,28 +21,54 @@ from monasca_common.tests.periodic import periodic
 TOOL = Path(__file__).parents[3] / "tools" / "endurance.py"
 MINUTES = int(os.environ.get("MONASCA_ENDURANCE_MINUTES", "3"))
 START_AND_JUDGEMENT_SECONDS = 1200
+KILLED_AFTER_SECONDS = 40.0
 
 
-@periodic("each fault is tested with its service; this test runs all services for minutes")
-class EnduranceTest(base.BaseTestCase):
-    TIMEOUT_SCALING_FACTOR = 4 + MINUTES / 5
+class EnduranceCase(base.BaseTestCase):
+    TIMEOUT_SCALING_FACTOR = 8 + MINUTES / 5
 
     def setUp(self):
         super().setUp()
         if nginx.program() is None:
             self.skipTest(nginx.MISSING)
-
-    def test_nothing_is_lost_duplicated_or_leaked_with_a_fault_in_each_minute(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         folder.chmod(0o755)  # PostgreSQL runs as another user if root starts it
-        report = folder / "endurance.md"
-        done = subprocess.run(
-            [sys.executable, str(TOOL), "--minutes", str(MINUTES), "--report", str(report)],
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=MINUTES * 60 + START_AND_JUDGEMENT_SECONDS,
-        )
-        self.assertEqual(0, done.returncode, done.stderr)
-        self.assertIn("Verdict: clean", report.read_text())
-        self.assertFalse(report.with_suffix(".run").exists())
+        self.report = folder / "endurance.md"
+        self.state = folder / "endurance.run" / "state.json"
+        self.log = folder / "log"
+        self.addCleanup(subprocess.run, ["umount", "-l", self.state.parent / "disk"], capture_output=True, check=False)
+
+    def start(self, minutes):
+        command = [sys.executable, str(TOOL), "--minutes", str(minutes), "--report", str(self.report)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, stderr=log)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def assert_clean(self, process, minutes):
+        status = process.wait(minutes * 60 + START_AND_JUDGEMENT_SECONDS)
+        self.assertEqual(0, status, self.log.read_text())
+        self.assertIn("Verdict: clean", self.report.read_text())
+        self.assertFalse(self.state.parent.exists())
+
+
+@periodic("each fault is tested with its service; this test runs all services for minutes")
+class EnduranceTest(EnduranceCase):
+    def test_nothing_is_lost_duplicated_or_leaked_with_a_fault_in_each_minute(self):
+        self.assert_clean(self.start(MINUTES), MINUTES)
+
+
+@periodic("it runs all services for minutes")
+class ResumeTest(EnduranceCase):
+    def test_a_killed_run_resumes_with_its_counts(self):
+        killed = self.start(2)
+        deadline = time.monotonic() + START_AND_JUDGEMENT_SECONDS
+        while not self.state.exists() or json.loads(self.state.read_text())["elapsed"] < KILLED_AFTER_SECONDS:
+            self.assertIsNone(killed.poll(), self.log.read_text())
+            self.assertLess(time.monotonic(), deadline, self.log.read_text())
+            time.sleep(0.5)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        self.assert_clean(self.start(2), 2)
+        self.assertIn("in 2 pieces", self.report.read_text())

@@ -206,6 +206,16 @@ class SlopeTest(EnduranceCase):
     def test_a_run_that_is_too_short_has_no_slope(self):
         self.assertEqual([], self.slopes("memory_mib", 300.0, 5))
 
+    def test_a_resumed_run_is_judged_by_its_longest_piece(self):
+        first = [self.samples.Sample(seconds, {"api.1 memory_mib": 500.0}, 1) for seconds in range(0, 300, 10)]
+        leaking = [
+            self.samples.Sample(seconds, {"api.1 memory_mib": 100.0 + seconds}, 2) for seconds in range(300, 1500, 10)
+        ]
+        [slope] = self.judgement.slopes(first + leaking, warm_up_seconds=120.0)
+        self.assertAlmostEqual(17 * MINUTE, slope.growth)
+        self.assertTrue(slope.is_violated)
+        self.assertEqual([], self.judgement.slopes([], warm_up_seconds=120.0))
+
     def test_cpu_time_is_judged_by_minute(self):
         used = lambda seconds, growth: seconds / 60 + growth * (seconds / 60) ** 2  # noqa: E731
         for growth, count in ((0.0, 0), (0.1, 1)):
