@@ -49,6 +49,7 @@ from monasca_common.kafka.errors import (
     WrongType,
 )
 from monasca_common.kafka.message import Batch, DeliveryTap, Headers, Message, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.outgoing import portions
 from monasca_common.kafka.plugins import (
     entry_point,
     load_admin,
@@ -67,13 +68,12 @@ from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
-from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.producer_pool import PooledProducer, ProducerPool
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.kafka.transaction import Transaction
 
 if TYPE_CHECKING:
     from monasca_common.kafka.transport.admin import Admin

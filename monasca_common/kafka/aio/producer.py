@@ -17,7 +17,7 @@ from typing import Any
 from monasca_common.kafka.aio.consumer import call_on
 from monasca_common.kafka.errors import DeliveryError, UndeliveredReport
 from monasca_common.kafka.message import Headers, Record
-from monasca_common.kafka.producer.outgoing import as_list
+from monasca_common.kafka.outgoing import as_list
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import Bulk, Waiter, all_over

@@ -31,10 +31,10 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record
+from monasca_common.kafka.outgoing import portions
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.queues import Lane, Lanes, Task
-from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport
 

@@ -40,8 +40,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
-from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
-from monasca_common.kafka.producer.outgoing import (
+from monasca_common.kafka.outgoing import (
     as_list,
     check,
     checked,
@@ -49,13 +48,14 @@ from monasca_common.kafka.producer.outgoing import (
     plain_sizes,
     split,
 )
+from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
 from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt, Table, all_over, next_attempt
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
-from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.base import ANY_PARTITION
 from monasca_common.kafka.transport.bounded import BoundedProducer
 

@@ -40,8 +40,8 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_BYTES, size_of
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome, classify, is_purged
-from monasca_common.kafka.producer.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_BYTES, size_of
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.reservation import Reservation
 

@@ -6,7 +6,7 @@ from oslotest import base
 from monasca_common.kafka import plugins, portions
 from monasca_common.kafka.errors import Poison
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer.outgoing import PLAIN_OVERHEAD_BYTES
+from monasca_common.kafka.outgoing import PLAIN_OVERHEAD_BYTES
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.unit.kafka.processor.processor_case import ProcessorCase
 

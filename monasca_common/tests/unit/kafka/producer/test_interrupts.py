@@ -11,6 +11,7 @@ from collections import Counter
 import fixtures
 from oslotest import base
 
+from monasca_common.kafka import outgoing, transaction
 from monasca_common.kafka import producer as producer_package
 from monasca_common.kafka.errors import QueueFull, TransportError
 from monasca_common.kafka.message import Record, TopicPartition
@@ -20,6 +21,7 @@ from monasca_common.kafka.transport import report_columns
 from monasca_common.kafka.transport.memory import MemoryProducer
 
 _PACKAGE = os.path.dirname(producer_package.__file__)
+_TRACED = {module.__file__ for module in (outgoing, report_columns, transaction)}
 _CALLS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW") if name in dis.opmap}
 _JUMP_BACK = dis.opmap["JUMP_BACKWARD"]
 _SECONDS = 30
@@ -62,7 +64,7 @@ class Interrupt:
 
     def _trace(self, frame, _event, _argument):
         path = frame.f_code.co_filename
-        if os.path.dirname(path) != _PACKAGE and path != report_columns.__file__:
+        if os.path.dirname(path) != _PACKAGE and path not in _TRACED:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         code = frame.f_code.co_code

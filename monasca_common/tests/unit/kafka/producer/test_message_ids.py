@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from monasca_common.kafka.message import MADE_ID_BYTES, Record
-from monasca_common.kafka.producer.outgoing import new_id_prefix
+from monasca_common.kafka.outgoing import new_id_prefix
 from monasca_common.kafka.transport.base import message_id
 from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
 

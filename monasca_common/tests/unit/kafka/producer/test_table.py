@@ -21,8 +21,8 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.outgoing import size_of
 from monasca_common.kafka.producer.outcome import Outcome
-from monasca_common.kafka.producer.outgoing import size_of
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import (
     Bulk,

@@ -14,8 +14,8 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.memory import VirtualClock
 
 INPUTS = {TopicPartition("in", 0): OffsetAndEpoch(1, 7)}
