@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -17,11 +17,11 @@ from monasca_common.kafka.errors import (
     TransactionError,
     TransportError,
 )
-from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
+from monasca_common.kafka.message import Batch, DeliveryTap, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.producer.topic_limits import TopicLimits
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transport.bounded import BoundedProducer
 
 LOG = logging.getLogger(__name__)
 
@@ -68,11 +68,18 @@ class Transaction:
     the next transaction, which raises `TransactionError` if there is still no answer.
     """
 
-    def __init__(self, producer: TransactionalProducer, limits: TopicLimits) -> None:
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        transport: BoundedProducer,
+        tap: DeliveryTap | None,
+        refuse_waiting: Callable[[], None],
+    ) -> None:
+        """``refuse_waiting`` settles messages that wait for the limit of their topic."""
         self._producer = producer
-        self._limits = limits
-        self._tap = limits.tap
-        self._transport = limits.main
+        self._transport = transport
+        self._tap = tap
+        self._refuse_waiting = refuse_waiting
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
         self._seeking: list[TransactionalConsumer] = []  # after an abort
@@ -101,7 +108,7 @@ class Transaction:
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
             try:
-                self._limits.refuse_waiting()  # an interrupt may have prevented this and the flush in `_abort`
+                self._refuse_waiting()  # an interrupt may have prevented this and the flush in `_abort`
                 self._end_aborted()
                 self._producer.flush(self._seconds)
             except RetriableError as late:
@@ -182,7 +189,7 @@ class Transaction:
     def _abort(self) -> None:
         try:
             self._producer.flush(self._seconds)  # otherwise the next flush would report these, and abort that one
-            self._limits.refuse_waiting()  # otherwise they would be sent later, in the next transaction
+            self._refuse_waiting()  # otherwise they would be sent later, in the next transaction
             self._end_aborted()
         except RetriableError as late:
             LOG.warning("no answer to the abort of a transaction; the next transaction repeats it: %s", late)

@@ -31,6 +31,7 @@ from monasca_common.kafka.errors import (
     ConfigurationError,
     DeliveryAbandoned,
     DeliveryError,
+    DeliveryRefused,
     InCallbackError,
     MessageTooLarge,
     MisuseError,
@@ -38,6 +39,7 @@ from monasca_common.kafka.errors import (
     UndeliveredReport,
     WrongType,
 )
+from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.outgoing import (
@@ -52,15 +54,17 @@ from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
 from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt, Table, all_over, next_attempt
-from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
+from monasca_common.kafka.producer.topic_limits import TopicLimit, TopicLimits
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.base import ANY_PARTITION
 from monasca_common.kafka.transport.bounded import BoundedProducer
+from monasca_common.kafka.transport.producer_clients import OpenTransport, ProducerClients
 
 LOG = SafeLogger(__name__)
 
+_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
 _GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; locks do not accept infinity
 # Two retries of one report, even by two producers, must not both send the same message.
@@ -135,9 +139,22 @@ class KafkaProducer(RefusesOldArguments):
         self._transactions_ready = False
         self.open_transaction: Transaction | None = None
         self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
-        self._limits = TopicLimits(settings, self._table, open_transport, self._produce)
-        self._clock = self._table.clock = self._limits.main.clock
-        self._serving = Serving(self._table, self._limits)
+        ready: dict[str, TopicLimit] = {}
+        self._guard = ForkGuard("KafkaProducer", in_child=ready.clear)
+        self._tap = None if settings.tap is None else settings.tap()
+        self._clients = ProducerClients(
+            open_transport,
+            min(_CLIENT_BATCH_BYTES, settings.max_message_bytes),
+            self._guard,
+            self._table.lock,
+            self._on_error,
+            None if self._tap is None else self._tap.bucket_seconds,
+        )
+        self._clients.use(self._clients.open(self._clients.batch_bytes))
+        self._limits = TopicLimits(settings, self._table, self._clients, ready, self._produce)
+        self._limits.resume()
+        self._clock = self._table.clock = self._clients.main.clock
+        self._serving = Serving(self._table, self._clients, self._limits.request, self._tap)
         _open_producers.add(self)
 
     @_waits
@@ -235,7 +252,7 @@ class KafkaProducer(RefusesOldArguments):
         Takes at most ``timeout`` + 1 s. Returns a report like `flush`, in which abandoned messages are *unknown*.
         Another close returns the same report.
         """
-        self._limits.guard.check()
+        self._guard.check()
         deadline = self._deadline(timeout)
         with self._closing:  # a concurrent close waits for the first close's report
             if self._final is None:
@@ -247,7 +264,7 @@ class KafkaProducer(RefusesOldArguments):
                 try:
                     self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
                 finally:
-                    self._limits.release()
+                    self._clients.release()
             return self._final
 
     @_waits
@@ -261,17 +278,17 @@ class KafkaProducer(RefusesOldArguments):
         self._check("reopen")
         self._check_no_transaction()
         with self._reopening:
-            main = self._limits.open_client()
+            main = self._clients.open(self._clients.batch_bytes)
             try:
                 if self.settings.transactional_id is not None:
                     main.init_transactions(self.settings.transaction_timeout_seconds)
             except BaseException:
-                self._limits.release((main,))
+                self._clients.release((main,))
                 raise
             LOG.warning("the producer continues with another client; the last error: %s", self._table.last_error)
             with self._closing:
                 if self._closed or self.open_transaction is not None:
-                    self._limits.release((main,))
+                    self._clients.release((main,))
                 else:
                     try:
                         self._give_up_all(DeliveryAbandoned("the producer was reopened before the broker answered"))
@@ -281,14 +298,17 @@ class KafkaProducer(RefusesOldArguments):
             self._check_no_transaction()
 
     def _replace_clients(self, main: BoundedProducer) -> None:
-        hangs = self.health().oldest_call_seconds > 0  # perhaps a call of the serving thread
+        hangs = self._clients.oldest_call_seconds > 0  # perhaps a call of the serving thread
         if hangs:
             self._serving.retire()
-        before = self._limits.use(main)
+        with self._table.lock:
+            before = self._clients.use(main)
+            self._table.start_again()
+        self._limits.resume()
         self._transactions_ready = self.settings.transactional_id is not None
         if hangs:
             self._serving.start()
-        self._limits.release(before)
+        self._clients.release(before)
 
     def transaction(self) -> Transaction:
         """Return a context manager: messages sent in it, and offsets committed in it, become visible together or not at
@@ -296,7 +316,7 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._limits)
+        return Transaction(self, self._clients.main, self._tap, self._limits.refuse_waiting)
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -310,11 +330,11 @@ class KafkaProducer(RefusesOldArguments):
         if self.settings.transactional_id is None:
             raise ConfigurationError("a transaction needs [kafka] transactional_id, unique to each running process")
         seconds = self.settings.transaction_timeout_seconds if timeout is None else timeout
-        self._limits.main.init_transactions(seconds)
+        self._clients.main.init_transactions(seconds)
         self._transactions_ready = True
 
     def health(self) -> ProducerHealth:
-        table, clients = self._table, self._limits.transports()
+        table, clients = self._table, self._clients
         messages, size, age_seconds = table.in_flight()
         return ProducerHealth(
             outstanding_messages=messages,
@@ -323,10 +343,10 @@ class KafkaProducer(RefusesOldArguments):
             last_error=table.last_error,
             failed_listeners=self._serving.failed_listeners,
             recreated_topics=self._limits.recreated_topics,
-            oldest_call_seconds=max([client.thread.oldest_seconds() for client in clients], default=0.0),
-            poisoned=any(client.poisoned for client in clients),
+            oldest_call_seconds=clients.oldest_call_seconds,
+            poisoned=clients.poisoned,
             finished=table.finished is not None,
-            driver=self._limits.main.driver,
+            driver=clients.main.driver,
         )
 
     def __enter__(self) -> KafkaProducer:
@@ -492,6 +512,16 @@ class KafkaProducer(RefusesOldArguments):
 
     # Settle
 
+    def _on_error(self, error: TransportError) -> None:
+        """Handle a client-wide error, in the client's poll or on a thread with a request. The table is locked."""
+        self._table.note_trouble(error)
+        if error.fatal:
+            self._table.finished = error
+            self._clients.purge()
+            if self._clients.poisoned:
+                bulks, why = self._table.unfinished(), DeliveryRefused(error, permanent=False)
+                self._table.give_up_bulks(bulks, Outcome.UNKNOWN, why)
+
     def _flushed(self, sends: Iterable[Bulk]) -> DeliveryReport:
         delivered, attempts = 0, list[DeliveryAttempt]()
         try:
@@ -509,8 +539,7 @@ class KafkaProducer(RefusesOldArguments):
         bulks = self._table.unfinished()
         try:
             if bulks:
-                for transport in self._limits.transports():
-                    transport.purge()
+                self._clients.purge()
                 self._serving.wait(all_over(bulks), self._clock.monotonic() + _GRACE_SECONDS)
         finally:
             self._table.give_up_bulks(bulks, Outcome.UNKNOWN, error)
@@ -524,7 +553,7 @@ class KafkaProducer(RefusesOldArguments):
         return self._clock.monotonic() + min(seconds, _LONGEST_SECONDS)
 
     def _check(self, call: str) -> None:
-        self._limits.guard.check()
+        self._guard.check()
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
 
@@ -541,7 +570,7 @@ def _close_open_producers() -> None:
     """
     deadline = time.monotonic() + _EXIT_SECONDS
     for producer in list(_open_producers):
-        if not (producer._closed or producer._limits.guard.forked):
+        if not (producer._closed or producer._guard.forked):
             try:
                 producer._close_and_log(max(0.0, deadline - time.monotonic()))
             except Exception:

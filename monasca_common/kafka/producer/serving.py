@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable
 
 from monasca_common.kafka.clock import Signal, SystemClock
+from monasca_common.kafka.message import DeliveryTap
 from monasca_common.kafka.producer.table import Table, Waiter
-from monasca_common.kafka.producer.topic_limits import TopicLimits
 from monasca_common.kafka.safe_log import SafeLogger
+from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = SafeLogger(__name__)
 
@@ -29,12 +30,16 @@ _REAL_TIME = SystemClock()  # for the thread's own waits, independent of the pro
 
 
 class Serving:
-    def __init__(self, table: Table, limits: TopicLimits) -> None:
+    def __init__(
+        self, table: Table, clients: ProducerClients, request_limits: Callable[[], None], tap: DeliveryTap | None
+    ) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
         self._table = table
         self._clock = table.clock
-        self._limits = limits
+        self._clients = clients
+        self._request_limits = request_limits
+        self._tap = tap
         self._callers = 0  # number of callers that waited for the last outcomes
         self._return_deadline = 0.0
         self._wake = Signal()
@@ -101,7 +106,7 @@ class Serving:
         self._wait_for_callers()
         if not (self._waiting() or self._stopping):
             self._sleep()
-        self._limits.request()
+        self._request_limits()
         try:
             self._collect()
         finally:
@@ -127,26 +132,16 @@ class Serving:
         return sum(not waiter.over for waiter in list(self._table.waiters))
 
     def _collect(self) -> None:
-        """Collect the outcomes of one call of each client. A client that raises does not delay others for long."""
-        transports, tap = self._limits.transports(), self._limits.tap
+        """Collect the outcomes of one call of each client."""
         waiting = self._waiting()
-        seconds = _FLUSH_SLICE_SECONDS / max(1, len(transports))  # a closed producer has no client
-        failure: Exception | None = None
-        for transport in transports:
-            try:
-                outcomes = transport.flush(seconds) if waiting else transport.poll(0)
-            except Exception as error:
-                failure = error
-                continue
+        for outcomes in self._clients.collect(_FLUSH_SLICE_SECONDS if waiting else 0):
             self._callers, self._return_deadline = self._waiting(), _REAL_TIME.monotonic() + _RETURN_SECONDS
             try:
-                if outcomes.counts and tap is not None:
-                    tap.add(outcomes.counts)  # before waking a caller that may end its transaction
+                if outcomes.counts and self._tap is not None:
+                    self._tap.add(outcomes.counts)  # before waking a caller that may end its transaction
             finally:
                 self._table.settle(outcomes)  # also if the tap raises
-        if failure is not None:
-            raise failure
-        if waiting and not any(transport.queued() for transport in transports):
+        if waiting and not self._clients.have_queued():
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
 
     def _notify(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from monasca_common.kafka.errors import (
@@ -24,27 +24,22 @@ from monasca_common.kafka.errors import (
     TopicRecreated,
     TransportError,
 )
-from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.table import Bulk, Table
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ProducerTransport
 from monasca_common.kafka.transport.bounded import BoundedProducer
+from monasca_common.kafka.transport.producer_clients import ProducerClients
 from monasca_common.kafka.transport.reservation import Reservation
 from monasca_common.kafka.transport.topic_watch import TopicWatch
 
 LOG = SafeLogger(__name__)
 
-OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
-
-_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
 _REQUEST_SECONDS = 5.0
 _REPEAT_SOON_SECONDS = 0.2  # after a request without an answer
 _PATIENCE_SECONDS = 10.0
 _REPEAT_SECONDS = 30.0  # after a refusal, because a limit may be raised
-CLOSE_SECONDS = 0.5  # a close waits this long for its clients
 
 
 @dataclass(slots=True, eq=False)
@@ -72,61 +67,32 @@ class TopicLimits:
     """``ready`` has the known limits. It is empty in a forked child, so that `send` checks the guard there, while
     another client replaces the current one, and once the producer is closed."""
 
+    watch: TopicWatch
+
     def __init__(
         self,
         settings: ProducerSettings,
         table: Table,
-        open_transport: OpenTransport,
+        clients: ProducerClients,
+        ready: dict[str, TopicLimit],
         hand_over: Callable[[TopicLimit, Bulk], None],
     ) -> None:
         """``hand_over`` is called for each waiting bulk once the limit of its topic is known."""
-        self.ready: dict[str, TopicLimit] = {}
-        self.guard = ForkGuard("KafkaProducer", in_child=self.ready.clear)
-        self.tap = None if settings.tap is None else settings.tap()
+        self.ready = ready
         self.recreated_topics = 0  # how many times a deleted and recreated topic was detected
         self._table = table
         self._table.on_undelivered = self._on_undelivered
         self._settings = settings
-        self._open_transport = open_transport
+        self._clients = clients
         self._hand_over = hand_over
         self._lookups: dict[str, _Lookup] = {}
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hand messages over to the clients in use, of which none is known to this object."""
+        watch_seconds = self._settings.topic_check_seconds
+        self.watch = TopicWatch(self._clients.main, (), watch_seconds, on_recreated=self._topic_recreated)
         self._paused = False
-        self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
-        self._by_batch_bytes: dict[int, BoundedProducer] = {}
-        self.use(self.open_client())
-
-    # The clients
-
-    def open_client(self, batch_bytes: int | None = None) -> BoundedProducer:
-        """Open another client without using it yet."""
-        opened: list[BoundedProducer] = []
-
-        def on_error(error: TransportError) -> None:
-            with self._table.lock:  # `use` replaces the clients in one step
-                if opened and opened[0] in self.transports():
-                    self._on_error(error)
-
-        transport = BoundedProducer(self._open_transport(batch_bytes or self._batch_bytes, on_error), on_error)
-        opened.append(transport)
-        if self.tap is not None:
-            transport.count(self.tap.bucket_seconds)
-        self.guard.pin(transport)
-        return transport
-
-    def use(self, main: BoundedProducer) -> Sequence[BoundedProducer]:
-        """Use this client from now on; return the clients that it replaces."""
-        with self._table.lock:
-            before = self.transports()
-            self.main = main
-            self._by_batch_bytes = {self._batch_bytes: main}
-            self._table.start_again()
-        self.watch = TopicWatch(main, (), self._settings.topic_check_seconds, on_recreated=self._topic_recreated)
-        self._paused = False
-        return before
-
-    def transports(self) -> Sequence[BoundedProducer]:
-        """The clients in use."""
-        return tuple(self._by_batch_bytes.values())
 
     def pause(self) -> None:
         """Hand over no more messages. Messages that wait for a limit are refused; later messages wait for another
@@ -137,26 +103,7 @@ class TopicLimits:
             self.ready.clear()
             self.refuse_waiting()
 
-    def release(self, transports: Sequence[BoundedProducer] | None = None) -> None:
-        """Close clients that are no longer used (``None``: the clients in use)."""
-        if transports is None:
-            transports, self._by_batch_bytes = self.transports(), {}
-        for transport in transports:
-            transport.close(CLOSE_SECONDS / len(transports))
-        self.guard.unpin(transports)
-
-    # Errors of the clients
-
-    def _on_error(self, error: TransportError) -> None:
-        """Handle a client-wide error, in the client's poll or on a thread with a request."""
-        table, clients = self._table, self.transports()
-        table.note_trouble(error)
-        if error.fatal:
-            table.finished = error
-            for client in clients:
-                client.purge()  # the next polls return its messages
-            if any(client.poisoned for client in clients):
-                table.give_up_bulks(table.unfinished(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
+    # Errors
 
     def _on_undelivered(self, error: TransportError) -> None:
         """Handle the client's error of one message."""
@@ -168,7 +115,7 @@ class TopicLimits:
     def refusal(self, limit: TopicLimit, error: Exception) -> DeliveryRefused:
         """Return the error of a message that its client did not accept: it is definitely not in the log."""
         fault = limit.transport.fault(error)
-        if limit.transport in self.transports():
+        if limit.transport in self._clients.in_use():
             self._on_undelivered(fault)
         return DeliveryRefused(fault, permanent=False)
 
@@ -190,7 +137,7 @@ class TopicLimits:
             else:
                 lookup = self._lookups.setdefault(topic, _Lookup(0.0))
                 if not lookup.bulks:
-                    lookup.impatient_at = self.main.clock.monotonic() + _PATIENCE_SECONDS
+                    lookup.impatient_at = self._table.clock.monotonic() + _PATIENCE_SECONDS
                     lookup.due_at = 0.0
                 lookup.bulks.append(bulk)
             return None
@@ -209,7 +156,7 @@ class TopicLimits:
         with self._table.lock:
             if self._paused:
                 return
-            client, now = self.main, time.monotonic()
+            client, now = self._clients.main, time.monotonic()
             due = {topic: lookup for topic, lookup in self._lookups.items() if lookup.due_at <= now}
             for lookup in due.values():
                 lookup.due_at = now + 2 * _REQUEST_SECONDS  # unless this request ends first
@@ -239,24 +186,24 @@ class TopicLimits:
         is_late = isinstance(answer, RetriableError | AuthenticationError)  # a restarting broker can refuse a login
         if not isinstance(answer, int) and is_late:
             self._table.note_trouble(answer)
-            if self.main.clock.monotonic() < lookup.impatient_at:
+            if self._table.clock.monotonic() < lookup.impatient_at:
                 return
         max_bytes = answer if isinstance(answer, int) else self._settings.max_message_bytes
         if self._lookups.get(topic) is not lookup:
             return  # the topic's messages were refused, because the clients were replaced or closed
-        batch_bytes = min(max_bytes, self._batch_bytes)
+        batch_bytes = min(max_bytes, self._clients.batch_bytes)
         try:
             limit = self._limit(topic, max_bytes, batch_bytes)  # without the lock, because it may open a client
         except Exception as error:
             cause = error if isinstance(error, TransportError) else TransportError(repr(error))
             self._table.note_trouble(cause)
-            if self.main.clock.monotonic() < lookup.impatient_at:
+            if self._table.clock.monotonic() < lookup.impatient_at:
                 return
             limit, is_late = self._refusing(cause, permanent=False), True
             LOG.warning("topic %r has a small limit, and its client cannot be opened; messages fail: %s", topic, cause)
         with self._table.lock:
             # Otherwise the clients were replaced, or another request has opened one, which the next request uses.
-            is_unique = limit.refusal is not None or self._by_batch_bytes.get(batch_bytes) in (None, limit.transport)
+            is_unique = limit.refusal is not None or self._clients.find(batch_bytes) in (None, limit.transport)
             is_current = is_unique and self._lookups.get(topic) is lookup
             if is_current:
                 bulks, lookup.bulks = lookup.bulks, []
@@ -264,19 +211,19 @@ class TopicLimits:
                 if not is_late:
                     del self._lookups[topic]
                 if limit.refusal is None:
-                    self._by_batch_bytes = {**self._by_batch_bytes, batch_bytes: limit.transport}
+                    self._clients.add(batch_bytes, limit.transport)
                 for bulk in bulks:
                     self._hand_over(limit, bulk)
                 self.ready[topic] = limit
                 self.watch.add(topic)
-        if not is_current and limit.transport not in self.transports():
-            self.release((limit.transport,))
+        if not is_current and limit.transport not in self._clients.in_use():
+            self._clients.release((limit.transport,))
         elif not isinstance(answer, int):  # without the lock, because a log handler may block
             text = "the limit of topic %r is not known (%s); [kafka] max_message_bytes (%d) is used instead"
             LOG.log(logging.WARNING if is_late else logging.INFO, text, topic, answer, max_bytes)
 
     def _limit(self, topic: str, max_bytes: int, batch_bytes: int) -> TopicLimit:
-        transport = self._by_batch_bytes.get(batch_bytes)
+        transport = self._clients.find(batch_bytes)
         if transport is None and self._settings.transactional_id is not None:
             cause = TransportError(
                 f"topic {topic!r} accepts batches of at most {max_bytes} bytes, and the only client of a transaction "
@@ -284,20 +231,22 @@ class TopicLimits:
                 "max.message.bytes"
             )
             return self._refusing(cause, permanent=True)
-        return self._limit_of(transport or self.open_client(batch_bytes), max_bytes)
+        return self._limit_of(transport or self._clients.open(batch_bytes), max_bytes)
 
     def _refusing(self, cause: TransportError, *, permanent: bool) -> TopicLimit:
-        return self._limit_of(self.main, 0, DeliveryRefused(cause, permanent=permanent))
+        return self._limit_of(self._clients.main, 0, DeliveryRefused(cause, permanent=permanent))
 
     def _limit_of(
         self, transport: BoundedProducer, max_bytes: int, refusal: DeliveryRefused | None = None
     ) -> TopicLimit:
         nothing = transport.new_reservation(0, 0, 0, 0, 0, None)
-        return TopicLimit(transport, max_bytes, nothing, transport.send_is_atomic, self.main.clock.monotonic(), refusal)
+        return TopicLimit(
+            transport, max_bytes, nothing, transport.send_is_atomic, self._table.clock.monotonic(), refusal
+        )
 
     def forget_if_old(self, topic: str, limit: TopicLimit) -> None:
         """Request the topic's limit again at the next message, if the known limit is old."""
-        if self.main.clock.monotonic() - limit.known_at > _REPEAT_SECONDS:
+        if self._table.clock.monotonic() - limit.known_at > _REPEAT_SECONDS:
             self.ready.pop(topic, None)
 
     def _topic_recreated(self, found: TopicRecreated) -> None:

@@ -127,7 +127,7 @@ class TestTransactionsThatHang(HangCase):
         self.fixture.proxy.clear()
         self.wait_until(lambda: "send_offsets_to_transaction has returned" in self.said.output)
         self.assertRaises(FatalError, producer.transaction().__enter__)
-        (bounded,) = producer._limits.transports()
+        (bounded,) = producer._clients.in_use()
         self.wait_until(lambda: bounded.thread._thread not in threading.enumerate())
         self.assertEqual(0, self.committed())
 

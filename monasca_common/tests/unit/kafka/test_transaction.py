@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Client:
-    """Producer, limits, transport and consumer in one object: records calls, and fails on demand."""
+    """Producer, transport and consumer in one object: records calls, and fails on demand."""
 
     settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
 
@@ -38,7 +38,6 @@ class Client:
         self.generation = 1
         self.stale = None
         self.taken_between = False  # the partitions that the consumer owns, between two requests of a transaction
-        self.main, self.tap = self, None
 
     def refuse_waiting(self):
         self.asked.append("refuse")
@@ -95,7 +94,7 @@ class TransactionTest(base.BaseTestCase):
         self.client = Client()
 
     def transact(self):
-        with Transaction(self.client, self.client) as transaction:
+        with Transaction(self.client, self.client, None, self.client.refuse_waiting) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
 
     # Rule 20
@@ -177,6 +176,6 @@ class TransactionTest(base.BaseTestCase):
         self.assertIn("seek_to_committed", str(error))
 
     def break_down(self):
-        with Transaction(self.client, self.client) as transaction:
+        with Transaction(self.client, self.client, None, self.client.refuse_waiting) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
             raise ZeroDivisionError

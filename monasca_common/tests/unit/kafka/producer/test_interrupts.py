@@ -17,11 +17,11 @@ from monasca_common.kafka.errors import QueueFull, TransportError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.testing import Fail, MemoryKafka
-from monasca_common.kafka.transport import report_columns
+from monasca_common.kafka.transport import producer_clients, report_columns
 from monasca_common.kafka.transport.memory import MemoryProducer
 
 _PACKAGE = os.path.dirname(producer_package.__file__)
-_TRACED = {module.__file__ for module in (outgoing, report_columns, transaction)}
+_TRACED = {module.__file__ for module in (outgoing, producer_clients, report_columns, transaction)}
 _CALLS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW") if name in dis.opmap}
 _JUMP_BACK = dis.opmap["JUMP_BACKWARD"]
 _SECONDS = 30
@@ -219,7 +219,7 @@ class InterruptedSendTest(InterruptedCallTest):
 
     def test_bytes_that_the_client_refuses(self):
         def refuse(producer):
-            producer._limits.main._client._fatal = TransportError("no more")
+            producer._clients.main._client._fatal = TransportError("no more")
 
         self.at_every_place(self.send(b"a"), self.closed_all, prepare=refuse)
 
@@ -296,7 +296,7 @@ class InterruptedCloseTest(InterruptedCallTest):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.producer.producer._GRACE_SECONDS", 0))
 
         def sent(producer):
-            producer._limits.main.purge = lambda: None  # a client that returns no messages
+            producer._clients.main.purge = lambda: None  # a client that returns no messages
             self.broker.disconnect()
             for value in PLAIN:
                 producer.send("t", Record(value, message_id=value))

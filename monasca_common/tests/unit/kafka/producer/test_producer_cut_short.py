@@ -89,7 +89,7 @@ class SendRacingCloseTest(CutShortCase):
     def sent_while_closed(self, producer, record, owner, name):
         """Return the result or error of a `send`, and the report of a close that runs at its call of ``owner.name``."""
         reports, call = [], getattr(owner, name)
-        client = producer._limits.main._client
+        client = producer._clients.main._client
 
         def close_first(*arguments):
             setattr(owner, name, call)
@@ -135,7 +135,7 @@ class SendRacingCloseTest(CutShortCase):
     def test_one_that_is_reserved_before_the_close_is_in_its_report(self):
         for record in (b"late", Record(b"late")):
             producer = self.warm_producer()
-            client = producer._limits.main._client
+            client = producer._clients.main._client
             report, message_id = self.sent_while_closed(producer, record, client, "produce_record")
             self.assertEqual([message_id], [delivery.message_id for delivery in report.failed + report.unknown])
 

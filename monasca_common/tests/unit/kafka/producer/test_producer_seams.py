@@ -77,13 +77,13 @@ class ReopenedMeanwhileTest(SeamCase):
     def test_an_arriving_limit_does_not_deadlock_with_a_reopening(self):
         producer = self.producer()
         gate = Gate()
-        limits = producer._limits
+        limits, main = producer._limits, producer._clients.main
 
         def refuses(*_arguments):
             gate()
-            raise limits.main.refusals[0](KafkaError(KafkaError._FATAL, "the client cannot continue"))
+            raise main.refusals[0](KafkaError(KafkaError._FATAL, "the client cannot continue"))
 
-        limits.main.produce_record = refuses
+        main.produce_record = refuses
         producer.send("t", b"a")
         self.assertTrue(gate.reached.wait(_SECONDS))  # under the lock of the limits
         pause, in_pause = limits.pause, threading.Event()
@@ -124,7 +124,7 @@ class AttachedTest(SeamCase):
         before = self.warm_producer().publish("t", [record])
         self.assertEqual(1, len(before.unknown))
         producer, gate = self.producer(), Gate()
-        transport = producer._limits.main
+        transport = producer._clients.main
         ask = transport.max_message_bytes
         transport.max_message_bytes = lambda *arguments: gate() or ask(*arguments)
         repeated = producer.publish("t", [record], **AWAY)  # the caller waits for the limit of its topic
@@ -212,7 +212,7 @@ class SignalTest(SeamCase):
         producer = self.warm_producer()
         refused = []
         self.interrupted(
-            producer._limits.main._client,
+            producer._clients.main._client,
             "produce_record",
             lambda: refused.append(self.assertRaises(InCallbackError, producer.flush)),
         )
@@ -227,7 +227,7 @@ class SignalTest(SeamCase):
 
     def test_while_a_close_waits_for_a_listener(self):
         producer = self.warm_producer()
-        clients = [len(producer._limits.transports())]
+        clients = [len(producer._clients.in_use())]
         stop = producer._serving.stop
 
         def interrupted(*_arguments):
@@ -236,7 +236,7 @@ class SignalTest(SeamCase):
 
         producer._serving.stop = interrupted
         self.assertRaises(KeyboardInterrupt, producer.close)
-        self.assertEqual([1, 0], [*clients, len(producer._limits.transports())])
+        self.assertEqual([1, 0], [*clients, len(producer._clients.in_use())])
 
 
 class LogTest(SeamCase):
@@ -251,7 +251,7 @@ class LogTest(SeamCase):
 
     def fail_once(self, producer):
         """Make the next call that serves the client fail, which is logged."""
-        transport = producer._limits.main
+        transport = producer._clients.main
         poll, flush = transport.poll, transport.flush
 
         def breaks(*_arguments):
@@ -399,7 +399,7 @@ class ServingTest(SeamCase):
         def raises(_timeout):
             raise ZeroDivisionError
 
-        client = producer._limits.main._client
+        client = producer._clients.main._client
         client.poll = client.flush = raises
         self.assertTrue(self.at_once(lambda: producer.publish("small", [b"a"], timeout=3600)).ok)
 
@@ -409,7 +409,7 @@ class ServingTest(SeamCase):
         producer = self.warm_producer()
         self.assertTrue(producer.publish("small", [b"a"], timeout=3600).ok)
         called = threading.Event()
-        with mock.patch.object(producer._limits.main, "poll", side_effect=ZeroDivisionError):
+        with mock.patch.object(producer._clients.main, "poll", side_effect=ZeroDivisionError):
             producer.send("small", b"b", on_delivery=lambda _: called.set())
             self.assertTrue(called.wait(_SECONDS / 10))
 
@@ -443,7 +443,7 @@ class HungFlushTest(SeamCase):
         self.addCleanup(gate.open.set)
         self.clock.hung = gate.reached.is_set
         self.broker.disconnect()
-        transport = producer._limits.main._client
+        transport = producer._clients.main._client
 
         def hangs(_timeout):
             gate()

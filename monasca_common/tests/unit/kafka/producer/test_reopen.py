@@ -86,7 +86,7 @@ class ReopenTest(ProducerCase):
         self.broker.disconnect()
         producer.send("t", b"a")
         purged, published, reports = threading.Event(), threading.Event(), []
-        transport = producer._limits.main
+        transport = producer._clients.main
         purge = transport.purge
 
         def slow_purge():
@@ -115,7 +115,7 @@ class ReopenTest(ProducerCase):
 
     def test_an_error_of_the_earlier_client_does_not_count_for_the_new_one(self):
         producer = self.warm_producer()
-        before = producer._limits.main
+        before = producer._clients.main
         producer.reopen()
         before._on_error(TransportError("late", fatal=True))
         self.assertEqual((False, None), (producer.health().finished, producer.health().last_error))
@@ -156,7 +156,7 @@ class ReopenTest(ProducerCase):
         self.broker.disconnect()
         sent = producer.send("t", b"a")
         with (
-            mock.patch.object(producer._limits.main, "purge"),  # a client that returns no messages
+            mock.patch.object(producer._clients.main, "purge"),  # a client that returns no messages
             mock.patch.object(producer._serving, "wait", side_effect=KeyboardInterrupt),
         ):
             self.assertRaises(KeyboardInterrupt, producer.reopen)
@@ -185,9 +185,9 @@ class ReopenTest(ProducerCase):
             lambda batch_bytes, on_error: Transactional(settings, batch_bytes=batch_bytes, on_error=on_error),
         )
         self.addCleanup(producer.close, 0)
-        before = producer._limits.main
+        before = producer._clients.main
         self.assertRaises(TransportError, producer.reopen)
-        self.assertIs(before, producer._limits.main)
+        self.assertIs(before, producer._clients.main)
         self.assertTrue(producer.publish("t", [b"a"]).ok)
         producer.reopen()
         self.assertEqual(2, len(calls))
@@ -218,11 +218,11 @@ class OpenTransactionTest(ProducerCase):
     def test_a_transaction_that_is_entered_while_it_is_reopened_keeps_its_client(self):
         entered = self.opened.transaction()
 
-        def open_client():
+        def open_client(_batch_bytes):
             entered.__enter__()
             return mock.DEFAULT
 
-        with mock.patch.object(self.opened._limits, "open_client", wraps=self.opened._limits.open_client) as opened:
+        with mock.patch.object(self.opened._clients, "open", wraps=self.opened._clients.open) as opened:
             opened.side_effect = open_client
             self.assertRaises(MisuseError, self.opened.reopen)
         entered.send("t", b"a")

@@ -8,6 +8,7 @@ from oslotest import base
 from monasca_common.kafka.producer import serving
 from monasca_common.kafka.producer.serving import Serving
 from monasca_common.kafka.producer.table import Waiter
+from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 
 class TestReturningCallers(base.BaseTestCase):
@@ -19,9 +20,9 @@ class TestReturningCallers(base.BaseTestCase):
         self.transport = mock.Mock()
         self.table = mock.Mock(waiters={}, due=())
         self.table.in_flight.return_value = (0, 0)
-        self.limits = mock.Mock(tap=None)
-        self.limits.transports.return_value = [self.transport]
-        self.serving = Serving(self.table, self.limits)
+        self.clients = ProducerClients(None, 0, mock.Mock(), None, None, None)
+        self.clients.use(self.transport)
+        self.serving = Serving(self.table, self.clients, mock.Mock(), None)
         self.serving._wake = mock.Mock(wait=self.wait)
         self.waits = []
 
@@ -68,7 +69,7 @@ class TestReturningCallers(base.BaseTestCase):
         self.transport.flush.assert_not_called()
 
     def test_without_a_client_there_is_nothing_to_collect(self):
-        self.limits.transports.return_value = []
+        self.clients.release()
         self.collect_for(0)
         self.transport.poll.assert_not_called()
 

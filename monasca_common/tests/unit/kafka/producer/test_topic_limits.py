@@ -80,7 +80,7 @@ class TestRequests(TopicLimitsCase):
     def test_a_producer_continues_while_a_client_for_a_small_topic_opens(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.warm_producer()
-        opening, opened, open_client = threading.Event(), threading.Event(), producer._limits.open_client
+        opening, opened, open_client = threading.Event(), threading.Event(), producer._clients.open
         self.addCleanup(opened.set)
 
         def slow(batch_bytes):
@@ -88,7 +88,7 @@ class TestRequests(TopicLimitsCase):
             assert opened.wait(_SECONDS)
             return open_client(batch_bytes)
 
-        producer._limits.open_client = slow
+        producer._clients.open = slow
         producer.send("small", b"1")
         self.assertTrue(opening.wait(_SECONDS))
         self.assertTrue(self.at_once(lambda: producer.publish("t", [b"2"], timeout=3600)).ok)
@@ -99,7 +99,7 @@ class TestRequests(TopicLimitsCase):
         for topic in ("small-1", "small-2"):
             self.broker.create_topic(topic, 1, max_message_bytes=500_000)
         producer = self.producer()
-        main, opened, open_client = self.transport, [], producer._limits.open_client
+        main, opened, open_client = self.transport, [], producer._clients.open
         both_open = threading.Barrier(2, timeout=_SECONDS)
 
         def slow(batch_bytes):
@@ -108,18 +108,18 @@ class TestRequests(TopicLimitsCase):
             both_open.wait()
             return client
 
-        producer._limits.open_client = slow
+        producer._clients.open = slow
         producer.send("small-1", b"1")
         self.assertTrue(main.arrived.acquire(timeout=_SECONDS))
         producer.send("small-2", b"2")
         self.assertEqual(2, producer.flush(_SECONDS).delivered_count)
-        [unused] = set(opened) - set(producer._limits.transports())
+        [unused] = set(opened) - set(producer._clients.in_use())
         self.wait_until(lambda: unused._client is None)
 
     def test_a_client_that_opens_while_the_producer_closes_is_closed(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.producer()
-        opening, closed, open_client = threading.Event(), threading.Event(), producer._limits.open_client
+        opening, closed, open_client = threading.Event(), threading.Event(), producer._clients.open
         released = []
 
         def slow(batch_bytes):
@@ -127,8 +127,8 @@ class TestRequests(TopicLimitsCase):
             assert closed.wait(_SECONDS)
             return open_client(batch_bytes)
 
-        producer._limits.open_client = slow
-        producer._limits.release, release = lambda clients=None: released.append(clients), producer._limits.release
+        producer._clients.open = slow
+        producer._clients.release, release = lambda clients=None: released.append(clients), producer._clients.release
         producer.send("small", b"1")
         self.assertTrue(opening.wait(_SECONDS))
         self.assertEqual(1, len(self.at_once(lambda: producer.close(0)).failed))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients of one producer: one for most topics, and one for each smaller size of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.transport.base import Outcomes, ProducerTransport
+from monasca_common.kafka.transport.bounded import BoundedProducer
+
+OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
+
+_CLOSE_SECONDS = 0.5  # a close waits this long for all clients
+
+
+class ProducerClients:
+    """Opens clients, and makes those in use act as one. ``main`` is the client for most topics."""
+
+    main: BoundedProducer
+
+    def __init__(
+        self,
+        open_transport: OpenTransport,
+        batch_bytes: int,
+        guard: ForkGuard,
+        lock: AbstractContextManager[object],
+        on_error: Callable[[TransportError], None],
+        bucket_seconds: int | None,
+    ) -> None:
+        """``open_transport(batch_bytes, on_error)`` opens a client; those in use report client-wide errors to
+        ``on_error``, which is called with ``lock``, as `use` is. ``bucket_seconds``: count delivered messages."""
+        self.batch_bytes = batch_bytes
+        self._open_transport = open_transport
+        self._guard = guard
+        self._lock = lock
+        self._on_error = on_error
+        self._bucket_seconds = bucket_seconds
+        self._by_batch_bytes: dict[int, BoundedProducer] = {}
+
+    def open(self, batch_bytes: int) -> BoundedProducer:
+        """Open another client without using it yet."""
+        opened: list[BoundedProducer] = []
+
+        def on_error(error: TransportError) -> None:
+            with self._lock:
+                if opened and opened[0] in self.in_use():
+                    self._on_error(error)
+
+        client = BoundedProducer(self._open_transport(batch_bytes, on_error), on_error)
+        opened.append(client)
+        if self._bucket_seconds is not None:
+            client.count(self._bucket_seconds)
+        self._guard.pin(client)
+        return client
+
+    def use(self, main: BoundedProducer) -> Sequence[BoundedProducer]:
+        """Use only this client from now on; return the clients that it replaces."""
+        before = self.in_use()
+        self.main = main
+        self._by_batch_bytes = {self.batch_bytes: main}
+        return before
+
+    def add(self, batch_bytes: int, client: BoundedProducer) -> None:
+        """Use this client as well."""
+        self._by_batch_bytes = {**self._by_batch_bytes, batch_bytes: client}
+
+    def find(self, batch_bytes: int) -> BoundedProducer | None:
+        """Return the client in use whose batches have at most this size."""
+        return self._by_batch_bytes.get(batch_bytes)
+
+    def in_use(self) -> Sequence[BoundedProducer]:
+        return tuple(self._by_batch_bytes.values())
+
+    def release(self, clients: Sequence[BoundedProducer] | None = None) -> None:
+        """Close clients that are no longer used (``None``: the clients in use)."""
+        if clients is None:
+            clients, self._by_batch_bytes = self.in_use(), {}
+        for client in clients:
+            client.close(_CLOSE_SECONDS / len(clients))
+        self._guard.unpin(clients)
+
+    # The clients in use as one
+
+    def collect(self, flush_seconds: float) -> Iterator[Outcomes]:
+        """Yield the outcomes of a flush of each client, of ``flush_seconds`` in total; 0: of a poll of each. A client
+        that raises does not delay the others: the error is raised at the end."""
+        clients, failure = self.in_use(), None
+        for client in clients:
+            try:
+                outcomes = client.flush(flush_seconds / len(clients)) if flush_seconds else client.poll(0)
+            except Exception as error:
+                failure = error
+            else:
+                yield outcomes
+        if failure is not None:
+            raise failure
+
+    def have_queued(self) -> bool:
+        """Return whether any message has no outcome from `collect`."""
+        return any(client.queued() for client in self.in_use())
+
+    def purge(self) -> None:
+        """Drop all messages; the next polls return them."""
+        for client in self.in_use():
+            client.purge()
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether a call did not return by its deadline."""
+        return any(client.poisoned for client in self.in_use())
+
+    @property
+    def oldest_call_seconds(self) -> float:
+        """The time since the oldest call that has not returned; 0 if there is none."""
+        return max([client.thread.oldest_seconds() for client in self.in_use()], default=0.0)
