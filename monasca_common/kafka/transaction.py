@@ -17,11 +17,11 @@ from monasca_common.kafka.errors import (
     TransactionError,
     TransportError,
 )
-from monasca_common.kafka.message import Batch, DeliveryTap, OffsetAndEpoch, Record, TopicPartition
+from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.bounded import BoundedProducer
+from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = logging.getLogger(__name__)
 
@@ -71,14 +71,13 @@ class Transaction:
     def __init__(
         self,
         producer: TransactionalProducer,
-        transport: BoundedProducer,
-        tap: DeliveryTap | None,
+        clients: ProducerClients,
         refuse_waiting: Callable[[], None],
     ) -> None:
         """``refuse_waiting`` settles messages that wait for the limit of their topic."""
         self._producer = producer
-        self._transport = transport
-        self._tap = tap
+        self._transport = clients.main
+        self._tap = clients.tap
         self._refuse_waiting = refuse_waiting
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []

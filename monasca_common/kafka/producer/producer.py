@@ -64,7 +64,6 @@ from monasca_common.kafka.transport.producer_clients import OpenTransport, Produ
 
 LOG = SafeLogger(__name__)
 
-_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
 _GRACE_SECONDS = 0.25
 _LONGEST_SECONDS = 1e8  # three years; locks do not accept infinity
 # Two retries of one report, even by two producers, must not both send the same message.
@@ -141,20 +140,10 @@ class KafkaProducer(RefusesOldArguments):
         self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
         ready: dict[str, TopicLimit] = {}
         self._guard = ForkGuard("KafkaProducer", in_child=ready.clear)
-        self._tap = None if settings.tap is None else settings.tap()
-        self._clients = ProducerClients(
-            open_transport,
-            min(_CLIENT_BATCH_BYTES, settings.max_message_bytes),
-            self._guard,
-            self._table.lock,
-            self._on_error,
-            None if self._tap is None else self._tap.bucket_seconds,
-        )
-        self._clients.use(self._clients.open(self._clients.batch_bytes))
+        self._clients = ProducerClients(settings, open_transport, self._guard, self._table.lock, self._on_error)
         self._limits = TopicLimits(settings, self._table, self._clients, ready, self._produce)
-        self._limits.resume()
         self._clock = self._table.clock = self._clients.main.clock
-        self._serving = Serving(self._table, self._clients, self._limits.request, self._tap)
+        self._serving = Serving(self._table, self._clients, self._limits.request)
         _open_producers.add(self)
 
     @_waits
@@ -278,7 +267,7 @@ class KafkaProducer(RefusesOldArguments):
         self._check("reopen")
         self._check_no_transaction()
         with self._reopening:
-            main = self._clients.open(self._clients.batch_bytes)
+            main = self._clients.open()
             try:
                 if self.settings.transactional_id is not None:
                     main.init_transactions(self.settings.transaction_timeout_seconds)
@@ -316,7 +305,7 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._clients.main, self._tap, self._limits.refuse_waiting)
+        return Transaction(self, self._clients, self._limits.refuse_waiting)
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -448,7 +437,10 @@ class KafkaProducer(RefusesOldArguments):
                 topic, record.value, record.key, partition, record.timestamp_ms or 0, headers, attempt.sequence
             )
         except limit.transport.refusals as error:
-            self._table.give_up((attempt,), Outcome.FAILED, self._limits.refusal(limit, error))
+            cause = limit.transport.fault(error)
+            if limit.transport in self._clients.in_use():
+                self._table.on_undelivered(cause)
+            self._table.give_up((attempt,), Outcome.FAILED, DeliveryRefused(cause, permanent=False))
 
     def _send(
         self,

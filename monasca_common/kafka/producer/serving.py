@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 
 from monasca_common.kafka.clock import Signal, SystemClock
-from monasca_common.kafka.message import DeliveryTap
 from monasca_common.kafka.producer.table import Table, Waiter
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.transport.producer_clients import ProducerClients
@@ -30,16 +29,13 @@ _REAL_TIME = SystemClock()  # for the thread's own waits, independent of the pro
 
 
 class Serving:
-    def __init__(
-        self, table: Table, clients: ProducerClients, request_limits: Callable[[], None], tap: DeliveryTap | None
-    ) -> None:
+    def __init__(self, table: Table, clients: ProducerClients, request_limits: Callable[[], None]) -> None:
         self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
         self._table = table
         self._clock = table.clock
         self._clients = clients
         self._request_limits = request_limits
-        self._tap = tap
         self._callers = 0  # number of callers that waited for the last outcomes
         self._return_deadline = 0.0
         self._wake = Signal()
@@ -133,12 +129,12 @@ class Serving:
 
     def _collect(self) -> None:
         """Collect the outcomes of one call of each client."""
-        waiting = self._waiting()
+        waiting, tap = self._waiting(), self._clients.tap
         for outcomes in self._clients.collect(_FLUSH_SLICE_SECONDS if waiting else 0):
             self._callers, self._return_deadline = self._waiting(), _REAL_TIME.monotonic() + _RETURN_SECONDS
             try:
-                if outcomes.counts and self._tap is not None:
-                    self._tap.add(outcomes.counts)  # before waking a caller that may end its transaction
+                if outcomes.counts and tap is not None:
+                    tap.add(outcomes.counts)  # before waking a caller that may end its transaction
             finally:
                 self._table.settle(outcomes)  # also if the tap raises
         if waiting and not self._clients.have_queued():

@@ -67,8 +67,6 @@ class TopicLimits:
     """``ready`` has the known limits. It is empty in a forked child, so that `send` checks the guard there, while
     another client replaces the current one, and once the producer is closed."""
 
-    watch: TopicWatch
-
     def __init__(
         self,
         settings: ProducerSettings,
@@ -86,10 +84,10 @@ class TopicLimits:
         self._clients = clients
         self._hand_over = hand_over
         self._lookups: dict[str, _Lookup] = {}
-        self._paused = True
+        self.resume()
 
     def resume(self) -> None:
-        """Hand messages over to the clients in use, of which none is known to this object."""
+        """Hand messages over to the clients in use, once their limits are known."""
         watch_seconds = self._settings.topic_check_seconds
         self.watch = TopicWatch(self._clients.main, (), watch_seconds, on_recreated=self._topic_recreated)
         self._paused = False
@@ -103,23 +101,12 @@ class TopicLimits:
             self.ready.clear()
             self.refuse_waiting()
 
-    # Errors
-
     def _on_undelivered(self, error: TransportError) -> None:
         """Handle the client's error of one message."""
         if isinstance(error, FatalError):
             self._table.last_error = error  # it applies to all messages
         if error.name == "MSG_SIZE_TOO_LARGE":
             self.ready.clear()  # the limit of some topic was lowered since the request
-
-    def refusal(self, limit: TopicLimit, error: Exception) -> DeliveryRefused:
-        """Return the error of a message that its client did not accept: it is definitely not in the log."""
-        fault = limit.transport.fault(error)
-        if limit.transport in self._clients.in_use():
-            self._on_undelivered(fault)
-        return DeliveryRefused(fault, permanent=False)
-
-    # The limits
 
     def wait_for(self, bulk: Bulk) -> TopicLimit | None:
         """Return the limit of the bulk's topic; `None` if the bulk waits for the limit, or was refused."""
@@ -199,7 +186,7 @@ class TopicLimits:
             self._table.note_trouble(cause)
             if self._table.clock.monotonic() < lookup.impatient_at:
                 return
-            limit, is_late = self._refusing(cause, permanent=False), True
+            limit, is_late = self._limit_of(self._clients.main, 0, DeliveryRefused(cause, permanent=False)), True
             LOG.warning("topic %r has a small limit, and its client cannot be opened; messages fail: %s", topic, cause)
         with self._table.lock:
             # Otherwise the clients were replaced, or another request has opened one, which the next request uses.
@@ -230,11 +217,8 @@ class TopicLimits:
                 f"sends larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's "
                 "max.message.bytes"
             )
-            return self._refusing(cause, permanent=True)
+            return self._limit_of(self._clients.main, 0, DeliveryRefused(cause, permanent=True))
         return self._limit_of(transport or self._clients.open(batch_bytes), max_bytes)
-
-    def _refusing(self, cause: TransportError, *, permanent: bool) -> TopicLimit:
-        return self._limit_of(self._clients.main, 0, DeliveryRefused(cause, permanent=permanent))
 
     def _limit_of(
         self, transport: BoundedProducer, max_bytes: int, refusal: DeliveryRefused | None = None
@@ -266,10 +250,8 @@ def _ask(client: BoundedProducer, topics: Iterable[str]) -> Mapping[str, int | T
     """Return the limit of each topic, or the error of its request."""
     try:
         return client.max_message_bytes(topics, _REQUEST_SECONDS)
-    except TransportError as error:
-        return dict.fromkeys(topics, error)
     except Exception as error:  # messages wait for this thread
-        return dict.fromkeys(topics, RetriableError(repr(error)))
+        return dict.fromkeys(topics, error if isinstance(error, TransportError) else RetriableError(repr(error)))
 
 
 def _not_sent() -> DeliveryAbandoned:

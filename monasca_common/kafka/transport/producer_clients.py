@@ -8,39 +8,39 @@ from contextlib import AbstractContextManager
 
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import Outcomes, ProducerTransport
 from monasca_common.kafka.transport.bounded import BoundedProducer
 
 OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
 
+_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
 _CLOSE_SECONDS = 0.5  # a close waits this long for all clients
 
 
 class ProducerClients:
     """Opens clients, and makes those in use act as one. ``main`` is the client for most topics."""
 
-    main: BoundedProducer
-
     def __init__(
         self,
+        settings: ProducerSettings,
         open_transport: OpenTransport,
-        batch_bytes: int,
         guard: ForkGuard,
         lock: AbstractContextManager[object],
         on_error: Callable[[TransportError], None],
-        bucket_seconds: int | None,
     ) -> None:
-        """``open_transport(batch_bytes, on_error)`` opens a client; those in use report client-wide errors to
-        ``on_error``, which is called with ``lock``, as `use` is. ``bucket_seconds``: count delivered messages."""
-        self.batch_bytes = batch_bytes
+        """``open_transport(batch_bytes, on_error)`` opens a client. Clients in use report client-wide errors to
+        ``on_error``, which is called with ``lock``, as `use` is."""
+        self.batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
+        self.tap = None if settings.tap is None else settings.tap()
         self._open_transport = open_transport
         self._guard = guard
         self._lock = lock
         self._on_error = on_error
-        self._bucket_seconds = bucket_seconds
         self._by_batch_bytes: dict[int, BoundedProducer] = {}
+        self.use(self.open())
 
-    def open(self, batch_bytes: int) -> BoundedProducer:
+    def open(self, batch_bytes: int | None = None) -> BoundedProducer:
         """Open another client without using it yet."""
         opened: list[BoundedProducer] = []
 
@@ -49,10 +49,10 @@ class ProducerClients:
                 if opened and opened[0] in self.in_use():
                     self._on_error(error)
 
-        client = BoundedProducer(self._open_transport(batch_bytes, on_error), on_error)
+        client = BoundedProducer(self._open_transport(batch_bytes or self.batch_bytes, on_error), on_error)
         opened.append(client)
-        if self._bucket_seconds is not None:
-            client.count(self._bucket_seconds)
+        if self.tap is not None:
+            client.count(self.tap.bucket_seconds)
         self._guard.pin(client)
         return client
 

@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Client:
-    """Producer, transport and consumer in one object: records calls, and fails on demand."""
+    """Producer, clients, transport and consumer in one object: records calls, and fails on demand."""
 
     settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
 
@@ -35,6 +35,7 @@ class Client:
         self.aborts = []  # and to abort
         self.seeks = []
         self.abort_is_due = False
+        self.main, self.tap = self, None
         self.generation = 1
         self.stale = None
         self.taken_between = False  # the partitions that the consumer owns, between two requests of a transaction
@@ -94,7 +95,7 @@ class TransactionTest(base.BaseTestCase):
         self.client = Client()
 
     def transact(self):
-        with Transaction(self.client, self.client, None, self.client.refuse_waiting) as transaction:
+        with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
 
     # Rule 20
@@ -176,6 +177,6 @@ class TransactionTest(base.BaseTestCase):
         self.assertIn("seek_to_committed", str(error))
 
     def break_down(self):
-        with Transaction(self.client, self.client, None, self.client.refuse_waiting) as transaction:
+        with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
             raise ZeroDivisionError

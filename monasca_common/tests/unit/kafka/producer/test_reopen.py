@@ -218,7 +218,7 @@ class OpenTransactionTest(ProducerCase):
     def test_a_transaction_that_is_entered_while_it_is_reopened_keeps_its_client(self):
         entered = self.opened.transaction()
 
-        def open_client(_batch_bytes):
+        def open_client():
             entered.__enter__()
             return mock.DEFAULT
 

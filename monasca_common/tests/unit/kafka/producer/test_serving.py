@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The serving thread waits briefly for callers that usually return together."""
 
+from functools import partial
 from unittest import mock
 
 from oslotest import base
@@ -20,9 +21,10 @@ class TestReturningCallers(base.BaseTestCase):
         self.transport = mock.Mock()
         self.table = mock.Mock(waiters={}, due=())
         self.table.in_flight.return_value = (0, 0)
-        self.clients = ProducerClients(None, 0, mock.Mock(), None, None, None)
-        self.clients.use(self.transport)
-        self.serving = Serving(self.table, self.clients, mock.Mock(), None)
+        self.clients = mock.Mock(tap=None)
+        self.clients.in_use.return_value = [self.transport]
+        self.clients.collect = partial(ProducerClients.collect, self.clients)
+        self.serving = Serving(self.table, self.clients, mock.Mock())
         self.serving._wake = mock.Mock(wait=self.wait)
         self.waits = []
 
@@ -69,7 +71,7 @@ class TestReturningCallers(base.BaseTestCase):
         self.transport.flush.assert_not_called()
 
     def test_without_a_client_there_is_nothing_to_collect(self):
-        self.clients.release()
+        self.clients.in_use.return_value = []
         self.collect_for(0)
         self.transport.poll.assert_not_called()
 
