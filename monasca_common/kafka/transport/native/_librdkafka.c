@@ -3,7 +3,7 @@
  *
  * 1. Errors and logs: librdkafka calls back without the GIL; the next call returns what the callbacks stored.
  * 2. Arguments and results.
- * 3. Waiting: in slices, between which signals are handled.
+ * 3. Waiting, without the GIL.
  * 4. The life of a client: the last call that uses it destroys it, but never in a forked child.
  * 5. The functions of librdkafka, and the module. */
 
@@ -11,10 +11,9 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
-#define SLICE_MS 100      /* the longest delay of a signal's handler */
+#define MOST_WAIT_MS 100  /* the longest delay of a signal's handler */
 #define MOST_NOTICES 1000 /* kept until the next call takes them; further log lines are dropped */
 
 struct rd_kafka_functions rd;
@@ -165,21 +164,14 @@ const char *as_text(const char *what, PyObject *object) {
 
 /* ---- 3. Waiting ---- */
 
-static int64_t monotonic_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* In callbacks, the thread that closes or polls a consumer may use it. */
 static int is_closed(const client_t *self) {
     unsigned long thread = PyThread_get_thread_ident();
     return self->closed || (self->closing && self->closing != thread && self->serving != thread);
 }
 
-PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *)) {
-    int64_t left_ms, until_ms = monotonic_ms() + timeout_ms;
-    int over;
+PyObject *serve(client_t *self, int run(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *, int)) {
+    int result;
     if (PyErr_Occurred() || !is_open(self))
         return NULL;
     if (self->serving) {
@@ -188,14 +180,10 @@ PyObject *serve(client_t *self, int slice(client_t *, int), int64_t timeout_ms, 
     }
     self->serving = PyThread_get_thread_ident();
     begin_use(self);
-    do {
-        left_ms = until_ms - monotonic_ms();
-        int slice_ms = left_ms < 0 ? 0 : left_ms < SLICE_MS ? left_ms : SLICE_MS;
-        Py_BEGIN_ALLOW_THREADS
-        over = slice(self, slice_ms);
-        Py_END_ALLOW_THREADS
-    } while (!PyErr_CheckSignals() && !over && !is_closed(self) && left_ms > SLICE_MS);
-    PyObject *taken = take(self); /* with an exception if a signal handler raised one */
+    Py_BEGIN_ALLOW_THREADS
+    result = run(self, timeout_ms < 0 ? 0 : timeout_ms < MOST_WAIT_MS ? timeout_ms : MOST_WAIT_MS);
+    Py_END_ALLOW_THREADS
+    PyObject *taken = take(self, result);
     self->serving = 0;
     end_use(self);
     return taken;
@@ -354,8 +342,7 @@ PyMODINIT_FUNC PyInit__librdkafka(void) {
     PyObject *module = load_librdkafka() ? PyModule_Create(&module_definition) : NULL;
     Error = module ? PyErr_NewException(MODULE ".Error", NULL, NULL) : NULL;
     if (Error && !PyModule_AddObjectRef(module, "Error", Error) && (rows_type = add_type(module, &rows_spec)) &&
-        (reservation_type = add_type(module, &reservation_spec)) && add_type(module, &producer_spec) &&
-        add_type(module, &consumer_spec))
+        add_type(module, &producer_spec) && add_type(module, &consumer_spec))
         return module;
     Py_XDECREF(module);
     return NULL;

@@ -54,8 +54,8 @@ typedef struct client {
 } client_t;
 
 extern struct rd_kafka_functions rd;
-extern PyType_Spec producer_spec, reservation_spec, consumer_spec, rows_spec;
-extern PyTypeObject *reservation_type, *rows_type;
+extern PyType_Spec producer_spec, consumer_spec, rows_spec;
+extern PyTypeObject *rows_type;
 
 void *required(void *memory);
 void *append(array_t *array, size_t item_size);
@@ -82,9 +82,10 @@ void raise_refused(client_t *self, int code);
 /* Calls librdkafka without the GIL. Returns 0 with the exception for the code that `run` returns. */
 int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
 
-/* Waits in slices, each of which returns, without the GIL, whether the wait is over; then returns the result of `take`,
- * which is called with an exception if a signal handler raised one. */
-PyObject *serve(client_t *self, int slice(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
+/* Calls `run` without the GIL, for at most 100 ms, so that Python can handle signals between two calls; then returns the
+ * result of `take`, which receives that of `run`. One call at a time. */
+PyObject *serve(client_t *self, int run(client_t *, int timeout_ms), int64_t timeout_ms,
+                PyObject *take(client_t *, int result));
 
 void begin_use(client_t *self);
 void end_use(client_t *self);

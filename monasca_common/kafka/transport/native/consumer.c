@@ -169,7 +169,7 @@ static void take_queued(consumer_t *self) {
     self->count += taken > 0 ? taken : 0;
 }
 
-static int poll_slice(client_t *client, int timeout_ms) {
+static int poll(client_t *client, int timeout_ms) {
     consumer_t *self = (consumer_t *)client;
     take_queued(self);
     if (!self->count && !self->raised[0]) {
@@ -210,14 +210,13 @@ static int add_message(consumer_t *self, PyObject *parts, rd_kafka_message_t *me
     return 1;
 }
 
-/* Raises the exception of `on_rebalance`, unless a signal handler raised one: then the next call does. Returns 0 with
- * an exception. */
+/* Raises the exception of `on_rebalance`. Returns 0 with an exception. */
 static int restore(consumer_t *self) {
-    if (!PyErr_Occurred() && self->raised[0]) {
-        PyErr_Restore(self->raised[0], self->raised[1], self->raised[2]);
-        memset(self->raised, 0, sizeof self->raised);
-    }
-    return !PyErr_Occurred();
+    if (!self->raised[0])
+        return 1;
+    PyErr_Restore(self->raised[0], self->raised[1], self->raised[2]);
+    memset(self->raised, 0, sizeof self->raised);
+    return 0;
 }
 
 /* Builds rows from the messages, and keeps the errors among them. Returns NULL with an exception. */
@@ -239,7 +238,7 @@ static PyObject *take_messages(consumer_t *self) {
 
 /* Returns (parts, events, notices), or None. After an exception the next poll returns the events again, because
  * librdkafka reports some errors only once. A caller reads messages, and ends of logs, again from its position. */
-static PyObject *take_fetched(client_t *client) {
+static PyObject *take_fetched(client_t *client, int unused) {
     consumer_t *self = (consumer_t *)client;
     PyObject *fetched = NULL;
     if (restore(self) && !self->count && !client->notices.count)
@@ -270,7 +269,7 @@ static PyObject *consumer_poll(PyObject *object, PyObject *arguments) {
         return PyErr_Format(PyExc_ValueError, "poll at least 1 message, not %zd", wanted);
     if (!self->client.serving) /* otherwise `serve` refuses the call */
         self->wanted = wanted < MOST_POLLED ? wanted : MOST_POLLED;
-    return serve(&self->client, poll_slice, timeout_ms, take_fetched);
+    return serve(&self->client, poll, timeout_ms, take_fetched);
 }
 
 /* ---- 3. Rebalances ---- */
@@ -446,10 +445,9 @@ static void release(client_t *client) {
         rd.queue_destroy(self->queue);
 }
 
-static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"", "", NULL};
+static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject *unused) {
     PyObject *options, *rebalance;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O:Consumer", names, &PyDict_Type, &options, &rebalance))
+    if (!PyArg_ParseTuple(arguments, "O!O:Consumer", &PyDict_Type, &options, &rebalance))
         return NULL;
     consumer_t *self = (consumer_t *)new_client(type, options, RD_KAFKA_CONSUMER, set_callbacks, release);
     if (!self)
@@ -502,11 +500,12 @@ static void consumer_dealloc(PyObject *object) {
 
 #define CALL_METHOD(name, expression) {#name, consumer_##name, METH_VARARGS, NULL},
 
+/* _librdkafka.pyi describes them. */
 static PyMethodDef consumer_methods[] = {
-    {"poll", consumer_poll, METH_VARARGS, "poll(most, timeout_ms) -> (parts, events, notices), or None"},
+    {"poll", consumer_poll, METH_VARARGS, NULL},
     CALLS(CALL_METHOD)
-    {"close", consumer_close, METH_NOARGS, "Leave the group and destroy the client."},
-    {"abandon", close_client, METH_NOARGS, "Destroy the client; if calls use it, they destroy it when they end."},
+    {"close", consumer_close, METH_NOARGS, NULL},
+    {"abandon", close_client, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -514,7 +513,6 @@ static PyType_Slot consumer_slots[] = {
     {Py_tp_new, consumer_new},
     {Py_tp_dealloc, consumer_dealloc},
     {Py_tp_methods, consumer_methods},
-    {Py_tp_doc, "Consumer(options, on_rebalance): a consuming client; options are librdkafka's, from str to str."},
     {0, NULL},
 };
 

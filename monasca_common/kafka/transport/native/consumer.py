@@ -53,10 +53,7 @@ class NativeConsumer(LibrdkafkaConsumer):
         deadline = self.clock.monotonic() + timeout
         while True:
             with self._calling():
-                fetched = self._client.poll(max_messages, milliseconds(timeout))
-            if fetched is None:
-                return Fetched()
-            parts, events, notices = fetched
+                parts, events, notices = self._client.poll(max_messages, milliseconds(timeout)) or ([], [], [])
             self._notices.handle(notices, self.on_error)
             timeout = deadline - self.clock.monotonic()
             if parts or events or timeout <= 0:

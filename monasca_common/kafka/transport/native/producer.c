@@ -4,14 +4,11 @@
  * 1. Delivery reports: librdkafka's callback runs in the one thread that serves it, and collects them in arrays.
  * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
  * 3. Producing: with the GIL for few messages, without it for many.
- * 4. Reservations of sequences and bytes for `send`.
- * 5. Serving, and the type. */
+ * 4. Serving, and the type. */
 
 #include "client.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
-#include <structmember.h>
 
 #if UINTPTR_MAX < INT64_MAX
 #error "a message's sequence number is its opaque pointer, which needs 64 bits"
@@ -19,7 +16,7 @@
 
 #define ID_HEADER "message-id"
 #define ID_DIGITS 12
-#define MOST_ID_BYTES 80
+#define MOST_PREFIX_BYTES 64
 #define ANY_PARTITION -1
 /* Below this size, a call takes less time than reacquiring the GIL can take. */
 #define GIL_RELEASED_FROM_MESSAGES 64
@@ -41,12 +38,10 @@ typedef struct {
     int64_t messages;
 } count_t;
 
+/* The memory of a `NativeReservation`. */
 typedef struct {
-    PyObject_HEAD
-    long long next, end;               /* sequences */
-    long long left, largest, overhead; /* bytes */
-    bytes_t id_prefix;
-    char prefix[MOST_ID_BYTES]; /* the target of a pointer */
+    int64_t next, end, left, largest, overhead, prefix_size;
+    char prefix[MOST_PREFIX_BYTES];
 } reservation_t;
 
 typedef struct {
@@ -59,20 +54,17 @@ typedef struct {
 
 /* ---- 1. Delivery reports ---- */
 
-static count_t *count_of(array_t *counts, const char *topic, int64_t bucket_ms) {
-    count_t *latest = counts->count ? (count_t *)counts->items + counts->count - 1 : NULL;
-    if (latest && latest->bucket_ms == bucket_ms && !strcmp(latest->topic, topic))
-        return latest;
-    count_t *count = append(counts, sizeof(count_t));
-    count->topic = required(strdup(topic));
-    count->bucket_ms = bucket_ms;
-    return count;
-}
-
 static void count_delivered(producer_t *self, const rd_kafka_message_t *message, int64_t length_ms) {
     int kind;
-    int64_t sent_ms = rd.message_timestamp(message, &kind);
-    count_of(&self->counts, rd.topic_name(message->rkt), sent_ms - sent_ms % length_ms)->messages++;
+    int64_t sent_ms = rd.message_timestamp(message, &kind), bucket_ms = sent_ms - sent_ms % length_ms;
+    const char *topic = rd.topic_name(message->rkt);
+    count_t *count = self->counts.count ? (count_t *)self->counts.items + self->counts.count - 1 : NULL;
+    if (!count || count->bucket_ms != bucket_ms || strcmp(count->topic, topic)) {
+        count = append(&self->counts, sizeof(count_t));
+        count->topic = required(strdup(topic));
+        count->bucket_ms = bucket_ms;
+    }
+    count->messages++;
 }
 
 static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
@@ -135,11 +127,9 @@ static PyObject *count_tuple(const void *from, size_t index) {
 }
 
 /* Returns the collected outcomes, or None; clears the arrays only on success. */
-static PyObject *take_outcomes(client_t *client) {
+static PyObject *take_outcomes(client_t *client, int unused) {
     producer_t *self = (producer_t *)client;
     size_t count = self->delivered.count + self->undelivered.count;
-    if (PyErr_Occurred())
-        return NULL;
     if (!count && !client->notices.count)
         Py_RETURN_NONE;
     sort_delivered(&self->delivered);
@@ -179,9 +169,9 @@ static int as_optional_bytes(PyObject *object, void *to) {
 static int as_prefix(PyObject *object, void *to) {
     if (!as_optional_bytes(object, to))
         return 0;
-    if (((bytes_t *)to)->size <= MOST_ID_BYTES - 16)
+    if (((bytes_t *)to)->size <= MOST_PREFIX_BYTES)
         return 1;
-    PyErr_Format(PyExc_ValueError, "id_prefix must have at most %d bytes", MOST_ID_BYTES - 16);
+    PyErr_Format(PyExc_ValueError, "id_prefix must have at most %d bytes", MOST_PREFIX_BYTES);
     return 0;
 }
 
@@ -249,9 +239,9 @@ typedef struct {
     long long first; /* sequence */
     int partition;
     long long timestamp_ms;
-    rd_kafka_headers_t *headers; /* of a single message */
+    rd_kafka_headers_t *headers; /* of a single message without a prefix */
     bytes_t id;                  /* of the last message; NULL without a prefix */
-    char digits[MOST_ID_BYTES];
+    char digits[MOST_PREFIX_BYTES + 16];
     int error; /* the reason why no more messages were accepted */
 } bulk_t;
 
@@ -306,137 +296,88 @@ static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
     return 1;
 }
 
+/* Raises the reason if the first message is not accepted. */
 static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     bulk_t bulk = {.partition = ANY_PARTITION};
-    PyObject *topic, *list;
-    if (!PyArg_ParseTuple(arguments, "OO!O&LO&:produce", &topic, &PyList_Type, &list, as_optional_bytes, &bulk.key,
-                          &bulk.first, as_prefix, &bulk.prefix))
-        return NULL;
-    PyObject *held = PyList_AsTuple(list); /* another thread can change the list */
-    if (!held)
-        return NULL;
-    bulk.count = PyTuple_Size(held);
+    PyObject *topic, *list, *held = NULL;
+    int read = PyArg_ParseTuple(arguments, "OO!O&LO&|iLO&:produce", &topic, &PyList_Type, &list, as_optional_bytes,
+                                &bulk.key, &bulk.first, as_prefix, &bulk.prefix, &bulk.partition, &bulk.timestamp_ms,
+                                as_headers, &bulk.headers);
+    if (read)
+        held = PyList_AsTuple(list); /* another thread can change the list */
+    bulk.count = held ? PyTuple_Size(held) : 0;
     bytes_t *values = required(malloc((bulk.count + 1) * sizeof(bytes_t)));
-    Py_ssize_t read = 0;
-    for (; read < bulk.count && as_bytes(PyTuple_GetItem(held, read), &values[read]); read++)
-        bulk.bytes += values[read].size;
+    for (Py_ssize_t i = 0; i < bulk.count && read; i++) {
+        read = as_optional_bytes(PyTuple_GetItem(held, i), &values[i]);
+        bulk.bytes += values[i].size;
+    }
     bulk.values = values;
-    int queued = read == bulk.count && queue_values((producer_t *)object, topic, &bulk);
+    if (bulk.headers && (bulk.count != 1 || bulk.prefix.start)) /* the message will own them */
+        PyErr_SetString(PyExc_ValueError, "headers need exactly one value, and no id_prefix");
+    else if (held && read && queue_values((producer_t *)object, topic, &bulk) && bulk.error && !bulk.taken)
+        raise_refused((client_t *)object, bulk.error);
+    if (bulk.headers && !bulk.taken)
+        rd.headers_destroy(bulk.headers);
     free(values);
-    Py_DECREF(held);
-    return queued ? PyLong_FromSsize_t(bulk.taken) : NULL;
+    Py_XDECREF(held);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(bulk.taken);
 }
 
 /* Holds the GIL from the check of the reservation until the message is queued and counted, so that no other thread and
  * no signal handler interrupts it. A message that is large, or that librdkafka refuses, is not accepted. Collects
  * delivery reports from time to time, unless another thread does, because that frees the delivered messages. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
+    client_t *client = (client_t *)object;
     bytes_t value;
     bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
+    Py_buffer memory;
     if (count != 4)
         return PyErr_Format(PyExc_TypeError, "send takes 4 arguments, not %zd", count);
-    reservation_t *from = (reservation_t *)arguments[3];
     if (!as_bytes(arguments[1], &value) || !as_optional_bytes(arguments[2], &bulk.key) ||
-        !has_type("reservation", arguments[3], Py_IS_TYPE(arguments[3], reservation_type), "a Reservation") ||
-        !has_type("topic", arguments[0], PyUnicode_Check(arguments[0]), "str"))
+        PyObject_GetBuffer(arguments[3], &memory, PyBUF_WRITABLE))
         return NULL;
-    int64_t size = value.size + bulk.key.size + from->overhead;
-    if (from->next == from->end || size > from->left || size > from->largest || value.size >= GIL_RELEASED_FROM_BYTES)
-        Py_RETURN_NONE;
-    bulk.first = from->next;
-    bulk.prefix = from->id_prefix;
-    if (!queue_values((producer_t *)object, arguments[0], &bulk))
-        PyErr_Clear(); /* `produce_record` will raise it */
+    reservation_t *from = memory.buf;
+    int64_t size = value.size + bulk.key.size;
+    if (memory.len == sizeof *from && from->next < from->end && size <= from->left - from->overhead &&
+        size <= from->largest - from->overhead && value.size < GIL_RELEASED_FROM_BYTES &&
+        (uint64_t)from->prefix_size <= MOST_PREFIX_BYTES) {
+        bulk.first = from->next;
+        bulk.prefix = (bytes_t){from->prefix_size ? from->prefix : NULL, from->prefix_size};
+        if (!queue_values((producer_t *)object, arguments[0], &bulk))
+            PyErr_Clear(); /* `produce` will raise it */
+        from->next += bulk.taken;
+        from->left -= bulk.taken * (size + from->overhead);
+    }
+    PyBuffer_Release(&memory);
     if (!bulk.taken)
         Py_RETURN_NONE;
-    from->next++;
-    from->left -= size;
-    if (from->next % SENDS_BETWEEN_POLLS == 0 && !((client_t *)object)->serving)
-        rd.poll(((client_t *)object)->rk, 0);
+    if (bulk.first % SENDS_BETWEEN_POLLS == 0 && !client->serving)
+        rd.poll(client->rk, 0);
     return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
 }
 
-static PyObject *producer_produce_record(PyObject *object, PyObject *arguments) {
-    PyObject *topic;
-    bytes_t value;
-    bulk_t bulk = {.values = &value, .count = 1};
-    if (PyArg_ParseTuple(arguments, "OO&O&iLO&L:produce_record", &topic, as_optional_bytes, &value, as_optional_bytes,
-                         &bulk.key, &bulk.partition, &bulk.timestamp_ms, as_headers, &bulk.headers, &bulk.first) &&
-        queue_values((producer_t *)object, topic, &bulk) && bulk.error)
-        raise_refused((client_t *)object, bulk.error);
-    if (bulk.taken)
-        Py_RETURN_NONE;
-    if (bulk.headers)
-        rd.headers_destroy(bulk.headers);
-    return NULL;
-}
-
-/* ---- 4. Reservations ---- */
-
-PyTypeObject *reservation_type;
-
-static PyObject *reservation_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"", "", "", "", "", "", NULL};
-    bytes_t prefix;
-    reservation_t *self = (reservation_t *)PyType_GenericNew(type, NULL, NULL);
-    if (self && PyArg_ParseTupleAndKeywords(arguments, keywords, "LLLLLO&:Reservation", names, &self->next, &self->end,
-                                            &self->left, &self->largest, &self->overhead, as_prefix, &prefix)) {
-        self->id_prefix = (bytes_t){prefix.start ? memcpy(self->prefix, prefix.start, prefix.size) : NULL, prefix.size};
-        return (PyObject *)self;
-    }
-    Py_XDECREF((PyObject *)self);
-    return NULL;
-}
-
-static PyObject *reservation_close(PyObject *object, PyObject *unused) {
-    reservation_t *self = (reservation_t *)object;
-    self->end = self->next;
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef reservation_methods[] = {
-    {"close", reservation_close, METH_NOARGS, "End the reservation: no more messages use it."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef reservation_members[] = {
-    {"next", T_LONGLONG, offsetof(reservation_t, next), READONLY, NULL},
-    {"end", T_LONGLONG, offsetof(reservation_t, end), READONLY, NULL},
-    {"left", T_LONGLONG, offsetof(reservation_t, left), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot reservation_slots[] = {
-    {Py_tp_new, reservation_new},
-    {Py_tp_dealloc, free_object},
-    {Py_tp_methods, reservation_methods},
-    {Py_tp_members, reservation_members},
-    {Py_tp_doc, "Reservation(first, end, left, largest, overhead, id_prefix): see reservation.py."},
-    {0, NULL},
-};
-
-PyType_Spec reservation_spec = {MODULE ".Reservation", sizeof(reservation_t), 0, Py_TPFLAGS_DEFAULT, reservation_slots};
-
-/* ---- 5. Serving, and the type ---- */
+/* ---- 4. Serving, and the type ---- */
 
 static int has_outcomes(const producer_t *self) {
     return self->delivered.count || self->undelivered.count || self->client.has_errors;
 }
 
-static int poll_slice(client_t *client, int timeout_ms) {
+static int poll(client_t *client, int timeout_ms) {
     producer_t *self = (producer_t *)client;
-    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* an interrupted call may have left outcomes */
+    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* `flush` and `send` leave outcomes */
     return has_outcomes(self);
 }
 
-static int flush_slice(client_t *client, int timeout_ms) { return !rd.flush(client->rk, timeout_ms); }
-
 static PyObject *producer_poll(PyObject *self, PyObject *timeout) {
-    return serve((client_t *)self, poll_slice, PyLong_AsLongLong(timeout), take_outcomes);
+    return serve((client_t *)self, poll, PyLong_AsLongLong(timeout), take_outcomes);
 }
 
+static int flush(client_t *client, int timeout_ms) { return rd.flush(client->rk, timeout_ms); }
+
+static PyObject *is_flushed(client_t *client, int code) { return PyBool_FromLong(!code); }
+
 static PyObject *producer_flush(PyObject *self, PyObject *timeout) {
-    return serve((client_t *)self, flush_slice, PyLong_AsLongLong(timeout), take_outcomes);
+    return serve((client_t *)self, flush, PyLong_AsLongLong(timeout), is_flushed);
 }
 
 static PyObject *producer_queued(PyObject *self, PyObject *unused) {
@@ -445,9 +386,7 @@ static PyObject *producer_queued(PyObject *self, PyObject *unused) {
 
 static PyObject *producer_count(PyObject *self, PyObject *bucket_ms) {
     long long length_ms = PyLong_AsLongLong(bucket_ms);
-    if (length_ms <= 0 && !PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "bucket_ms must be positive: %lld", length_ms);
-    if (length_ms <= 0)
+    if (PyErr_Occurred())
         return NULL;
     ((producer_t *)self)->bucket_ms = length_ms;
     Py_RETURN_NONE;
@@ -470,10 +409,9 @@ static void release(client_t *client) {
     self->topic = NULL;
 }
 
-static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"", NULL};
+static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject *unused) {
     PyObject *options;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!:Producer", names, &PyDict_Type, &options))
+    if (!PyArg_ParseTuple(arguments, "O!:Producer", &PyDict_Type, &options))
         return NULL;
     return (PyObject *)new_client(type, options, RD_KAFKA_PRODUCER, set_callbacks, release);
 }
@@ -487,19 +425,16 @@ static void producer_dealloc(PyObject *object) {
     free_client(&self->client);
 }
 
+/* _librdkafka.pyi describes them. */
 static PyMethodDef producer_methods[] = {
-    {"send", (PyCFunction)(void (*)(void))producer_send, METH_FASTCALL,
-     "send(topic, value, key, reservation) -> the id; None: not accepted"},
-    {"produce", producer_produce, METH_VARARGS,
-     "produce(topic, values, key, first, id_prefix) -> the number of queued messages"},
-    {"produce_record", producer_produce_record, METH_VARARGS,
-     "produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)"},
-    {"poll", producer_poll, METH_O, "poll(timeout_ms) -> outcomes; waits for the first"},
-    {"flush", producer_flush, METH_O, "flush(timeout_ms) -> outcomes; waits until nothing is queued"},
-    {"queued", producer_queued, METH_NOARGS, "Return the number of messages without an outcome from poll or flush."},
-    {"count", producer_count, METH_O, "count(bucket_ms): count messages that are delivered from now on."},
-    {"purge", producer_purge, METH_NOARGS, "Purge all messages, without waiting."},
-    {"close", close_client, METH_NOARGS, "Destroy the client; if calls use it, they destroy it when they end."},
+    {"send", (PyCFunction)(void (*)(void))producer_send, METH_FASTCALL, NULL},
+    {"produce", producer_produce, METH_VARARGS, NULL},
+    {"poll", producer_poll, METH_O, NULL},
+    {"flush", producer_flush, METH_O, NULL},
+    {"queued", producer_queued, METH_NOARGS, NULL},
+    {"count", producer_count, METH_O, NULL},
+    {"purge", producer_purge, METH_NOARGS, NULL},
+    {"close", close_client, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -507,7 +442,6 @@ static PyType_Slot producer_slots[] = {
     {Py_tp_new, producer_new},
     {Py_tp_dealloc, producer_dealloc},
     {Py_tp_methods, producer_methods},
-    {Py_tp_doc, "Producer(options): a producing client; options are librdkafka's, from str to str."},
     {0, NULL},
 };
 

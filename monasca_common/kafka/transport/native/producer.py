@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,11 +29,31 @@ LOG = logging.getLogger(__name__)
 _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # fields of a delivered message
 
 
+class NativeReservation(ctypes.Structure):
+    """As `Reservation`, in memory from which `send` takes with the GIL held. Its attributes are read without a Python
+    call, so no signal handler interrupts that."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("next", "end", "left", "largest", "overhead", "prefix_size")),
+        ("prefix", ctypes.c_char * 64),
+    )
+
+    def __init__(
+        self, first: int, end: int, left: int, largest: int, overhead: int, id_prefix: bytes | None, /
+    ) -> None:
+        prefix = b"" if id_prefix is None else id_prefix
+        super().__init__(first, end, left, largest, overhead, len(prefix), prefix)
+
+    def close(self) -> None:
+        """End the reservation: no more messages use it."""
+        self.end = self.next
+
+
 class NativeProducer(LibrdkafkaProducer):
     driver = "native"
     refusals = (_librdkafka.Error,)
     send_is_atomic = True
-    new_reservation = _librdkafka.Reservation  # type: ignore[assignment]
+    new_reservation = NativeReservation  # type: ignore[assignment]
 
     def __init__(
         self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
@@ -67,16 +88,24 @@ class NativeProducer(LibrdkafkaProducer):
         headers: Sequence[tuple[str, bytes | None]],
         sequence: int,
     ) -> None:
-        self._client.produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)
+        self._client.produce(topic, [value], key, sequence, None, partition, timestamp_ms, headers)
 
     def fault(self, error: Any) -> TransportError:
         return translate(KafkaError(*error.args) if isinstance(error, _librdkafka.Error) else error)
 
     def poll(self, timeout: float) -> Outcomes:
-        return self._outcomes(self._client.poll(milliseconds(timeout)))
+        deadline = self.clock.monotonic() + timeout
+        while True:
+            collected = self._client.poll(milliseconds(timeout))
+            timeout = deadline - self.clock.monotonic()
+            if collected is not None or timeout <= 0:
+                return self._outcomes(collected)
 
     def flush(self, timeout: float) -> Outcomes:
-        return self._outcomes(self._client.flush(milliseconds(timeout)))
+        deadline = self.clock.monotonic() + timeout
+        while not self._client.flush(milliseconds(timeout)) and timeout > 0:
+            timeout = deadline - self.clock.monotonic()
+        return self._outcomes(self._client.poll(0))
 
     def queued(self) -> int:
         return self._client.queued()

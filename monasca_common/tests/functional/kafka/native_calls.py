@@ -20,7 +20,8 @@ import weakref
 from collections import Counter
 from typing import Any
 
-from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Reservation, Rows
+from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Rows
+from monasca_common.kafka.transport.native.producer import NativeReservation
 
 Partition = tuple[str, int, int, int]
 
@@ -82,7 +83,8 @@ class Tracked:
         deadline = time.monotonic() + 30
         while self.client.queued() and time.monotonic() < deadline:
             self.client.purge()
-            self.collect(self.client.flush(100))
+            self.client.flush(100)
+            self.collect(self.client.poll(0))
         self.client.close()
         assert self.reported.total() == len(self.reported) == self.taken, (self.reported.total(), self.taken)
 
@@ -169,7 +171,7 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
     if kind < 3:
         count = numbers.choice((0, 1, 20))
         first = tracked.reserve(count)
-        room = Reservation(first, first + count, 2000, 200, 7, prefix)
+        room = NativeReservation(first, first + count, 2000, 200, 7, prefix)
         for _ in range(count):
             client.send(topic, value, key, room)
         tracked.took(room.next - first)
@@ -178,19 +180,21 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
         tracked.took(client.produce(topic, [value] * count, key, tracked.reserve(count), prefix))
     elif kind == 5:
         headers = [(numbers.choice(("", "h")), numbers.choice((None, b"", value))) for _ in range(numbers.randrange(4))]
-        client.produce_record(topic, value, key, numbers.choice((-1, 0, 3, 77)), 0, headers, tracked.reserve(1))
-        tracked.took(1)
+        partition = numbers.choice((-1, 0, 3, 77))
+        tracked.took(client.produce(topic, [value], key, tracked.reserve(1), None, partition, 0, headers))
     elif kind < 8:
-        serve = numbers.choice((client.poll, client.flush))
-        tracked.collect(serve(numbers.choice((0, 1, 5, 120))))
+        wait_ms = numbers.choice((0, 1, 5, 120))
+        if numbers.random() < 0.5:
+            client.flush(wait_ms)
+        tracked.collect(client.poll(wait_ms))
     elif kind == 8:
         client.queued()
     elif kind == 9 and numbers.random() < 0.1:
         numbers.choice((client.purge, lambda: client.count(60)))()
     else:
-        wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 5, 5, 7)))]
-        refusing: list[Any] = [client.send, client.produce, client.produce_record, client.poll, client.count]
-        numbers.choice([*refusing, Producer, Reservation])(*wrong)
+        wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 5, 5, 8)))]
+        refusing: list[Any] = [client.send, client.produce, client.poll, client.flush, client.count]
+        numbers.choice([*refusing, Producer, NativeReservation])(*wrong)
 
 
 def work(
