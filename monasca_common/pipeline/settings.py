@@ -124,8 +124,8 @@ class StreamSettings:
         minimum=0,
         maximum=100_000,
         unit="tasks",
-        help="The minimum number of tasks that read a batch; partitions of the topic are split. 0: one task for each "
-        "partition.",
+        help="The minimum number of tasks that read a batch; partitions of the topic are split. Too small: cores are "
+        "idle. Too large: batches spend their time on starting tasks. 0: one task for each partition.",
     )
     status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
     audit: AuditSettings | None = None
