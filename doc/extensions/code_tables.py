@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of declarations: ``alerts``, ``api-requests``, ``durability-rules``, ``refused-properties`` and
-``shipped-specifications``."""
+"""Tables of declarations: ``alerts``, ``api-requests``, ``benchmark-cases``, ``durability-rules``,
+``refused-properties`` and ``shipped-specifications``."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -40,6 +41,23 @@ def alerts() -> Iterator[Row]:
     for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]:
         for rule in group["rules"]:
             yield f"``{rule['alert']}``", rule["labels"]["severity"], rule["annotations"]["description"]
+
+
+def benchmark_cases() -> Iterator[Row]:
+    """Yield each section of the benchmark with its cases, and the ratios that it requires."""
+    sys.path.insert(0, str(ROOT))
+    from benchmarks import sections
+
+    yield "Section", "Cases", "Required ratio (a goal is not checked)"
+    for section in sections.SECTIONS:
+        cases = [f"``{case.name}``: {case.title}" for case in section.cases]
+        names = {case.name for case in section.cases}
+        required = [
+            f"``{each.case}`` {each.ratio} x ``{each.peer}``" + (" (goal)" if each.goal else "")
+            for each in sections.REQUIRED
+            if each.case in names
+        ]
+        yield f"``{section.name}``: {section.title}", "; ".join(cases), "; ".join(required)
 
 
 def durability_rules() -> Iterator[Row]:
@@ -121,6 +139,7 @@ def table(rows: Callable[[], Iterable[Row]]) -> type[Directive]:
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("alerts", table(alerts))
     app.add_directive("api-requests", table(api_requests))
+    app.add_directive("benchmark-cases", table(benchmark_cases))
     app.add_directive("durability-rules", table(durability_rules))
     app.add_directive("refused-properties", table(refused_properties))
     app.add_directive("shipped-specifications", table(shipped_specifications))
