@@ -30,12 +30,13 @@ class SchemaDecoder:
     def __init__(self, conf: cfg.ConfigOpts, report: Callable[[str], object]) -> None:
         self._report: Callable[[str], object] | None = report
         self._serializers: list[Any] = []
+        self._unavailable: ConfigurationError | None = None  # reported only if a value cannot be decoded
         if conf[GROUP].url:
             for name in ("avro", "json-schema"):
                 try:
                     self._serializers.append(load_serializer(name, conf=conf))
                 except ConfigurationError as error:
-                    self._remark(error)
+                    self._unavailable = error
 
     def decoded(self, message: Message) -> Message:
         """Return the message with a value in JSON if its schema is known, otherwise the message itself."""
@@ -51,6 +52,8 @@ class SchemaDecoder:
                 continue
             else:
                 return replace(message, value=json.dumps(value, default=str).encode())
+        if self._unavailable is not None:
+            self._remark(self._unavailable)
         return message
 
     def _remark(self, error: Exception) -> None:

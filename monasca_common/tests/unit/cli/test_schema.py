@@ -2,12 +2,15 @@
 """The commands of the schema registry, on the registry in memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 
+from monasca_common.cli import messages
 from monasca_common.cli.messages import SchemaDecoder
-from monasca_common.kafka import Message
+from monasca_common.kafka import ConfigurationError, Message
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.tests.contracts.schemas import JSON_READING, PROTO_READING, READING, RENAMED, VALUE, WITH_UNIT
 from monasca_common.tests.contracts.schemas import RegistryCase as RegistryValues
@@ -136,3 +139,21 @@ class DecoderTest(RegistryValues):
         self.memory.stop()
         self.assertEqual(b"\0\0\0\0\1x", self.decoded(b"\0\0\0\0\1x"))
         self.assertEqual(1, len(self.remarks))
+
+    def test_a_missing_format_is_reported_only_if_a_value_cannot_be_decoded(self):
+        value = self.avro(schema=READING).dumps(VALUE, self.context)
+        load = messages.load_serializer
+
+        def without_json_schema(name, **arguments):
+            if name == "json-schema":
+                raise ConfigurationError("install monasca-common[json-schema]")
+            return load(name, **arguments)
+
+        with mock.patch.object(messages, "load_serializer", without_json_schema):
+            message = Message(self.topic, 0, 0, 1000, None, value, ())
+            decoder = SchemaDecoder(self.conf(), self.remarks.append)
+            self.assertEqual(VALUE, json.loads(decoder.decoded(message).value))
+            self.assertEqual([], self.remarks)
+            decoder.decoded(replace(message, value=b"\0\0\0\0\1x"))
+
+        self.assertEqual(["some values are not decoded: install monasca-common[json-schema]"], self.remarks)
