@@ -20,6 +20,16 @@ exclude_patterns: list[str] = []
 version = release = importlib.metadata.version("monasca-common")
 
 html_theme = "openstackdocs"
+# Without the theme's menu of OpenStack, requests to other servers, and centered tables.
+html_theme_options = {
+    "analytics_tracking_code": "",
+    "display_badge": False,
+    "root_title": "monasca-common",
+    "sidebar_search": True,
+}
+templates_path = ["_templates"]
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 pygments_style = "native"
 openstackdocs_auto_name = False
 openstackdocs_auto_version = False

@@ -36,5 +36,4 @@ with MemoryKafka() as memory:
 
     memory.drain(kafka.Processor(consumer, handle, per_message=True, serializer=readings, producer=producer))
     for record in memory.broker.records("reports"):
-        report = reports.loads(record.value)
-        print(f"{report.place}: {report.fahrenheit} F")
+        print(record.value)
