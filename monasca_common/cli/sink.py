@@ -39,7 +39,6 @@ class _SinkComparison(MonascaCommand, Lister):
     """Compares the mapping file with the tables, and with the latest messages of the topics."""
 
     extra = "persister"
-    reported = (*MonascaCommand.reported, RetryLater)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -54,6 +53,7 @@ class _SinkComparison(MonascaCommand, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
         from monasca_common.sink.sample import sample_findings
+        from monasca_common.sink.schemas import schema_findings
         from monasca_common.sink.service import decoders, open_sink_storage
         from monasca_common.storage.tables.steps import table_steps
 
@@ -70,9 +70,16 @@ class _SinkComparison(MonascaCommand, Lister):
                 self._status = 1
                 rows.append((topic, "is a topic that does not exist", "refused"))
                 continue
-            found = sample_findings(decoder, list(self._sampled(settings, topic, parsed_args.sample)))
+            try:
+                schemas = [(table.name, *each) for table in decoder.tables for each in schema_findings(decoder, table)]
+                found = sample_findings(decoder, list(self._sampled(settings, topic, parsed_args.sample)))
+            except RetryLater as error:
+                rows.append((topic, f"is not compared with the mapping: {error}", "run again"))
+                self._status = 1
+                continue
+            self._status |= int(any(action for _, _, action in schemas))
             self._status |= int(any(place.startswith(f"{topic}/") for place, _ in found))
-            rows += [(place, finding, "dead letter" if "/" in place else "") for place, finding in found]
+            rows += [*schemas, *((place, finding, "dead letter" if "/" in place else "") for place, finding in found)]
         return ("place", "finding", "action"), rows
 
     def fails(self, rows: Sequence[tuple[str, str, str]]) -> bool:

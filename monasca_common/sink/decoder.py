@@ -52,7 +52,7 @@ class FieldReader:
     """Reads the fields at ``paths`` of all values, or keys, of a batch."""
 
     def __init__(self, serializer: Serializer, which: Literal["key", "value"], paths: Iterable[Steps]) -> None:
-        self._serializer = serializer
+        self.serializer = serializer
         self._which = which
         self._paths = tuple(dict.fromkeys(paths))
         self._extract = extractor(self._paths)
@@ -64,15 +64,15 @@ class FieldReader:
         return dict(zip(self._paths, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(self._paths, ())
 
     def _all_at_once(self, encoded: Sequence[bytes | None]) -> list[Row] | None:
-        if isinstance(self._serializer, JsonSerializer) and None not in encoded:
+        if isinstance(self.serializer, JsonSerializer) and None not in encoded:
             with contextlib.suppress(SerializationError):
-                return self._serializer.loads_all(cast("Sequence[bytes]", encoded), self._extract)
+                return self.serializer.loads_all(cast("Sequence[bytes]", encoded), self._extract)
         return None
 
     def _one_by_one(self, part: PartitionBatch, encoded: Sequence[bytes | None], faults: Faults) -> Iterator[Row]:
-        loads: Callable[..., Any] = self._serializer.loads
+        loads: Callable[..., Any] = self.serializer.loads
         topic, nothing = part.topic_partition.topic, (None,) * len(self._paths)
-        with_context = takes_context(type(self._serializer).loads)
+        with_context = takes_context(type(self.serializer).loads)
         for index, value in enumerate(encoded):
             if value is None:
                 yield nothing
@@ -94,7 +94,6 @@ class TopicDecoder:
     ) -> None:
         self.tables = tuple(tables)
         self.nothing = tuple(TableChanges(table, *[TableRows([], [], [])] * 2) for table in tables)
-        self.load = load
         values, keys = defaultdict[Any, list[Steps]](list), defaultdict[Any, list[Steps]](list)
         for table in tables:
             values[_format(table)] += [*_steps(table, MessagePart.VALUE), *([] if table.each is None else [table.each])]
@@ -114,6 +113,11 @@ class TopicDecoder:
             fields = values[_format(table)], keys.get(table.key_serializer, {})
             changes.append(_TableDecoder(table, part, *fields, extract, faults).changes())
         return tuple(each.without(faults.refused) if faults.reasons else each for each in changes)
+
+    def serializer(self, table: TableMapping, which: Literal["key", "value"]) -> Serializer | None:
+        """Return the serializer of a table's values or keys; ``None`` if keys are not decoded."""
+        reader = self._values[_format(table)] if which == "value" else self._keys.get(table.key_serializer)
+        return None if reader is None else reader.serializer
 
 
 def _format(table: TableMapping) -> tuple[str, str | None]:

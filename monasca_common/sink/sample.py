@@ -24,7 +24,9 @@ def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[
         findings |= {(f"{place}/{offset}", "; ".join(reasons)): None for offset, reasons in faults.reasons.items()}
         for table in decoder.tables:
             path = table.each or ()
-            values = FieldReader(decoder.load(table, "value"), "value", [path]).read(part, Faults())[path]
+            serializer = decoder.serializer(table, "value")
+            assert serializer is not None
+            values = FieldReader(serializer, "value", [path]).read(part, Faults())[path]
             findings |= {(table.name, finding): None for finding in _unmapped(table, values)}
     return sorted(findings)
 

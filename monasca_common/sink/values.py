@@ -165,6 +165,14 @@ def _json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return str(value)
+    if hasattr(value, "DESCRIPTOR"):  # of Protobuf, with its form of JSON
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(value, preserving_proto_field_name=True)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return list(value)
     raise TypeError
 
 

@@ -44,7 +44,7 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         files = self.registry.settings.reader_schema_files
-        self._readers = {name: self.read_schema("reader_schema_files", path)[1].parsed for name, path in files.items()}
+        self.readers = {name: self.read_schema("reader_schema_files", path)[1].parsed for name, path in files.items()}
 
     def parse(self, text: str, names: Names) -> AvroSchema:
         return parse(text, names)
@@ -69,7 +69,7 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
 
     def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
         schema = self.registry.get(key)
-        reader = self._readers.get(name)
+        reader = self.readers.get(name)
         stream = io.BytesIO(value)
         stream.seek(start)
         try:

@@ -30,33 +30,33 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
         super().__init__(conf)
         self.mixed_topics = frozenset()  # plain JSON is not a message
         generated: Any = type
-        self._type = generated
+        self.message_type = generated
         self._indexes = _indexes(generated.DESCRIPTOR)
 
     def parse(self, text: str, names: Names) -> str:
         return text
 
     def record_name(self, schema: str) -> str:
-        return str(self._type.DESCRIPTOR.full_name)
+        return str(self.message_type.DESCRIPTOR.full_name)
 
     def encode(self, value: Any, start: bytes, schema: str) -> bytes:
-        if not isinstance(value, self._type):
-            raise SerializationError(f"protobuf writes {self._type.__name__} here, not {type(value).__name__}")
+        if not isinstance(value, self.message_type):
+            raise SerializationError(f"protobuf writes {self.message_type.__name__} here, not {type(value).__name__}")
         try:
             return start + self._indexes + value.SerializeToString()  # type: ignore[no-any-return]
         except EncodeError:
-            raise SerializationError(f"a required field of {self._type.__name__} is not set") from None
+            raise SerializationError(f"a required field of {self.message_type.__name__} is not set") from None
 
     def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
         payload = start + len(self._indexes)
         if value[start:payload] != self._indexes:
             raise SerializationError(
-                f"the value of schema {key} is another message type of its file than {self._type.__name__}"
+                f"the value of schema {key} is another message type of its file than {self.message_type.__name__}"
             )
         try:
-            return self._type.FromString(value[payload:])
+            return self.message_type.FromString(value[payload:])
         except DecodeError:
-            reason = f"not a {self._type.__name__} (schema {key})"
+            reason = f"not a {self.message_type.__name__} (schema {key})"
         raise SerializationError(reason)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.tests.functional.persister.persister_case import SECONDS
 from monasca_common.tests.functional.sink.sink_case import SinkCase
 from monasca_common.tests.periodic import periodic
@@ -51,6 +52,36 @@ class TestSinkCommands(SinkCase):
             (f"{self.topic}/0/1", "column 'n' is text, not an integer", "dead letter"),
         ]
         self.assertEqual((1, expected), (status, rows))
+
+    def test_a_mapping_is_compared_with_the_latest_schema(self):
+        registry = self.useFixture(MemoryRegistry())
+        self.configuration.write_text(
+            f"{self.configuration.read_text()}[schema_registry]\nurl = {registry.url}\ntimeout_seconds = 5\n"
+        )
+        table = f'[typed]\ntopic = "{self.topic}"\nserializer = "avro"\n[typed.columns]\nn = "integer"\nno = "text"\n'
+        self.mapping.write_text(table)
+        self.run_command("plan", "--execute")
+        schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "string"}]}
+        body = {"schema": json.dumps(schema), "schemaType": "AVRO"}
+        self.assertEqual(200, registry.answer("POST", f"/subjects/{self.topic}-value/versions", body)[0])
+        place = f"the latest schema of {self.topic}-value"
+        expected = [
+            (
+                "typed",
+                f"column 'n' reads value.n, which is text, not an integer in {place}: correct the type or the path",
+                "dead letter",
+            ),
+            (
+                "typed",
+                f"column 'no' reads value.no, which {place} does not have: correct the path or the schema",
+                "not stored",
+            ),
+        ]
+        self.assertEqual((1, expected), self.run_command("check")[:2])
+        registry.stop()
+        status, ((place, finding, action),), _ = self.run_command("check")
+        self.assertEqual((1, self.topic, "run again"), (status, place, action))
+        self.assertIn(f"is not compared with the mapping: the schema registry {registry.url} is unavailable (", finding)
 
     @periodic("a variant of the tests above")
     def test_a_topic_that_does_not_exist_is_reported(self):

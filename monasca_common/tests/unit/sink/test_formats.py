@@ -4,16 +4,13 @@
 import datetime
 import decimal
 import io
-import json
-import urllib.request
 from types import SimpleNamespace
 
 import fastavro
-from oslo_config import cfg
 
 from monasca_common.kafka.errors import RetryLater
-from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.sink.values import extractor
+from monasca_common.tests.unit.sink.registry_case import ORDER_PROTO, RegistryTestCase, order_class
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
 _SCHEMA = {
@@ -38,26 +35,44 @@ at = "timestamp"
 price = "numeric"
 buyer = {type = "text", from = "value.buyer.name"}
 """
+_PROTOBUF_MAPPING = """\
+[orders]
+topic = "t"
+serializer = "protobuf"
+message_type = "order"
+mode = "upsert"
+key = ["id"]
+[orders.columns]
+id = "integer"
+note = "text"
+at = "timestamp"
+second = {type = "text", from = "value.lines[1].article"}
+tag = {type = "integer", from = "value.tags.a"}
+lines = "json"
+"""
+_LINES_MAPPING = """\
+[lines]
+topic = "t"
+serializer = "protobuf"
+message_type = "order"
+key = ["id", "line"]
+each = "value.lines"
+[lines.columns]
+id = {type = "integer", from = "value.id"}
+line = {type = "integer", from = "index"}
+article = "text"
+"""
 
 
-class AvroTest(SinkTestCase):
+class AvroTest(RegistryTestCase):
     def setUp(self):
         super().setUp()
-        self.registry = self.useFixture(MemoryRegistry())
-        file = self.folder / "sink.conf"
-        file.write_text(f"[schema_registry]\nurl = {self.registry.url}\ntimeout_seconds = 1\n")
-        self.conf = cfg.ConfigOpts()
-        self.conf(["--config-file", str(file)], project="monasca-common")
+        self.conf = self.configured()
 
     def encoded(self, value):
-        body = json.dumps({"schema": json.dumps(_SCHEMA)}).encode()
-        address = f"{self.registry.url}/subjects/t-value/versions"
-        request = urllib.request.Request(address, body, {"Content-Type": "application/vnd.schemaregistry.v1+json"})
-        with urllib.request.urlopen(request) as answer:
-            number = json.load(answer)["id"]
         out = io.BytesIO()
         fastavro.schemaless_writer(out, fastavro.parse_schema(dict(_SCHEMA)), value)
-        return b"\0" + number.to_bytes(4) + out.getvalue()
+        return self.register(_SCHEMA) + out.getvalue()
 
     def order(self):
         at = datetime.datetime(2026, 1, 31, 6, tzinfo=datetime.UTC)
@@ -78,6 +93,34 @@ class AvroTest(SinkTestCase):
         self.open(_MAPPING, conf=self.conf)  # without the back-off of the former client
         self.handler(batch("t", [message(value)]))
         self.assertEqual([(1,)], self.select("SELECT id FROM orders"))
+
+
+class ProtobufTest(RegistryTestCase):
+    """A generated class, and its bytes as Confluent's serializer writes them."""
+
+    def test_fields_of_a_generated_message_are_columns(self):
+        self.patch_message_type(order_class())
+        start = self.register(ORDER_PROTO, "PROTOBUF") + b"\0"  # the position of the message in its file
+        self.open(_PROTOBUF_MAPPING, conf=self.configured())
+        order = order_class()(id=1, tags={"a": 5}, lines=[{"article": "bolt"}, {"article": "nut"}])
+        order.at.FromJsonString("2026-01-31T06:00:00Z")
+        values = [start + order.SerializeToString(), start + order_class()(id=0, note="").SerializeToString()]
+        letters = self.process(batch("t", [message(value) for value in (*values, start + b"\x0a", b"{}")]))
+        self.assertEqual([2, 3], sorted(letters))
+        self.assertIn("value: not a Order (schema 1)", letters[2])
+        at = "2026-01-31 06:00:00.000000"
+        self.assertEqual(
+            [(0, "", None, None, None, "[]"), (1, None, at, "nut", 5, '[{"article":"bolt"},{"article":"nut"}]')],
+            self.select("SELECT * FROM orders ORDER BY id"),
+        )
+
+    def test_each_element_of_a_repeated_field_is_a_row(self):
+        self.patch_message_type(order_class())
+        start = self.register(ORDER_PROTO, "PROTOBUF") + b"\0"
+        self.open(_LINES_MAPPING, conf=self.configured())
+        order = order_class()(id=7, lines=[{"article": "bolt"}, {"article": "nut"}])
+        self.assertEqual({}, self.process(batch("t", [message(start + order.SerializeToString())])))
+        self.assertEqual([(7, 0, "bolt"), (7, 1, "nut")], self.select("SELECT * FROM lines ORDER BY line"))
 
 
 class ExtractorTest(SinkTestCase):
