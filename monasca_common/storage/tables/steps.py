@@ -15,7 +15,7 @@ from sqlalchemy.schema import CreateColumn, CreateTable
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.tables.rows import StoredTable
+from monasca_common.storage.tables.rows import StoredColumn, StoredTable
 
 #: The type of a new column, and the types of existing ones that can store it.
 SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] = {
@@ -28,6 +28,25 @@ SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] 
     "json": (sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), (sa.JSON, sa.String)),
     "bytes": (sa.LargeBinary(), (sa.LargeBinary,)),
 }
+
+_INDEXES_OF_POSTGRESQL = sa.text("""
+    SELECT array_agg(a.attname::text), CASE
+        WHEN x.indpred IS NOT NULL THEN 'is partial'
+        WHEN NOT x.indimmediate THEN 'is deferrable'
+        WHEN NOT x.indisvalid THEN 'is invalid'
+        WHEN bool_or(NOT c.collisdeterministic) THEN 'has the collation ' || max(c.collname)
+        ELSE '' END
+    FROM pg_index x CROSS JOIN LATERAL
+        unnest(x.indkey, x.indcollation) WITH ORDINALITY AS k (column_number, collation_id, n)
+    LEFT JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.column_number
+    LEFT JOIN pg_collation c ON c.oid = k.collation_id
+    WHERE x.indrelid = CAST(:name AS regclass) AND x.indisunique AND k.n <= x.indnkeyatts
+    GROUP BY x.indexrelid, x.indpred, x.indimmediate, x.indisvalid
+""")
+_INDEXES_OF_SQLITE = sa.text("""
+    SELECT i.name, i.partial, k.name AS "column", k.coll, i.origin
+    FROM pragma_index_list(:name) i CROSS JOIN pragma_index_xinfo(i.name) k WHERE i."unique" AND k.key
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +85,9 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
     if not inspector.has_table(mapping.name):
         yield TableStep(mapping.name, "does not exist", str(CreateTable(wanted).compile(connection)).strip())
         return
+    if mapping.name not in inspector.get_table_names():
+        yield TableStep(mapping.name, "is a view or a foreign table: name a table")
+        return
     found = {str(column["name"]): column for column in inspector.get_columns(mapping.name)}
     for column in mapping.columns:
         existing = found.pop(column.name, None)
@@ -76,25 +98,55 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
             added = CreateColumn(wanted.c[column.name]).compile(dialect=connection.dialect)
             statement = f"ALTER TABLE {preparer.format_table(wanted)} ADD COLUMN {added}"
             yield TableStep(mapping.name, f"has no column {column.name!r}", statement)
-        elif not _stores(existing["type"], column.kind, connection.dialect.name):
-            kind = existing["type"]
-            rule = f"has column {column.name!r} of type {kind}, which does not store {column.kind}"
-            yield TableStep(mapping.name, f"{rule}: change the type in the mapping")
-    for name, column_of_table in found.items():
-        if not column_of_table["nullable"] and column_of_table.get("default") is None:
+        elif rule := _unusable(existing, column, is_key=column.name in mapping.key, dialect=connection.dialect.name):
+            yield TableStep(mapping.name, f"has column {column.name!r} {rule}")
+    for name, unmapped in found.items():
+        is_filled = unmapped["nullable"] or unmapped.get("default") is not None or _is_generated(unmapped)
+        if not is_filled and not unmapped.get("identity"):
             rule = f"has column {name!r}, which is NOT NULL without a default and not in the mapping: map it"
             yield TableStep(mapping.name, rule)
-    keys: list[Sequence[str | None]] = [inspector.get_pk_constraint(mapping.name)["constrained_columns"]]
-    keys += [each["column_names"] for each in inspector.get_unique_constraints(mapping.name)]
-    keys += [each["column_names"] for each in inspector.get_indexes(mapping.name) if each["unique"]]
-    if set(mapping.key) not in [set(each) for each in keys]:
+    faults = [fault for columns, fault in _unique_keys(connection, mapping.name) if columns == set(mapping.key)]
+    if "" not in faults:
         key = ", ".join(mapping.key)
-        yield TableStep(mapping.name, f"has no primary key or unique index of exactly the columns {key}: create one")
+        rule = f"has no primary key or unique index of exactly the columns {key}"
+        only = f" except one that {faults[0]}" if faults else ""
+        yield TableStep(mapping.name, f"{rule}{only}: create one")
 
 
-def _stores(found: sa.types.TypeEngine[Any], kind: str, dialect: str) -> bool:
-    rounds = dialect == "sqlite" and isinstance(found, sa.Numeric)
-    return isinstance(found, SQL_TYPES[kind][1]) and not (kind == "numeric" and rounds)
+def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[str], str]]:
+    """Return the columns of each unique index, and why ON CONFLICT cannot find rows by it; empty if it can."""
+    if connection.dialect.name == "postgresql":
+        name = connection.dialect.identifier_preparer.quote_identifier(table)
+        for columns, fault in connection.execute(_INDEXES_OF_POSTGRESQL, {"name": name}):
+            yield set(columns), fault
+        return
+    rows = connection.execute(_INDEXES_OF_SQLITE, {"name": table}).all()
+    for index in {row.name for row in rows}:
+        parts = [row for row in rows if row.name == index]
+        collations = {row.coll for row in parts} - {"BINARY"}
+        fault = "is partial" if parts[0].partial else f"has the collation {min(collations)}" if collations else ""
+        yield {row.column for row in parts}, fault
+    primary = sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
+    if len(primary) == 1 and not any(row.origin == "pk" for row in rows):
+        yield set(primary), ""  # the row id, which has no index
+
+
+def _unusable(existing: Any, column: StoredColumn, *, is_key: bool, dialect: str) -> str:
+    """Return why a column cannot store a column of the mapping, and the remedy; empty if it can."""
+    kind = existing["type"]
+    rounds = column.kind == "numeric" and dialect == "sqlite" and isinstance(kind, sa.Numeric)
+    if rounds or not isinstance(kind, SQL_TYPES[column.kind][1]):
+        return f"of type {kind}, which does not store {column.kind}: change the type in the mapping"
+    if _is_generated(existing) or (existing.get("identity") or {}).get("always"):
+        return "that the database generates: remove it from the mapping"
+    merges = isinstance(kind, sa.CHAR | postgresql.CITEXT) or getattr(kind, "precision", None) in range(6)
+    if is_key and dialect == "postgresql" and merges:
+        return f"of type {kind}, which makes different keys equal: use TEXT, VARCHAR or TIMESTAMP"
+    return ""
+
+
+def _is_generated(existing: Any) -> bool:
+    return existing.get("computed") is not None
 
 
 def sql_table(table: StoredTable) -> sa.Table:

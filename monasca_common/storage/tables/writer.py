@@ -7,9 +7,10 @@ for each row.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -91,7 +92,8 @@ class TablesWriter:
 
     def __init__(self, tables: Sequence[StoredTable], dialect: str, describe: Callable[[], str]) -> None:
         self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(tables)]
-        self._store: Any = _store_postgresql if dialect == "postgresql" else _store_sqlite
+        self._is_postgresql = dialect == "postgresql"
+        self._store: Any = _store_postgresql if self._is_postgresql else _store_sqlite
         self._describe = describe
         self._merges_left = 0  # batches until the next one is copied as if all its keys were new
 
@@ -163,6 +165,8 @@ class TablesWriter:
                 repeated, replaced = (others, 0) if statements.keeps_first else (0, others)
                 skipped = len(each.stored.rows) - len(rest.stored.rows)
                 outcomes.append(Applied(stored, repeated, replaced, deleted, skipped))
+            if self._is_postgresql:
+                _check_deferred(connection)
             if trial:
                 raise _Undone
         totals: Iterable[int] = map(sum, zip(*outcomes, strict=True))
@@ -223,11 +227,7 @@ def _store_sqlite(
 def _store_postgresql(
     connection: Any, statements: TableStatements, rows: list[Row], keys: list[Row], *, merge: bool
 ) -> tuple[int, int]:
-    from psycopg import errors
-
-    from monasca_common.storage.postgresql.connection import ROW_ERRORS, is_of_a_row, reason
-
-    try:
+    with _errors_of_postgresql(merge=merge):
         deleted = 0
         if keys:
             _copy(connection, *statements.stage_keys, keys)
@@ -239,12 +239,29 @@ def _store_postgresql(
             return len(rows), deleted
         _copy(connection, *statements.stage, rows)
         return connection.execute(statements.insert).rowcount, deleted
-    except (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidColumnReference) as error:
+
+
+def _check_deferred(connection: Any) -> None:
+    """Check deferred constraints and triggers here, because an error of the commit does not name its rows."""
+    with _errors_of_postgresql(merge=True):
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+@contextlib.contextmanager
+def _errors_of_postgresql(*, merge: bool) -> Iterator[None]:
+    from psycopg import errors
+
+    from monasca_common.storage.postgresql.connection import ROW_ERRORS, is_of_a_row, reason
+
+    misfits = errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidColumnReference, errors.GeneratedAlways
+    try:
+        yield
+    except (*misfits, errors.WrongObjectType) as error:
         raise StorageUnavailable(f"{error.diag.message_primary}: {_PLAN}") from error
     except ROW_ERRORS as error:
         if isinstance(error, errors.UniqueViolation) and not merge:
             raise _KeyTaken from error
-        if is_of_a_row(error):
+        if is_of_a_row(error) or isinstance(error, errors.CardinalityViolation):  # rows whose keys the index equates
             raise _RowRefused(reason(error)) from error
         raise
 

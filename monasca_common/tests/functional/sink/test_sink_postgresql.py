@@ -5,6 +5,7 @@ import psycopg
 
 from monasca_common.devbroker.fixtures import SharedPostgresql
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.storage.tables.steps import table_steps
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
 _TABLE = '[{0}]\ntopic = "{0}"\nmode = "upsert"\nkey = ["n"]\n[{0}.columns]\nn = "integer"\n{0} = "text"\n'
@@ -32,6 +33,75 @@ class SinkPostgresqlTest(SinkTestCase):
             self.upsert("one", f"a{number}", number)
             self.upsert("two", f"b{number}", number)
         self.assertEqual([("a1", "b1")], self.execute("SELECT one, two FROM one JOIN two USING (n)"))
+
+    def findings(self, definition, *statements, columns=""):
+        """Return how a table ``one (n …)`` differs from its mapping, and drop it."""
+        self.execute(f"CREATE TABLE one ({definition})")
+        for statement in statements:
+            self.execute(statement)
+        steps = table_steps(self.settings, self.mapping(_TABLE.format("one") + columns))
+        self.execute("DROP TABLE one CASCADE")
+        return [step.finding for step in steps]
+
+    def test_unique_keys_by_which_no_row_is_found_are_refused(self):
+        rule = "has no primary key or unique index of exactly the columns n except one that {}: create one"
+        partial = "CREATE UNIQUE INDEX ON one (n) WHERE n > 5"
+        self.assertEqual([rule.format("is partial")], self.findings("n BIGINT, one TEXT", partial))
+        whole = "CREATE UNIQUE INDEX ON one (n) INCLUDE (one)"
+        self.assertEqual([], self.findings("n BIGINT, one TEXT", partial, whole))
+        self.assertEqual([rule.format("is deferrable")], self.findings("n BIGINT PRIMARY KEY DEFERRABLE, one TEXT"))
+        self.assertEqual(
+            ["has no primary key or unique index of exactly the columns n: create one"],
+            self.findings("n BIGINT, one TEXT", "CREATE UNIQUE INDEX ON one ((n + 1))"),
+        )
+
+    def test_keys_that_the_database_compares_otherwise_are_refused(self):
+        self.execute("CREATE COLLATION anycase (locale = 'C')")
+        # As CREATE COLLATION with deterministic = false, for which not every server has the library.
+        self.execute("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'anycase'")
+        text = '[one]\ntopic = "one"\nmode = "upsert"\nkey = ["n"]\n[one.columns]\nn = "{}"\n'
+        for kind, definition, finding in (
+            ("text", "n TEXT COLLATE anycase PRIMARY KEY", "except one that has the collation anycase: create one"),
+            ("text", "n CHAR(5) PRIMARY KEY", "of type CHAR(5), which makes different keys equal: use TEXT"),
+            ("timestamp", "n TIMESTAMP(0) PRIMARY KEY", "which makes different keys equal"),
+        ):
+            with self.subTest(definition):
+                self.execute(f"CREATE TABLE one ({definition})")
+                (step,) = table_steps(self.settings, self.mapping(text.format(kind)))
+                self.assertIn(finding, step.finding)
+                self.execute("DROP TABLE one")
+        self.execute("CREATE TABLE one (n VARCHAR(9) PRIMARY KEY)")
+        self.assertEqual([], table_steps(self.settings, self.mapping(text.format("text"))))
+
+    def test_views_and_generated_columns_are_refused(self):
+        generated = "n BIGINT PRIMARY KEY, one TEXT, twice BIGINT NOT NULL GENERATED ALWAYS AS (2 * n) STORED"
+        more = "id BIGINT NOT NULL GENERATED ALWAYS AS IDENTITY"
+        self.assertEqual([], self.findings(f"{generated}, {more}"))
+        rule = "has column '{}' that the database generates: remove it from the mapping"
+        self.assertEqual(
+            [rule.format("twice"), rule.format("id")],
+            self.findings(f"{generated}, {more}", columns='twice = "integer"\nid = "integer"\n'),
+        )
+        self.execute("CREATE VIEW one AS SELECT 1 AS n, 'a' AS one")
+        (step,) = table_steps(self.settings, self.mapping(_TABLE.format("one")))
+        self.assertEqual("is a view or a foreign table: name a table", step.finding)
+
+    def test_a_row_that_breaks_a_deferred_constraint_becomes_a_dead_letter(self):
+        self.open(_TABLE.format("one"), create=False)
+        self.execute("CREATE TABLE known (n BIGINT PRIMARY KEY); INSERT INTO known VALUES (1)")
+        self.execute("CREATE TABLE one (n BIGINT PRIMARY KEY REFERENCES known DEFERRABLE INITIALLY DEFERRED, one TEXT)")
+        letters = self.process(batch("one", [message(b'{"n": 1}'), message(b'{"n": 2}')]))
+        self.assertEqual({1}, letters.keys())
+        self.assertIn("violates foreign key constraint", letters[1])
+        self.assertEqual([(1,)], self.execute("SELECT n FROM one"))
+
+    def test_keys_that_become_equal_in_the_database_do_not_block_a_batch(self):
+        text = '[one]\ntopic = "one"\nmode = "upsert"\nkey = ["n"]\n[one.columns]\nn = "text"\none = "text"\n'
+        self.open(text, create=False)
+        self.execute("CREATE TABLE one (n VARCHAR(1) PRIMARY KEY, one TEXT)")
+        letters = self.process(batch("one", [message(b'{"n": "a"}'), message(b'{"n": "a  "}')]))
+        self.assertEqual(1, len(letters))
+        self.assertEqual([("a",)], self.execute("SELECT n FROM one"))
 
     def test_a_column_whose_type_changes_while_the_sink_runs(self):
         self.open(_TABLE.format("one"), create=False)

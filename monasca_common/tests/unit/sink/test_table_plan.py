@@ -48,6 +48,36 @@ class TablePlanTest(SinkTestCase):
         (step,) = self.steps()
         self.assertEqual("has no primary key or unique index of exactly the columns id: create one", step.finding)
 
+    def test_a_partial_unique_index_is_refused(self):
+        self.select("CREATE TABLE orders (id BIGINT)")
+        self.select("CREATE UNIQUE INDEX part ON orders (id) WHERE id > 5")
+        (step,) = self.steps()
+        rule = "has no primary key or unique index of exactly the columns id except one that is partial: create one"
+        self.assertEqual((rule, ""), (step.finding, step.statement))
+        self.select("CREATE UNIQUE INDEX whole ON orders (id)")
+        self.assertEqual([], self.steps())
+
+    def test_a_key_without_an_index_of_its_own_is_accepted(self):
+        self.select("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        self.assertEqual([], self.steps())
+
+    def test_a_key_that_compares_different_texts_as_equal_is_refused(self):
+        self.select("CREATE TABLE names (name TEXT COLLATE NOCASE PRIMARY KEY)")
+        mapping = '[names]\ntopic = "t"\nkey = ["name"]\n[names.columns]\nname = "text"\n'
+        (step,) = table_steps(self.settings, self.mapping(mapping))
+        self.assertIn("except one that has the collation NOCASE: create one", step.finding)
+
+    def test_a_view_is_refused(self):
+        self.select("CREATE VIEW orders AS SELECT 1 AS id")
+        (step,) = self.steps()
+        self.assertEqual("is a view or a foreign table: name a table", step.finding)
+
+    def test_a_generated_column_is_refused_in_the_mapping_and_needs_none(self):
+        self.select("CREATE TABLE orders (id BIGINT PRIMARY KEY, twice BIGINT NOT NULL AS (2 * id))")
+        self.assertEqual([], self.steps())
+        (step,) = self.steps('twice = "integer"')
+        self.assertEqual("has column 'twice' that the database generates: remove it from the mapping", step.finding)
+
     def test_a_sample_shows_dead_letters_and_fields_that_no_column_reads(self):
         tables = self.mapping(_ORDERS.format(""))
         values = [b'{"id": 1, "note": "x"}', b'{"id": "1"}']
