@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monasca_common.kafka import extras
@@ -26,22 +24,43 @@ _MAGIC = b"\0"  # no JSON text begins with it
 _ID_END = 5
 
 
-class EnvelopeReader:
-    """Converts values in Avro to JSON, which decoders of envelopes read. Thread-safe, and can be pickled."""
+class EnvelopeSchema:
+    """A schema of envelopes, which is pickled as text. Raises `SerializationError` if it is not one.
 
-    def __init__(self, settings: SchemaRegistrySettings | None = None) -> None:
-        self._settings = settings
-        self._registry = None if settings is None else _schemas(settings)
+    ``decode``: returns the envelope in JSON of a record; see `monasca_common.models.avro.decoder`.
+    """
+
+    def __init__(self, text: str, names: Sequence[tuple[str, str]]) -> None:
+        from monasca_common.kafka.serialization import avro
+        from monasca_common.models.avro import decoder
+
+        schema = avro.parse(text, names)
+        self._source = text, tuple(names)
+        try:
+            self.decode = decoder(schema.parsed, schema.reads)
+        except InvalidEnvelope as error:
+            raise SerializationError(str(error)) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reader, (pickle.dumps(self._settings),)
+        return EnvelopeSchema, self._source
+
+
+class EnvelopeReader:
+    """Converts values in Avro to JSON, which decoders of envelopes read. Thread-safe.
+
+    ``schema``: returns the schema with an id, or ``None`` without a registry. Raises `SerializationError` and
+    `RegistryUnavailable`.
+    """
+
+    def __init__(self, settings: SchemaRegistrySettings | None = None) -> None:
+        self.schema: Callable[[int], EnvelopeSchema] | None = None if settings is None else _schemas(settings).get
 
     def as_json(self, values: Values) -> tuple[Values, Mapping[int, InvalidEnvelope]]:
         """Return the values in JSON, with ``None`` for those that cannot be read, and their errors by index.
 
         Raises `RegistryUnavailable`. Without a registry, values in Avro are unchanged, and decoders refuse them.
         """
-        if self._registry is None:
+        if self.schema is None:
             return values, {}
         framed = [index for index, value in enumerate(values) if value is not None and value[:1] == _MAGIC]
         if not framed:
@@ -56,11 +75,11 @@ class EnvelopeReader:
 
     def text(self, value: bytes | None) -> bytes | None:
         """Return one value in JSON. Raises `InvalidEnvelope`, and `RegistryUnavailable`."""
-        if self._registry is None or value is None or value[:1] != _MAGIC:
+        if self.schema is None or value is None or value[:1] != _MAGIC:
             return value
         schema_id = int.from_bytes(value[1:_ID_END])
         try:
-            return self._registry.get(schema_id)(value[_ID_END:])
+            return self.schema(schema_id).decode(value[_ID_END:])
         except SerializationError as error:
             raise InvalidEnvelope([Violation("", str(error))]) from None
         except InvalidEnvelope as error:
@@ -75,7 +94,7 @@ class EnvelopeReader:
             decoded.errors.update(errors)
             return decoded
 
-        return decode if self._registry is None else decode_both
+        return decode if self.schema is None else decode_both
 
 
 class EnvelopeWriter:
@@ -102,25 +121,7 @@ class EnvelopeWriter:
         return [self._start + avro.encode(self._kind, envelope) for envelope in envelopes]
 
 
-@lru_cache(maxsize=2)
-def _reader(settings: bytes) -> EnvelopeReader:
-    """Return the reader of this process, whose schemas serve the next task of a job too."""
-    return EnvelopeReader(pickle.loads(settings))
-
-
-def _decoder(text: str, names: Sequence[tuple[str, str]]) -> Callable[[bytes], bytes]:
-    """Return the function that decodes records of a schema. Raises `SerializationError`."""
-    from monasca_common.kafka.serialization import avro
-    from monasca_common.models.avro import decoder
-
-    schema = avro.parse(text, names)
-    try:
-        return decoder(schema.parsed, schema.reads)
-    except InvalidEnvelope as error:
-        raise SerializationError(str(error)) from None
-
-
-def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[Callable[[bytes], bytes]]:
+def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[EnvelopeSchema]:
     """Raises `ConfigurationError` without the extra ``[avro]``."""
     try:
         import fastavro  # noqa: F401
@@ -128,4 +129,4 @@ def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[Callable[[bytes
         from monasca_common.kafka.serialization.registry import SchemaRegistry
     except ImportError as error:
         raise ConfigurationError(f"url in group [{GROUP}] is set, but {extras.remedy(error, 'avro')}") from None
-    return SchemaRegistry(settings, "AVRO", _decoder)
+    return SchemaRegistry(settings, "AVRO", EnvelopeSchema)

@@ -47,6 +47,7 @@ from monasca_common.pipeline.spark.arrow import (
 )
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
+from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
@@ -136,7 +137,7 @@ class StagedPartials:
         self._settings = settings
         self._offset_store = offset_store
         self._clock = clock
-        self._envelopes = EnvelopeReader(settings.stream.registry)
+        self._schemas = BatchSchemas(spark, settings.stream.registry)
         self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
@@ -157,19 +158,24 @@ class StagedPartials:
             # Records that become older than the retention in the meantime still count: the replaced windows contain
             # them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
-        decoder = RecordDecoder(
-            pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder(), self._envelopes
+        decoder = functools.partial(
+            RecordDecoder, pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder()
         )
         if isinstance(records, DriverRecords):
-            rows = merged_rows(decoder(records.batches()))
+            rows = merged_rows(decoder(self._schemas.reader)(records.batches()))
             return staging.stage_rows(rows, STAGING, self._offset_store, batch)
-        partials = records.select("partition", "offset", "value").mapInArrow(decoder, ddl(PARTIALS))
-        if windows is not None:
-            start = partials["window_start"]
-            partials = partials.where((start >= windows[0]) & (start < windows[1]))
-        # After this shuffle, one task has all partials of a key.
-        to_partials = partials.repartition(self._tasks, *KEY).mapInArrow
-        return staging.stage(to_partials, STAGING, self._offset_store, settings.stream.connection, batch)
+        frame = records
+
+        def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
+            partials = frame.select("partition", "offset", "value").mapInArrow(decoder(envelopes), ddl(PARTIALS))
+            if windows is not None:
+                start = partials["window_start"]
+                partials = partials.where((start >= windows[0]) & (start < windows[1]))
+            # After this shuffle, one task has all partials of a key.
+            to_partials = partials.repartition(self._tasks, *KEY).mapInArrow
+            return staging.stage(to_partials, STAGING, self._offset_store, settings.stream.connection, batch)
+
+        return self._schemas.run(on_executors)
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         """Merge the staged partials into the stored ones, in the transaction that stores the offsets. Return the number
@@ -205,7 +211,7 @@ class RecordDecoder:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader, accumulator = _reader(self.specifications), Accumulator()
-        for batch in batches:
+        for batch in readable(batches, self.envelopes):
             values, errors = self.envelopes.as_json(batch.column("value").to_pylist())
             records = reader.read(values, self.bounds)
             records.rejected.update({index: Rejection(MALFORMED, str(error)) for index, error in errors.items()})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -30,7 +31,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.ranges import plan
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import connector
-from monasca_common.runtime.envelopes import EnvelopeReader
+from monasca_common.pipeline.spark.schemas import BatchSchemas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ class Archiver:
         self._topic = topic
         self._offset_store = offset_store
         self._clock = clock or SystemClock()
-        self._envelopes = None if stream.registry is None else EnvelopeReader(stream.registry)
+        self._schemas = BatchSchemas(spark, stream.registry)
         self._store = Store(settings.location)
         self._placement = Placement(self._store, offset_store)
         self._expiry = Expiry(offset_store, self._store, settings.retention_days)
@@ -92,7 +93,7 @@ class Archiver:
         count = sum(each.span for each in ranges)
         self._spark.sparkContext.setJobGroup(batch, f"archive: {stream.topic}, {count} offsets")
         with timing.stage("write"):
-            staged = stage_files(frame, self._store, stream.topic, batch, self._envelopes)
+            staged = self._schemas.run(partial(stage_files, frame, self._store, stream.topic, batch))
         progress = _progress(count, staged)
         fail_point("archive.after_write")
         with timing.stage("commit"), self._offset_store.advance(source, ranges) as connection:

@@ -22,6 +22,7 @@ from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import HOUR_MS, STAGED, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
 from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.spark.schemas import readable
 from monasca_common.runtime.envelopes import EnvelopeReader
 
 if TYPE_CHECKING:
@@ -65,13 +66,14 @@ def stage_files(
     """Write the connector's rows to files in the hidden folder of the batch. Returns these files; each is complete and
     on disk.
 
-    ``envelopes``: reads values in Avro, of which only JSON gives the event time. ``None``: all values are JSON.
+    ``envelopes``: reads values in Avro, of which only JSON gives the event time. ``None``, or a reader without a
+    registry: all values are JSON.
     """
     from pyspark.sql import functions as sql
     from pyspark.sql import types
 
     records = records.select(*KEPT)
-    if envelopes is not None:
+    if envelopes is not None and envelopes.schema is not None:
         with_text = types.StructType([*records.schema.fields]).add(_TEXT, "binary")
         records = records.mapInArrow(_AddText(envelopes), with_text)
     own = sql.col("own_ms")
@@ -115,7 +117,7 @@ class _AddText:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for batch in batches:
+        for batch in readable(batches, self.envelopes):
             texts, _ = self.envelopes.as_json(batch.column("value").to_pylist())
             yield batch.append_column(_TEXT, pa.array(texts, pa.binary()))
 

@@ -14,6 +14,7 @@ import functools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -55,6 +56,7 @@ from monasca_common.pipeline.spark.arrow import (
 )
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
+from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.runtime.envelopes import EnvelopeReader
@@ -158,7 +160,7 @@ class FoldStage:
         self._spark = spark
         self._settings = settings
         self._offset_store = offset_store
-        self._envelopes = EnvelopeReader(settings.stream.registry)
+        self._schemas = BatchSchemas(spark, settings.stream.registry)
         self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._known: DefinitionsSnapshot | None = None
@@ -175,18 +177,19 @@ class FoldStage:
             known = self._known = definitions.load_snapshot(connection, self._known)
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
-        fold = RecordFold(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), self._envelopes)
+        fold = partial(RecordFold, portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
         table = StagingTable("alarm_staging", FOLDED, MergedRows(portable))
         if isinstance(records, DriverRecords):
-            rows = table.rows(fold(records.batches()))
-            staged = staging.stage_rows(rows, table, self._offset_store, batch)
-        else:
-            columns = ("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
-            rows_of_tasks = records.selectExpr(*columns).mapInArrow(fold, ddl(FOLDED))
+            rows = table.rows(fold(self._schemas.reader)(records.batches()))
+            return known, staging.stage_rows(rows, table, self._offset_store, batch), arrivals
+        frame = records.selectExpr("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
+
+        def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
             # After this shuffle, one task has all rows of a key.
-            to_rows = rows_of_tasks.repartition(self._tasks, *KEY).mapInArrow
-            staged = staging.stage(to_rows, table, self._offset_store, self._settings.stream.connection, batch)
-        return known, staged, arrivals
+            rows = frame.mapInArrow(fold(envelopes), ddl(FOLDED)).repartition(self._tasks, *KEY)
+            return staging.stage(rows.mapInArrow, table, self._offset_store, self._settings.stream.connection, batch)
+
+        return known, self._schemas.run(on_executors), arrivals
 
 
 class _Matcher:
@@ -221,7 +224,7 @@ class RecordFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         matcher = _matcher(self.definitions)
         task = _TaskFold(matcher, self.envelopes.reading(matcher.decode))
-        for batch in batches:
+        for batch in readable(batches, self.envelopes):
             self._fold(task, batch)
         yield from row_batches(task.windows.rows(), arrow_schema(FOLDED))
 

@@ -40,6 +40,15 @@ class FormatsTest(CpuCase):
     def test_executors_read_both_formats(self):
         self.check(one_task_offsets=0)
 
+    def test_executors_decode_while_the_registry_is_gone(self):
+        job = self.job(registry=self.settings, one_task_offsets=0)
+        self.send_in_avro(*(cpu(minute, minute, meta=META) for minute in range(10)))
+        self.until_quiet(job)
+        self.registry.stop()
+        self.send_in_avro(*(cpu(minute, minute, host="b", meta=META) for minute in range(10, 40)))
+        self.until_quiet(job)
+        self.assert_exact()
+
     def test_the_driver_reads_both_formats_of_a_small_batch(self):
         self.check()
 
