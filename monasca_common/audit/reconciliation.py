@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -97,14 +97,6 @@ class Reconciliation:
     def completeness(self) -> float:
         """The completeness from 0 to 1; 1 if no message was expected."""
         return 1.0 if not self.expected else 1.0 - (self.lost + self.late) / self.expected
-
-
-def reconciliations(reports: Iterable[AuditReport], now_ms: int, rules: AuditRules) -> list[Reconciliation]:
-    """Reconcile these reports at one time. A pure function."""
-    totals = AuditTotals(rules)
-    for report in reports:
-        totals.add(report)
-    return totals.reconciliations(now_ms)
 
 
 @dataclass(slots=True)

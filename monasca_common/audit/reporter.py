@@ -87,10 +87,6 @@ class AuditReporter:
         """Return these settings with a tap, so that the deliveries of their producers are reported."""
         return replace(producer, tap=self._delivered.tap)
 
-    def counted(self, counts: Iterable[AuditCount]) -> None:
-        """Add the counts of a source to the journal."""
-        self._add(counts=tuple(counts))
-
     def handled(self, ranges: Iterable[HandledRange], *, held: bool = False) -> str:
         """Add handled ranges to the journal, and return the report's id. Commit the offsets afterwards, because the
         journal survives this process.
@@ -119,7 +115,7 @@ class AuditReporter:
             )
             if counts:
                 fail_point("audit.after_take")
-                self.counted(counts)
+                self._add(counts=counts)
             while self._sent is not None or self._start_bulk():
                 if not self._send():
                     return False

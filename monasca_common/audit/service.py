@@ -7,8 +7,8 @@ The service has no state except the topic of the reports, so it can be killed, a
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from oslo_config import cfg
 
@@ -37,35 +37,6 @@ _MAX_LINES = 20  # of one reconciliation
 OpenLog = Callable[[int], ReportLog]
 
 
-@dataclass(frozen=True, slots=True)
-class TierTotal:
-    """The sums of one topic and tier over the window. ``missing`` counts only buckets whose grace period is over."""
-
-    topic: str
-    tier: str
-    application: str
-    expected: int
-    missing: int
-    duplicates: int
-
-    @property
-    def labels(self) -> tuple[str, str, str]:
-        """The values of the labels. The application of a log is its tier."""
-        return self.topic, self.tier, self.application or self.tier
-
-
-def tier_totals(found: Iterable[Reconciliation]) -> list[TierTotal]:
-    sums: dict[tuple[str, str, str], list[int]] = {}
-    for each in found:
-        if each.verdict is AuditVerdict.RECREATED:
-            continue
-        total = sums.setdefault((each.topic, each.tier, each.application), [0, 0, 0])
-        total[0] += each.expected
-        total[1] += each.lost + each.late if each.verdict.is_final else 0
-        total[2] += each.duplicates
-    return [TierTotal(*key, *total) for key, total in sorted(sums.items())]
-
-
 class AuditMetrics(ServiceMetrics):
     """The Prometheus metrics of the last reconciliation."""
 
@@ -77,14 +48,22 @@ class AuditMetrics(ServiceMetrics):
         self._foreign = self.gauge("foreign_reports", "Ignored reports with another bucket_seconds")
         self._balances = self.counter("balances", "Reconciliations", "outcome", known=("complete", "failed"))
 
-    def reconciled(self, totals: Iterable[TierTotal], foreign: int) -> None:
+    def reconciled(self, found: Iterable[Reconciliation], foreign: int) -> None:
+        """Export the sums over the window. A message counts as missing after the grace period. Recreated topics have no
+        values, because it is unknown which of their messages arrived."""
+        expected, missing, duplicates = (Counter[tuple[str, str, str]]() for _ in range(3))
+        for each in found:
+            if each.verdict is not AuditVerdict.RECREATED:
+                labels = each.topic, each.tier, each.application or each.tier  # a log has no application
+                expected[labels] += each.expected
+                missing[labels] += each.lost + each.late if each.verdict.is_final else 0
+                duplicates[labels] += each.duplicates
         for gauge in (self._missing, self._completeness, self._duplicates):
             gauge.clear()
-        for each in totals:
-            complete = 1.0 if not each.expected else 1.0 - each.missing / each.expected
-            self._missing.labels(*each.labels).set(each.missing)
-            self._completeness.labels(*each.labels).set(complete)
-            self._duplicates.labels(*each.labels).set(each.duplicates)
+        for labels, total in expected.items():
+            self._missing.labels(*labels).set(missing[labels])
+            self._completeness.labels(*labels).set(1.0 - missing[labels] / total if total else 1.0)
+            self._duplicates.labels(*labels).set(duplicates[labels])
         self._foreign.set(foreign)
         self._balances.labels("complete").inc()
 
@@ -95,7 +74,9 @@ class AuditMetrics(ServiceMetrics):
 class AuditService(Loop):
     """``open_log`` opens the reports from a time on. After a failure the service reads them again."""
 
-    def __init__(self, settings: AuditSettings, open_log: OpenLog, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: AuditSettings, open_log: Callable[[int], ReportLog], *, clock: Clock | None = None
+    ) -> None:
         super().__init__("the audit", clock)
         self._settings = settings
         self._open_log = open_log
@@ -135,7 +116,7 @@ class AuditService(Loop):
         found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
-        self.metrics.reconciled(tier_totals(found), totals.foreign)
+        self.metrics.reconciled(found, totals.foreign)
         self._state.turned("")
         self.reconciliations += 1
 

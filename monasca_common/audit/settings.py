@@ -60,8 +60,8 @@ class AuditSettings:
         minimum=1,
         maximum=30 * _DAY_SECONDS,
         unit="seconds",
-        help="The period that `monasca-common audit` reconciles. Too small: missing messages are soon forgotten. Too "
-        "large: reading takes long and needs memory.",
+        help="The length of the time window that `monasca-common audit` reconciles. Too small: missing messages are "
+        "reported only for a short time. Too large: reading the reports takes long and needs memory.",
     )
 
     expected_readers: tuple[str, ...] = option(

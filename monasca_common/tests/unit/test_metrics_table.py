@@ -18,7 +18,8 @@ from monasca_common.api.access import Served
 from monasca_common.api.log_fields import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.audit.counter_service import CounterStatus
-from monasca_common.audit.service import AuditMetrics, TierTotal
+from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
+from monasca_common.audit.service import AuditMetrics
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
@@ -91,7 +92,7 @@ def api():
 
 def audit():
     made = AuditMetrics()
-    made.reconciled([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
+    made.reconciled([Reconciliation("metrics", 0, "broker", "", 2, 1, 1, 0, 0, 0, AuditVerdict.INCOMPLETE)], 1)
     made.failed()
     return generate_latest(made.registry) + generate_latest(CounterStatus(SystemClock()).registry)
 

@@ -14,7 +14,6 @@ import confluent_kafka
 import fixtures
 
 from monasca_common.audit.log_counter import LogCounter
-from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import MIRRORED, AuditCount, AuditReport
@@ -30,6 +29,7 @@ from monasca_common.tests.functional.operations.mirror_case import SECONDS, Mirr
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.unit.audit.audit_case import reconciliations
 
 _COUNT = 100
 

@@ -13,7 +13,6 @@ from msgspec import structs
 
 from monasca_common.audit import reports
 from monasca_common.audit.log_counter import LogCounter
-from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import main
 from monasca_common.kafka import open_consumer, open_producer
@@ -21,6 +20,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.unit.audit.audit_case import reconciliations
 
 POINTS = (
     "pipeline.before_clearing",

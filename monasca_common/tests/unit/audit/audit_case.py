@@ -9,7 +9,7 @@ from oslotest import base
 from monasca_common.audit import reports
 from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.reader_audit import ReaderAudit
-from monasca_common.audit.reconciliation import reconciliations
+from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import GivenStarts, Processor, open_producer
@@ -21,6 +21,14 @@ TOPIC, REPORTS = "t", "monasca-audit"
 BUCKET_MS = 60_000
 START_MS = 1_700_000_040_000  # a bucket begins
 LATER_MS = START_MS + 100 * BUCKET_MS
+
+
+def reconciliations(reports, now_ms, rules):
+    """Reconcile these reports at one time."""
+    totals = AuditTotals(rules)
+    for report in reports:
+        totals.add(report)
+    return totals.reconciliations(now_ms)
 
 
 class AuditCase(base.BaseTestCase):

@@ -10,13 +10,12 @@ import fixtures
 
 from monasca_common.audit.counter_service import CounterStatus
 from monasca_common.audit.reader_audit import ReaderAudit
-from monasca_common.audit.reconciliation import reconciliations
 from monasca_common.audit.reports import COPIES
 from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
 from monasca_common.kafka.errors import FatalError, RetriableError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.tests.unit import CASES
-from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
+from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase, reconciliations
 from monasca_common.tests.unit.kafka.transactional_memory import (
     TransactionalMemoryConsumer,
     TransactionalMemoryProducer,

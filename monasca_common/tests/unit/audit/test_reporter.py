@@ -116,7 +116,7 @@ class ReporterTest(AuditCase):
         living = Journal(self.folder)
         self.addCleanup(living.close)
         with self.reporter("api") as reporter:
-            reporter.counted([AuditCount(TOPIC, START_MS, 1)])
+            reporter.handled([HandledRange(TOPIC, 0, 0, 1)])
             reporter.report()
 
         self.assertEqual(1, len(self.reports()))
@@ -141,7 +141,7 @@ class ReporterTest(AuditCase):
 
     def test_a_report_sent_twice_has_one_id(self):
         with self.reporter("api") as reporter:
-            reporter.counted([AuditCount(TOPIC, START_MS, 3)])
+            reporter._add(counts=(AuditCount(TOPIC, START_MS, 3),))
             pending = reporter._journal.pending()
             reporter.report()
             for report in pending:
