@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastavro
 import msgspec
@@ -21,7 +21,6 @@ from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Violation
 
 METRICS, LOGS, EVENTS, TRANSITIONS = "metrics", "logs", "events", "transitions"
-_NEWEST = {METRICS: 1, LOGS: 1, EVENTS: 1, TRANSITIONS: 1}
 _OF_LOG = ("message", "dimensions", "timestamp")
 
 Schema = Any
@@ -30,12 +29,12 @@ Schema = Any
 
 def versions(kind: str) -> range:
     """Return the numbers of the shipped versions of a schema."""
-    return range(1, _NEWEST[kind] + 1)
+    return range(1, _KINDS[kind].newest + 1)
 
 
 def schema_text(kind: str, version: int | None = None) -> str:
     """Return a shipped schema, by default the newest, as JSON."""
-    name = f"{kind}-{version or _NEWEST[kind]}.avsc"
+    name = f"{kind}-{version or _KINDS[kind].newest}.avsc"
     return resources.files(__package__).joinpath("schemas", name).read_text("utf-8")
 
 
@@ -48,7 +47,7 @@ def schema(kind: str) -> Schema:
 def encode(kind: str, envelope: bytes) -> bytes:
     """Return the Avro record of an envelope in JSON that the API or a job has written."""
     record = io.BytesIO()
-    fastavro.schemaless_writer(record, schema(kind), _TO_RECORD[kind](json_text.read(envelope)))
+    fastavro.schemaless_writer(record, schema(kind), _KINDS[kind].to_record(json_text.read(envelope)))
     return record.getvalue()
 
 
@@ -60,11 +59,11 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
     Raises `InvalidEnvelope` unless it is a version of the schema of an envelope.
     """
     name = writer.get("name") if isinstance(writer, Mapping) else None
-    kind = _KINDS.get(name or "")
+    kind = _KIND_OF_RECORD.get(name or "")
     if kind is None:
-        raise _invalid(f"has the schema {name or 'of another type'}, which is none of {', '.join(_KINDS)}")
+        raise _invalid(f"has the schema {name or 'of another type'}, which is none of {', '.join(_KIND_OF_RECORD)}")
     reader = None if writer == schema(kind) else schema(kind)
-    to_envelope = _TO_ENVELOPE[kind]
+    to_envelope = _KINDS[kind].to_envelope
 
     def decode(record: bytes) -> bytes:
         source = io.BytesIO(record)
@@ -128,26 +127,19 @@ def _transition_envelope(record: dict[str, Any]) -> dict[str, Any]:
     return {"alarm-transitioned": {**alarm, **{key: _raw(alarm[key]) for key in ("subAlarms", "metrics")}}}
 
 
-def _same(value: dict[str, Any]) -> dict[str, Any]:
-    return value
+class _EnvelopeKind(NamedTuple):
+    """A kind of envelopes. ``record``: the name of its Avro record. ``newest``: its newest version."""
+
+    record: str
+    to_record: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    to_envelope: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    newest: int = 1
 
 
-_Convert = Callable[[dict[str, Any]], dict[str, Any]]
-_TO_RECORD: Mapping[str, _Convert] = {
-    METRICS: _same,
-    LOGS: _log_record,
-    EVENTS: _event_record,
-    TRANSITIONS: _transition_record,
+_KINDS: Mapping[str, _EnvelopeKind] = {
+    METRICS: _EnvelopeKind("monasca.MetricEnvelope"),
+    LOGS: _EnvelopeKind("monasca.LogEnvelope", _log_record, _log_envelope),
+    EVENTS: _EnvelopeKind("monasca.EventEnvelope", _event_record, _event_envelope),
+    TRANSITIONS: _EnvelopeKind("monasca.TransitionEnvelope", _transition_record, _transition_envelope),
 }
-_TO_ENVELOPE: Mapping[str, _Convert] = {
-    METRICS: _same,
-    LOGS: _log_envelope,
-    EVENTS: _event_envelope,
-    TRANSITIONS: _transition_envelope,
-}
-_KINDS = {
-    "monasca.MetricEnvelope": METRICS,
-    "monasca.LogEnvelope": LOGS,
-    "monasca.EventEnvelope": EVENTS,
-    "monasca.TransitionEnvelope": TRANSITIONS,
-}
+_KIND_OF_RECORD = {kind.record: name for name, kind in _KINDS.items()}
