@@ -12,12 +12,11 @@ import sqlalchemy as sa
 
 from monasca_common.alarms import alarm_queries, outbox
 from monasca_common.alarms.alarm_queries import WhichAlarms
-from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, of_tenant
+from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, delete_one, of_tenant
 from monasca_common.alarms.definition_tables import next_version
 from monasca_common.alarms.definitions import STATES
 from monasca_common.alarms.errors import UnknownId, refuse
 from monasca_common.alarms.transitions import BY_HAND, AlarmChange, AlarmedMetric
-from monasca_common.models.errors import Violation
 from monasca_common.models.limits import TextRule
 from monasca_common.storage.sql import tables
 
@@ -107,8 +106,7 @@ class Alarms:
         def work(connection: sa.Connection) -> None:
             # A merge of measurements locks the version, so that no alarm is deleted in the meantime.
             next_version(connection)
-            if not connection.execute(_ALARM.delete().where(*of_tenant(_ALARM, tenant, alarm_id))).rowcount:
-                raise UnknownId(_WHAT, alarm_id)
+            delete_one(connection, _ALARM, tenant, alarm_id, _WHAT)
             _forget_series(connection, alarm_id)
             for table in (_METRIC, _DIMENSION, _SUB_ALARM, _PART):
                 connection.execute(table.delete().where(table.c.alarm_id == alarm_id))
@@ -143,9 +141,9 @@ def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
 
 
 def _check(alarm: StoredAlarm) -> None:
-    broken = [] if alarm.state in STATES else [Violation("state", f"is not one of {', '.join(STATES)}")]
+    broken = [] if alarm.state in STATES else [("state", f"is not one of {', '.join(STATES)}")]
     for name, rule, text in (("lifecycle_state", LIFECYCLE_STATE, alarm.lifecycle_state), ("link", LINK, alarm.link)):
-        broken += [Violation(name, fault) for fault in rule.faults(text or "")]
+        broken += [(name, fault) for fault in rule.faults(text or "")]
     refuse(broken)
 
 

@@ -97,6 +97,12 @@ def of_tenant(table: sa.Table, tenant: str, row_id: str) -> tuple[Condition, Con
     return table.c.id == row_id, table.c.tenant == tenant
 
 
+def delete_one(connection: sa.Connection, table: sa.Table, tenant: str, row_id: str, kind: str) -> None:
+    """Delete the tenant's row with this id. Raises `UnknownId` for this ``kind`` of row if no row exists."""
+    if not connection.execute(table.delete().where(*of_tenant(table, tenant, row_id))).rowcount:
+        raise UnknownId(kind, row_id)
+
+
 def ordered(
     statement: Select,
     sorts: Sequence[Sort],

@@ -17,6 +17,7 @@ from monasca_common.alarms.database import (
     Select,
     Slice,
     Sort,
+    delete_one,
     new_id,
     of_tenant,
     ordered,
@@ -32,7 +33,6 @@ from monasca_common.alarms.definitions import (
 from monasca_common.alarms.errors import UnknownId, refuse
 from monasca_common.alarms.evaluation import RESTRUCTURED
 from monasca_common.alarms.expression import SubExpression, parse
-from monasca_common.models.errors import Violation
 from monasca_common.storage.sql import tables
 from monasca_common.storage.sql.connections import snapshot
 from monasca_common.storage.sql.queries import Queries
@@ -138,9 +138,7 @@ class AlarmDefinitions:
 
         def work(connection: sa.Connection) -> None:
             next_version(connection)
-            statement = _DEFINITION.delete().where(*of_tenant(_DEFINITION, tenant, definition_id))
-            if not connection.execute(statement).rowcount:
-                raise UnknownId(_WHAT, definition_id)
+            delete_one(connection, _DEFINITION, tenant, definition_id, _WHAT)
             subs = sa.select(_SUB.c.id).where(_SUB.c.definition_id == definition_id)
             for table in _OF_SUB_EXPRESSIONS:
                 connection.execute(table.delete().where(table.c.sub_expression_id.in_(subs)))
@@ -279,12 +277,10 @@ def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefi
     statement = sa.select(_METHOD.c.id).where(_METHOD.c.tenant == tenant, _METHOD.c.id.in_(wanted))
     known = set(connection.execute(statement.with_for_update(read=True)).scalars())
     refuse(
-        [
-            Violation(f"{state.lower()}_actions[{index}]", "is not the id of a notification method")
-            for state, methods in definition.actions.items()
-            for index, method_id in enumerate(methods)
-            if method_id not in known
-        ]
+        (f"{state.lower()}_actions[{index}]", "is not the id of a notification method")
+        for state, methods in definition.actions.items()
+        for index, method_id in enumerate(methods)
+        if method_id not in known
     )
 
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from monasca_common.alarms import transitions
 from monasca_common.alarms.errors import refuse
 from monasca_common.alarms.expression import ExpressionError, SubExpression, parse
-from monasca_common.models.errors import Violation
 from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, POSTED, TextRule
 
 SEVERITIES = transitions.SEVERITIES
@@ -73,13 +72,13 @@ def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
 
     Raises `BrokenRules`.
     """
-    broken = [Violation(where, rule) for where, rule in _faults(definition)]
+    broken = list(_faults(definition))
     parsed: tuple[SubExpression, ...] = ()
     try:
         parsed = parse(definition.expression).sub_expressions
     except ExpressionError as error:
-        broken.append(Violation("expression", f"is wrong {error}"))
-    broken += [Violation("expression", rule) for rule in map(_span_fault, parsed) if rule]
+        broken.append(("expression", f"is wrong {error}"))
+    broken += [("expression", rule) for rule in map(_span_fault, parsed) if rule]
     refuse(broken)
     return parsed
 
@@ -119,16 +118,12 @@ def refused_changes(
     changed: AlarmDefinition,
     stored_parts: Sequence[SubExpression],
     changed_parts: Sequence[SubExpression],
-) -> list[Violation]:
-    """Return the forbidden changes, which would assign other series to existing alarms."""
-    refused: list[Violation] = []
+) -> Iterator[tuple[str, str]]:
+    """Yield the forbidden changes, which would assign other series to existing alarms."""
     if sorted(stored.match_by) != sorted(changed.match_by):
-        refused.append(Violation("match_by", "cannot change: delete the definition and create another"))
+        yield "match_by", "cannot change: delete the definition and create another"
     if _metrics(stored_parts) != _metrics(changed_parts):
-        refused.append(
-            Violation("expression", "cannot have other metrics, dimensions or another number of sub-expressions")
-        )
-    return refused
+        yield "expression", "cannot have other metrics, dimensions or another number of sub-expressions"
 
 
 def _metrics(parts: Sequence[SubExpression]) -> list[tuple[str, tuple[tuple[str, str], ...]]]:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from monasca_common.models.errors import Violation
 
@@ -36,7 +36,7 @@ class BrokenRules(AlarmsError):
         self.violations = tuple(violations)
 
 
-def refuse(violations: Sequence[Violation]) -> None:
-    """Raise `BrokenRules` if there are violations."""
-    if violations:
+def refuse(faults: Iterable[tuple[str, str]]) -> None:
+    """Raise `BrokenRules` if there are faults. A fault is a place and the rule that it breaks."""
+    if violations := [Violation(where, rule) for where, rule in faults]:
         raise BrokenRules(violations)

@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
-from monasca_common.alarms.database import AlarmsDatabase, Row, Slice, Sort, new_id, of_tenant
+from monasca_common.alarms.database import AlarmsDatabase, Row, Slice, Sort, delete_one, new_id, of_tenant
 from monasca_common.alarms.errors import UnknownId, refuse
-from monasca_common.models.errors import Violation
 from monasca_common.models.limits import TextRule
 from monasca_common.storage.sql import tables
 
@@ -97,12 +96,8 @@ def types() -> tuple[str, ...]:
     return tuple(sorted({*BUILT_IN, *plugins()}))
 
 
-def violations(method: NotificationMethod) -> list[Violation]:
-    """Return the violated rules. Addresses are resolved only when a notification is sent."""
-    return [Violation(where, rule) for where, rule in _faults(method)]
-
-
-def _faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
+def faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
+    """Yield each broken rule with its place. Addresses are resolved only when a notification is sent."""
     yield from (("name", fault) for fault in NAME.faults(method.name))
     wrong = list(ADDRESS.faults(method.address))
     yield from (("address", fault) for fault in wrong)
@@ -199,8 +194,7 @@ class NotificationMethods:
         """Delete a method and the actions that name it. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            if not connection.execute(_METHOD.delete().where(*of_tenant(_METHOD, tenant, method_id))).rowcount:
-                raise UnknownId(_WHAT, method_id)
+            delete_one(connection, _METHOD, tenant, method_id, _WHAT)
             connection.execute(_ACTION.delete().where(_ACTION.c.method_id == method_id))
 
         self._database.write(work)
@@ -234,5 +228,5 @@ def _row_of(connection: sa.Connection, tenant: str, method_id: str, *, lock: boo
 
 
 def _checked(method: NotificationMethod) -> NotificationMethod:
-    refuse(violations(method))
+    refuse(faults(method))
     return method

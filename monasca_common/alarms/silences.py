@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, new_id, of_tenant, ordered
-from monasca_common.alarms.errors import BrokenRules, UnknownId, refuse
-from monasca_common.models.errors import Violation, escaped_key, joined
+from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, delete_one, new_id, of_tenant, ordered
+from monasca_common.alarms.errors import refuse
+from monasca_common.models.errors import escaped_key, joined
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED, TENANT, TextRule, too_many_dimensions
 from monasca_common.storage.sql import tables
 
 AUTHOR = TextRule()
 COMMENT = TextRule(least=0, most=1000)
 LONGEST_MS = 366 * 86_400_000
-SORTS = ("id", "from", "until", "author", "created_at")
 MOST_OF_A_TENANT = 1000  # of active and future silences, because each change of an alarm is compared with all of them
 
 _WHAT = "silence"
@@ -31,6 +30,7 @@ _SORTED_BY = {
     "author": _SILENCE.c.author,
     "created_at": _SILENCE.c.created_ms,
 }
+SORTS = tuple(_SORTED_BY)
 # Built once, because the statement is executed for each change of an alarm.
 _LASTING = (
     _SELECT.where(_SILENCE.c.tenant == sa.bindparam("of_tenant"))
@@ -65,10 +65,6 @@ class Silence:
     def covers(self, dimensions: Iterable[Mapping[str, str]]) -> bool:
         """Return whether one metric of an alarm has every dimension. ``dimensions``: the dimensions of each metric."""
         return not self.dimensions or any(self.dimensions.items() <= each.items() for each in dimensions)
-
-
-def violations(silence: Silence, now_ms: int) -> list[Violation]:
-    return [Violation(where, rule) for where, rule in _faults(silence, now_ms)]
 
 
 def _faults(silence: Silence, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -115,14 +111,13 @@ class Silences:
 
     def create(self, silence: Silence, now_ms: int) -> Silence:
         """Raises `BrokenRules`."""
-        refuse(violations(silence, now_ms))
+        refuse(_faults(silence, now_ms))
         created = replace(silence, id=new_id(), created_ms=now_ms)
 
         def work(connection: sa.Connection) -> Silence:
             unended = (_SILENCE.c.tenant == created.tenant, _SILENCE.c.until_ms > now_ms)
             if connection.execute(sa.select(sa.func.count()).where(*unended)).scalar_one() >= MOST_OF_A_TENANT:
-                rule = f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete one first"
-                raise BrokenRules([Violation("", rule)])
+                refuse([("", f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete one first")])
             connection.execute(_SILENCE.insert().values(asdict(created) | {"dimensions": dict(created.dimensions)}))
             return created
 
@@ -132,8 +127,7 @@ class Silences:
         """End a silence, so that its withheld notifications are reconsidered. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            if not connection.execute(_SILENCE.delete().where(*of_tenant(_SILENCE, tenant, silence_id))).rowcount:
-                raise UnknownId(_WHAT, silence_id)
+            delete_one(connection, _SILENCE, tenant, silence_id, _WHAT)
             silenced = (_HELD.c.tenant == tenant, _HELD.c.kind == "silenced")
             connection.execute(_HELD.update().where(*silenced).values(due=0))
 

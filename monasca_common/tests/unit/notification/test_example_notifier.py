@@ -4,11 +4,11 @@
 import fixtures
 
 from monasca_common.alarms import notification_methods
-from monasca_common.alarms.notification_methods import NotificationMethod, violations
+from monasca_common.alarms.notification_methods import NotificationMethod, faults
 from monasca_common.kafka import entry_point
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import notification_of
-from monasca_common.notification.notifiers.plugins import Notifiers
+from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.tests.example_case import ExampleCase
 from monasca_common.tests.unit.notification.receivers import change
 from monasca_common.tests.unit.notification.test_notifiers import NotifierCase
@@ -46,11 +46,11 @@ class NtfyNotifierTest(NotifierCase, ExampleCase):
         self.assertEqual(500, failure.status)
 
     def test_a_private_network_must_be_allowed(self):
-        notifier = Notifiers(self.configured("")).load(self.type)
+        notifier = load_notifiers(self.configured(""), self.type)[0]
         self.assertRaises(AddressRefused, notifier.send, notification_of(change(), "m1"), self.server.url("/alarms"))
 
     def test_the_api_accepts_the_type_and_refuses_an_invalid_address(self):
         self.assertIn("NTFY", notification_methods.types())
-        [fault] = violations(NotificationMethod("phone", "NTFY", "https://ntfy.sh/a/b"))
-        self.assertIn("is not the URL of a topic", str(fault))
-        self.assertEqual([], violations(NotificationMethod("phone", "NTFY", "https://ntfy.sh/alarms")))
+        [(_, rule)] = faults(NotificationMethod("phone", "NTFY", "https://ntfy.sh/a/b"))
+        self.assertIn("is not the URL of a topic", rule)
+        self.assertEqual([], list(faults(NotificationMethod("phone", "NTFY", "https://ntfy.sh/alarms"))))
