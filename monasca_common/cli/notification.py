@@ -61,7 +61,7 @@ class NotificationTest(MonascaCommand):
         """Return 0 if the receiver accepted the message, 1 if not, and 2 for wrong usage."""
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notification import notification_of
-        from monasca_common.notification.notifiers.plugins import Notifiers
+        from monasca_common.notification.notifiers.plugins import load_notifiers
 
         named = (parsed_args.type is not None, parsed_args.address is not None)
         if named != ((False, False) if parsed_args.method else (True, True)):
@@ -71,7 +71,8 @@ class NotificationTest(MonascaCommand):
             conf = configuration.read(parsed_args)
             type_, address = _where(conf, parsed_args)
             notification = replace(notification_of(_test_change(), _METHOD), method_id=parsed_args.method or "")
-            answer = Notifiers(conf).load(type_).send(notification, address)
+            [notifier] = load_notifiers(conf, type_)
+            answer = notifier.send(notification, address)
         except NotificationError as error:
             return self.report(error.for_operators)
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))

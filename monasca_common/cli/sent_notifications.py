@@ -127,14 +127,14 @@ class NotificationResend(MonascaCommand):
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.ledger import FAILED, SENT, Ledger
         from monasca_common.notification.notification import Notification
-        from monasca_common.notification.notifiers.plugins import Notifiers
+        from monasca_common.notification.notifiers.plugins import load_notifiers
 
         stored, ledger = SentNotifications(database, keys), Ledger(database)
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)
         if not changes:
             return self.report("it cannot be sent again: an older version stored it without its content")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
-        notifier = Notifiers(conf).load(method.type)
+        [notifier] = load_notifiers(conf, method.type)
         notification = Notification(before.id, changes[0], tuple(changes[1:]), method.id)
         if not ledger.resend(notification.id, _now_ms(), also_under_way=parsed_args.force):
             return self.report(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of notifications that are not sent now, and the minute of each method.
+"""Stores deferred notifications and scheduled attempts, and the current minute of each method with a rate limit.
 
 A row is a silenced or inhibited notification, a member of a group or of a digest, the next repeat of a periodic method,
 or a scheduled attempt. When a row is due, it is released: one transaction replaces it by an attempt. A process claims
@@ -185,8 +185,11 @@ class DeferredNotifications:
         self._database.write(work)
 
     def admit(self, method_id: str, most: int, now_ms: int, *, is_digest: bool = False) -> int | None:
-        """Count one more message to the method in this minute, and return ``None``; or return when the next minute
-        begins. While others wait for it, so do later ones, except the digest that they are sent in."""
+        """Count one more message to the method in its current minute, and return ``None``. If the limit is reached, or
+        earlier notifications wait for the digest, return when the next minute begins.
+
+        ``is_digest``: the message is this digest.
+        """
 
         def work(connection: sa.Connection) -> int | None:
             statement = sa.select(_RATE.c.since_ms, _RATE.c.count).where(_RATE.c.method_id == method_id)
@@ -229,7 +232,7 @@ class DeferredNotifications:
         return self._database.write(work)
 
     def defer_again(self, row: DeferredRow, deferral: Deferral, now_ms: int) -> None:
-        """See the function of this name."""
+        """Call `defer_again` in a transaction."""
         self._database.write(lambda connection: defer_again(connection, row, deferral, now_ms))
 
     def remove(self, row: DeferredRow) -> None:

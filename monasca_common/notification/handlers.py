@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handlers of changes of alarms, which a `Processor` calls with single messages, and of attempts that are due.
+"""The handler of changes of alarms, which a `Processor` calls with single messages, and the handler of due attempts.
 
-Before the former returns, each notification of its message is sent, deferred or given up, or its retry is a row. So a
-message is committed only when it cannot be lost.
+When the handler of changes returns, each notification of the message is sent, deferred, given up or stored as a retry.
+The message can then be committed without a loss.
 """
 
 from __future__ import annotations
@@ -155,11 +155,10 @@ class RetriesHandler:
 
 
 def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> None:
-    """Make the calls. Raises one of their errors after all have ended.
+    """Run the calls in parallel. Raises one of their errors after all have ended.
 
-    An error after which the message is handled again comes first, because a dead letter would lose notifications.
-
-    The caller's thread makes the first call, and then those that the executor has not begun.
+    Errors after which the message is handled again take precedence, because a dead letter would lose notifications. The
+    calling thread runs the first call, and then the calls that the executor has not started.
     """
     begun = [executor.submit(_error, call) for call in calls[1:]]
     errors = [_error(call) for call in calls[:1]]

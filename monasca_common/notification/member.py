@@ -22,9 +22,8 @@ from monasca_common.storage.errors import StorageError
 
 
 class PausedHandler:
-    """Calls ``handler``, and pauses all threads after another `RetryLater` than `RegistryUnavailable`, because the
-    database is unavailable. Without the
-    pause, the lane of each key would query it."""
+    """Calls ``handler``. If it raises `RetryLater` because the database is unavailable, all threads pause, so that the
+    lanes of other keys do not query the database too. `RegistryUnavailable` does not pause them."""
 
     def __init__(
         self, handler: Callable[[Message], None], clock: Clock, stopping: threading.Event, health: MemberHealth

@@ -29,7 +29,7 @@ from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.member import NotificationMember, service_health
 from monasca_common.notification.metrics import NotificationMetrics, StoredNotifications
 from monasca_common.notification.notifiers.base import Notifier
-from monasca_common.notification.notifiers.plugins import Notifiers
+from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import (
@@ -120,8 +120,8 @@ class NotificationPlan(Plan):
         self.listener = listen_for_status(NOTIFICATION_GROUP, self.status)
 
     def read(self, conf: cfg.ConfigOpts) -> None:
-        settings, plugins = notification_settings(conf), Notifiers(conf)
-        notifiers, keys = {each: plugins.load(each) for each in types()}, address_keys(conf)
+        settings, names = notification_settings(conf), types()
+        notifiers, keys = dict(zip(names, load_notifiers(conf, *names), strict=True)), address_keys(conf)
         self.settings, self.notifiers, self.keys = settings, notifiers, keys
 
 

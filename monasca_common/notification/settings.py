@@ -38,7 +38,7 @@ MAX_INTERVAL_SECONDS = 600.0  # between two attempts
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "The maximum duration of an attempt. Too small: slow receivers get a notification twice. Too large: a receiver "
-    "that hangs keeps a thread."
+    "that hangs occupies a thread."
 )
 
 
@@ -49,7 +49,7 @@ class HttpSettings:
     allowed_networks: tuple[str, ...] = option(
         (),
         help="Networks that are not public, such as 10.1.0.0/16 or 192.0.2.7, to which notifications may be sent. "
-        "Tenants can then make this service send requests to the servers there.",
+        "Through this service, tenants can then send requests to all servers in these networks.",
     )
     denied_networks: tuple[str, ...] = option(
         (),
@@ -79,9 +79,9 @@ class StageSettings:
 
     group_by: tuple[str, ...] = option(
         (),
-        help="The properties that alarms in one message to a method share: definition (the alarm definition) or keys "
-        "of dimensions, separated by commas. Unset: each notification is a message. Too many: most groups have one "
-        "alarm, which waits needlessly.",
+        help="Send the notifications of a method in one message if their alarms have equal values of these properties: "
+        "definition (the alarm definition) or keys of dimensions, separated by commas. Unset: each notification is a "
+        "separate message. Too many: most groups contain one alarm, which waits needlessly.",
     )
     group_wait: float = option(
         30.0,
@@ -89,7 +89,7 @@ class StageSettings:
         maximum=3600.0,
         unit="seconds",
         help="The time that the first notification of a group waits for others. Too small: a failure of many hosts "
-        "sends many messages, and alarms of services are sent before their host inhibits them. Too large: "
+        "sends many messages, and alarms of services are sent before the alarm of their host inhibits them. Too large: "
         "notifications are late.",
     )
     max_per_minute: int = option(
@@ -97,22 +97,22 @@ class StageSettings:
         minimum=0,
         maximum=100_000,
         unit="messages",
-        help="The maximum number of messages to a method in a minute; further ones are sent in a digest when the "
-        "minute is over. 0: no limit. Too small: notifications are late. Too large: a failure of many hosts floods a "
+        help="The maximum number of messages to a method in a minute. Further notifications are sent in one digest "
+        "after the minute. 0: no limit. Too small: notifications are late. Too large: a failure of many hosts floods a "
         "receiver.",
     )
     inhibit_by_definition: tuple[str, ...] = option(
         (),
         type=LinesOpt,
-        help="NAME=KEYS: while an alarm of the definition NAME is in the state ALARM, alarms of other definitions with "
-        "the same values of these dimensions, separated by commas, are not sent. May be given several times, the "
-        "strongest first: a definition is inhibited only by the definitions before it.",
+        help="NAME=KEYS. KEYS: keys of dimensions, separated by commas. While an alarm of the definition NAME is in "
+        "the state ALARM, notifications about alarms of other definitions with equal values of KEYS are deferred. May "
+        "be given several times, the strongest first: a definition is inhibited only by the definitions before it.",
     )
     inhibit_by_severity: tuple[str, ...] = option(
         (),
         type=LinesOpt,
-        help="SEVERITY=KEYS: while an alarm of this severity is in the state ALARM, it inhibits alarms of lower "
-        "severities. May be given several times.",
+        help="SEVERITY=KEYS. While an alarm of this severity is in the state ALARM, notifications about alarms of "
+        "lower severities with equal values of KEYS are deferred. May be given several times.",
     )
 
     def rules(self) -> StageRules:
@@ -179,7 +179,8 @@ class JiraSettings(NotifierSettings):
     token: str | None = option(
         None,
         secret=True,
-        help="A personal access token, used instead of user and password. Unset: these are used. Write $$ for each $.",
+        help="A personal access token, used instead of user and password. Unset: user and password are used. "
+        "Write $$ for each $.",
     )
     issue_type: str = option("Bug", help="The type of new issues.")
 
@@ -223,7 +224,7 @@ class ProcessorSettings:
         minimum=1,
         maximum=1024,
         unit="threads",
-        help="The number of changes that are handled concurrently. Too small: many slow receivers delay others. Too "
+        help="The number of changes that are handled concurrently. Too small: slow receivers delay other changes. Too "
         "large: waiting threads take memory.",
     )
     retention_days: int = option(
@@ -231,9 +232,8 @@ class ProcessorSettings:
         minimum=1,
         maximum=3650,
         unit="days",
-        help="The time that the table notification keeps a notification after its last attempt; at least ttl. Too "
-        "small: changes that Kafka delivers again after the removal are sent again. Too large: the table fills the "
-        "database.",
+        help="How long a notification stays in the table notification after its last attempt; at least ttl. Too small: "
+        "a change that Kafka redelivers after the removal is sent again. Too large: the table fills the database.",
     )
 
     @property

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the notifications that are sent concurrently for one tenant, to one host and by one method, so that slow
-receivers occupy few threads and do not delay other tenants, however many hosts and methods they have.
+"""Limits concurrent sends by tenant, by host and by method. Slow receivers therefore occupy few threads, and a tenant
+with many hosts and methods does not delay other tenants.
 
-A notification without a free slot waits if a slot is expected soon. Otherwise it gets a turn, the time of its next try.
-The turns at a receiver follow its pace, so that few tries find no slot.
+A notification without a free slot waits if a slot is expected soon. Otherwise it gets a *turn*: the time of its next
+try. The turns of a receiver are spaced by the duration of its attempts, so that most tries find a free slot.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MOST_IN_ALL = 4
 
 
 class TenantSlots:
-    """Shares ``most`` slots: each tenant may hold half of the slots that the others leave. Thread-safe.
+    """Shares ``most`` slots among tenants. Thread-safe.
 
-    So some slots are free for a tenant that holds none. If none of the ``most`` slots is free, a tenant may still hold
-    one, but all tenants together never hold more than `_MOST_IN_ALL` times ``most``.
+    A tenant may hold half of the slots that other tenants do not hold, so slots remain for a tenant without any. If no
+    slot is free, a tenant may still hold one. All tenants together hold at most `_MOST_IN_ALL` times ``most``.
     """
 
     def __init__(self, most: int) -> None:
@@ -63,7 +63,7 @@ class TenantSlots:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The right to send. ``turn_seconds``: the delay until the next try; ``None``: send now.
+    """The right to send. ``turn_seconds``: the delay until the next try; ``None``: the notification may be sent now.
 
     Set ``sent_since`` when sending begins, and ``failed`` if the receiver does not accept the notification.
     """
@@ -78,8 +78,8 @@ class Slot:
 class Slots:
     """The slots of all receivers. Thread-safe.
 
-    ``at_method``: slots of one method, which has a single one after a failure. ``at_destination``: slots of one host,
-    which has a quarter of them after an attempt that hung. ``most_turn_seconds``: the maximum delay of a turn.
+    ``at_method``: the number of slots of a method; 1 after a failed attempt. ``at_destination``: the number of slots of
+    a host; a quarter after an attempt that hung. ``most_turn_seconds``: the maximum delay of a turn.
     """
 
     def __init__(self, at_method: int, at_destination: int, most_turn_seconds: float, clock: Clock) -> None:
@@ -93,10 +93,10 @@ class Slots:
 
     @contextlib.contextmanager
     def slot(self, method_id: str, destination: str, subject: str, tenant: str, threads: TenantSlots) -> Iterator[Slot]:
-        """Return a slot, which ends with the block.
+        """Yield a slot, which is freed at the end of the block.
 
-        Notifications with the same ``subject`` are sent one at a time. ``destination``: empty if there is no
-        connection. ``threads``: the caller's threads, which tenants share.
+        Notifications with the same ``subject`` are sent one at a time. ``destination``: the host; empty if the notifier
+        opens no connection. ``threads``: the caller's threads, which tenants share.
         """
         slot = self._enter(method_id, destination, subject, tenant, threads)
         try:
@@ -111,7 +111,7 @@ class Slots:
                     self._being_sent.discard(subject)
 
     def leave(self, slot: Slot) -> None:
-        """Free the slot before the outcome is recorded, which takes no time of the receiver."""
+        """Free the slot early: the receiver has answered, and only the outcome remains to be recorded."""
         with self._lock:
             if not slot.is_left:
                 slot.is_left = True
@@ -171,8 +171,8 @@ class Slots:
 class _Queue:
     """The slots of one receiver or tenant, and the number of threads that wait for one. The caller holds the lock.
 
-    ``is_failing``: the last attempt failed after ``tolerated_seconds`` or longer. ``threads``: each slot also takes one
-    of these for this tenant.
+    ``is_failing``: the last attempt failed and lasted at least ``tolerated_seconds``. ``threads``: the shared slots
+    and the tenant for which each slot of this queue takes one of them.
     """
 
     def __init__(

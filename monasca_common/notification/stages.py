@@ -4,16 +4,16 @@
 =================  ==================================================================================
 silence            defer until the silence ends                                     `STAGES`, pure
 inhibition         defer, and decide again a minute later
-acknowledgement    leave the repeat out
-deduplication      leave out a state that the method was notified of before
-grouping           defer until the group has waited
+acknowledgement    skip the repeat
+deduplication      skip a change back to the last notified state
+grouping           defer until ``group_wait`` is over
 rate limit         defer until the method's minute is over                          `rate_limit`, pure
 slots              schedule a retry if the receiver has no free slot                ``slots.py``
 deliver            send; schedule a retry after a failure                           ``delivery.py``
 record             store the outcome, and publish it                                ``ledger.py``
 =================  ==================================================================================
 
-Time and stored facts are arguments here; ``pipeline.py`` reads them and stores the decisions.
+The functions are pure: time and stored facts are arguments. ``pipeline.py`` reads the facts and stores the decisions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from monasca_common.models import json_text
 if TYPE_CHECKING:
     from monasca_common.alarms.silences import Silence
 
-#: States of the ledger of a notification that is not sent now.
+#: States of a deferred notification in the ledger.
 SILENCED, INHIBITED, HELD = "silenced", "inhibited", "held"
 DEFINITION = "definition"
 ACKNOWLEDGED = "ACKNOWLEDGED"
@@ -111,8 +111,8 @@ class Deferral:
     """The decision not to send a notification now.
 
     ``state``: the state in the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``:
-    notifications with an equal key are sent in one message. ``silence_id``: the id of the silence for whose end it
-    waits.
+    notifications with an equal key are sent in one message. ``silence_id``: the id of the silence whose
+    end it awaits.
     """
 
     state: str
@@ -149,7 +149,7 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: s
     last = max(covering, key=lambda each: (each.until_ms, each.id), default=None)
     if last is None:
         return None
-    # Decided now, because the rows with the last notified state may be removed before the silence ends.
+    # Decide now whether the end of the silence notifies, because the retention may remove the last notified state.
     due_ms = None if facts.is_known(change) else last.until_ms
     return Deferral(SILENCED, due_ms, last.shown, silence_id=last.id)
 
@@ -174,7 +174,7 @@ def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, _method_id:
 def acknowledgement(
     _rules: StageRules, facts: Facts, _change: AlarmChange, _method_id: str, _now_ms: int
 ) -> Deferral | None:
-    """Leave a repeat out while its alarm is acknowledged, or the actions of its definition are disabled."""
+    """Skip a repeat while its alarm is acknowledged, or the actions of its definition are disabled."""
     alarm = facts.repeated
     if alarm is None or (alarm.lifecycle_state != ACKNOWLEDGED and alarm.actions_enabled):
         return None
@@ -184,7 +184,7 @@ def acknowledgement(
 def deduplication(
     _rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, _now_ms: int
 ) -> Deferral | None:
-    """Leave out a change back to the last notified state, if the changes in between were withheld."""
+    """Skip a change back to the last notified state if the changes in between were withheld."""
     if not facts.withheld_before or not facts.is_known(change):
         return None
     return Deferral(SILENCED, None, f"no other state than {change.new_state} was notified")
@@ -226,12 +226,12 @@ def rate_limit(window: RateWindow | None, now_ms: int, most: int) -> RateWindow 
 
 
 def is_repeated(change: AlarmChange, period_seconds: int) -> bool:
-    """Return whether a method with this period gets repeats of the change: of each state except OK."""
+    """Return whether a method with this period repeats the notification. Changes to OK are not repeated."""
     return period_seconds > 0 and change.new_state != OK
 
 
 def next_repeat_ms(due_ms: int, period_seconds: int, now_ms: int) -> int:
-    """Return the next time of the period in the future: missed repeats are not sent later."""
+    """Return the time of the next repeat after now. Missed repeats are not sent."""
     period_ms = period_seconds * 1000
     return due_ms + max(1, (now_ms - due_ms) // period_ms + 1) * period_ms
 

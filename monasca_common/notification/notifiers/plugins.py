@@ -13,16 +13,12 @@ from monasca_common.notification.settings import http_settings
 from monasca_common.notification.texts import Texts
 
 
-class Notifiers:
-    """Loads notifiers. Not thread-safe."""
+def load_notifiers(conf: cfg.ConfigOpts, *types: str) -> list[Notifier]:
+    """Return a new notifier of each type, in upper or lower case. The notifiers share their tools.
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        settings = http_settings(conf)
-        self._conf = conf
-        self._tools = Tools(HttpClient(settings), Texts(settings.templates_folder))
-
-    def load(self, type: str) -> Notifier:  # noqa: A002 - what a method calls it
-        """Return a new notifier of a type, in upper or lower case. Raises `ConfigurationError` for an unknown type, and
-        for refused options of its group."""
-        plugin: Notifier = entry_point(NOTIFIERS, type.lower(), option="type", extra="notification")
-        return plugin.configured(self._conf, self._tools)
+    Raises `ConfigurationError` for an unknown type, and for refused options of its group.
+    """
+    settings = http_settings(conf)
+    tools = Tools(HttpClient(settings), Texts(settings.templates_folder))
+    plugins = [entry_point(NOTIFIERS, each.lower(), option="type", extra="notification") for each in types]
+    return [plugin.configured(conf, tools) for plugin in plugins]

@@ -22,7 +22,7 @@ from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notification import Notification, group_of, notification_of
-from monasca_common.notification.notifiers.plugins import Notifiers
+from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, SmtpReceiver, change
@@ -36,7 +36,7 @@ class NotifierCase(ConfigurationTestCase):
 
     def notifier(self, text=""):
         conf = self.configured(CONFIGURATION + text)
-        return Notifiers(conf).load(self.type)
+        return load_notifiers(conf, self.type)[0]
 
     def receiver(self, kind=HttpReceiver, **named):
         made = kind(**named)
@@ -64,8 +64,8 @@ class TypesTest(ConfigurationTestCase):
         self.assertLessEqual({"EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
 
     def test_an_unknown_type_is_refused_with_the_known_types(self):
-        notifiers = Notifiers(self.configured(CONFIGURATION))
-        self.assertIn("use one of email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
+        refused = self.refused(load_notifiers, self.configured(CONFIGURATION), "fax")
+        self.assertIn("use one of email, jira, pagerduty, slack, webhook", refused)
 
     def test_a_type_without_its_package_is_omitted_and_a_broken_one_causes_a_warning(self):
         found = {
@@ -83,33 +83,34 @@ class TypesTest(ConfigurationTestCase):
 class SettingsTest(ConfigurationTestCase):
     def test_an_invalid_network_is_refused(self):
         conf = self.configured("[notification]\nallowed_networks = 10.0.0.1/8\n")
-        self.assertIn("allowed_networks in group [notification]", self.refused(Notifiers, conf))
+        self.assertIn("allowed_networks in group [notification]", self.refused(load_notifiers, conf))
 
     def test_a_password_needs_encryption(self):
         conf = self.configured("[email_notifier]\nstarttls = false\nuser = u\npassword = p\n")
-        self.assertRaises(ConfigurationError, Notifiers(conf).load, "email")
+        self.assertRaises(ConfigurationError, load_notifiers, conf, "email")
 
 
 class NetworksTest(NotifierCase):
     def test_only_the_notifier_of_a_configured_server_can_reach_it_without_permission(self):
         receiver = self.receiver()
         jira = f"[jira_notifier]\nurl = {receiver.url('')}\ntoken = t\n"
-        notifiers, notification = Notifiers(self.configured(jira)), notification_of(change(), "m1")
-        self.assertRaises(AddressRefused, notifiers.load("webhook").send, notification, receiver.url())
+        webhook, jira = load_notifiers(self.configured(jira), "webhook", "jira")
+        notification = notification_of(change(), "m1")
+        self.assertRaises(AddressRefused, webhook.send, notification, receiver.url())
         self.assertEqual([], receiver.requests)
         address = receiver.url("/?project=OPS")
-        self.assertRaises(SendFailed, notifiers.load("jira").send, notification, address)  # the receiver is not a Jira
+        self.assertRaises(SendFailed, jira.send, notification, address)  # the receiver is not a Jira
         self.assertEqual(1, len(receiver.requests))
 
     def test_a_denied_network_is_refused_to_all_notifiers(self):
         conf = self.configured(f"{CONFIGURATION}denied_networks = 127.0.0.0/8\n")
-        self.assertRaises(AddressRefused, Notifiers(conf).load("webhook").send, notification_of(change(), "m1"),
+        self.assertRaises(AddressRefused, load_notifiers(conf, "webhook")[0].send, notification_of(change(), "m1"),
                           self.receiver().url())  # fmt: skip
 
     def test_an_invalid_network_is_refused_with_its_group(self):
         for group, name in (("notification", "denied_networks"), ("notification", "allowed_networks")):
             conf = self.configured(f"[{group}]\n{name} = 10.0.0.1/8\n")
-            self.assertIn(f"{name} in group [{group}]", self.refused(lambda conf=conf: Notifiers(conf).load("jira")))
+            self.assertIn(f"{name} in group [{group}]", self.refused(lambda conf=conf: load_notifiers(conf, "jira")))
 
 
 class WebhookTest(NotifierCase):
@@ -322,7 +323,7 @@ class JiraTest(NotifierCase):
 
 class DestinationsTest(NotifierCase):
     def destination(self, type, address, text=""):  # noqa: A002 - what a method calls it
-        return Notifiers(self.configured(f"{CONFIGURATION}{text}")).load(type).destination(address)
+        return load_notifiers(self.configured(f"{CONFIGURATION}{text}"), type)[0].destination(address)
 
     def test_methods_of_one_server_have_one_destination(self):
         jira = "[jira_notifier]\nurl = https://jira.example.org\n"
@@ -465,8 +466,8 @@ class TemplatesTest(NotifierCase):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         (folder / "text.txt").write_text(template)
         receiver = self.receiver()
-        notifiers = Notifiers(self.configured(f"{CONFIGURATION}templates_folder = {folder}\n"))
-        notifiers.load(self.type).send(notification_of(change(), "m1"), receiver.url())
+        conf = self.configured(f"{CONFIGURATION}templates_folder = {folder}\n")
+        load_notifiers(conf, self.type)[0].send(notification_of(change(), "m1"), receiver.url())
         return self.posted(receiver)[1]["text"]
 
     def test_an_operator_can_replace_a_template(self):
