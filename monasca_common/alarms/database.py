@@ -49,8 +49,8 @@ class AlarmsDatabase:
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select, values: Mapping[str, Any] | None = None) -> Sequence[Row]:
-        """Return the rows of a statement. ``values``: the values of its parameters. A statement that is built once is
-        much faster."""
+        """Return the rows of a statement. ``values``: the values of its parameters. Build frequent statements once,
+        because building one takes longer than executing it."""
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
     def one(self, statement: Select, kind: str, row_id: str) -> Row:

@@ -173,7 +173,7 @@ def _deciding_count(sub: SubExpression) -> float:
     return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))
 
 
-# Texts that databases can concatenate with a space between them.
+# The stored texts. A database merges two texts by joining them with a space.
 
 
 def sums_text(sums: Iterable[float]) -> str:

@@ -17,8 +17,8 @@ from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
 
-#: ``sending``: an attempt is in progress. ``failed``: another one follows. ``superseded``: the alarm changed before an
-#: attempt succeeded. The last three: it was withheld or deferred.
+#: ``sending``: an attempt is in progress. ``failed``: another attempt follows. ``superseded``: the alarm changed before
+#: an attempt succeeded. ``silenced``, ``inhibited`` and ``held``: the notification was deferred or skipped.
 SENT_STATES = ("sending", "sent", "failed", "given up", "superseded", "silenced", "inhibited", "held")
 
 _WHAT = "notification"

@@ -186,8 +186,8 @@ class LogCounter:
 
 
 class CounterStarts(RebalanceListener):
-    """The start offsets of a counter: those of its group, or earlier, so that it has the ids of messages that may still
-    get duplicates. A group without offsets starts with the current bucket, whose start is then `since_ms`."""
+    """The start offsets of a counter: those of its group, or earlier, so that the counter has the ids of messages whose
+    duplicates may still arrive. A group without offsets starts with the current bucket, at `since_ms`."""
 
     def __init__(self, admin: Admin, group: str, settings: AuditSettings, now_ms: int) -> None:
         self._admin = admin

@@ -159,7 +159,7 @@ class _TierCounts:
         return found
 
     def rest(self) -> None:
-        """Keep only the end of the handled offsets, from which messages are expected."""
+        """Keep only the end of the handled offsets. Later messages are expected."""
         ends = {partition: runs[-1][1] for partition, runs in self.covered().items() if runs}
         self.handled = {partition: ((end - 1, end),) for partition, end in ends.items()}
         self.positions.clear()

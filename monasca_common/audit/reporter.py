@@ -30,7 +30,7 @@ _BULK_REPORTS = 500
 
 
 class AuditReporter:
-    """Reports for one application at one tier, from one process; a context manager. Create it after the fork.
+    """Sends the reports of one application at one tier, from one process. A context manager. Create it after the fork.
 
     ``tier``: the tier of handled messages. Messages that a reader's producers deliver have the tier ``producer``.
     ``settings.folder`` must be set. A failure of the audit is logged and does not affect the audited clients.

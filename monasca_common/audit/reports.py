@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of the audit, as messages of their topic. A report counts the messages of a tier since its last report.
+"""The reports of the audit, as messages of their topic. A report has the counts of a tier since its previous report.
 
-The id of a report allows sending it again if its delivery is unknown. The event time of a message is Kafka's timestamp
-of its record, which is the same on all tiers. Buckets of event time do not overlap; each is named by its start, in
-milliseconds since 1970.
+A report whose delivery is unknown is sent again under its id, and counts once. The event time of a message is Kafka's
+timestamp of its record, which is the same on all tiers. Buckets of event time do not overlap; each is named by its
+start, in milliseconds since 1970.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class AuditSettings:
     )
     folder: str | None = option(
         None,
-        help="The local folder in which each process stores reports until they are acknowledged, so that they survive "
-        "its end. Required if enabled is true.",
+        help="The local folder in which each process stores its reports until they are acknowledged, so that they "
+        "survive the end of the process. Required if enabled is true.",
     )
     window_seconds: int = option(
         _DAY_SECONDS,
@@ -68,7 +68,7 @@ class AuditSettings:
         (),
         help="Readers that must report, as TOPIC/TIER/GROUP, separated by commas; for example "
         "metrics/database/1_metrics. If one has no report within window_seconds, all its messages are missing. Unset: "
-        "such a reader is ignored.",
+        "readers without reports are ignored.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases deferred notifications that are due, after silences, in groups, in digests and as repeats, and makes the
-attempts that are due.
+"""Releases due notifications (at the end of silences, as groups, digests and repeats), and makes due attempts.
 
 A row stays until its attempt has ended, and the members of a group until their message has ended. So a crash loses
 nothing, and another process sends the same ids.
@@ -198,7 +197,7 @@ class DeferredSender(Loop):
         try:
             self._release(row)
         except AddressUnreadable as error:
-            LOG.error("deferred notification %s waits: %s", row.id, error)
+            LOG.error("deferred notification %s is postponed: %s", row.id, error)
             self._postpone(row, _LEASE_MS)
         except Exception as error:
             if not affects_one_row(error):
@@ -224,7 +223,7 @@ class DeferredSender(Loop):
             self._end_suppression(taken)
 
     def _end_suppression(self, withheld: Deferred) -> None:
-        """Send what a silence or an inhibition withheld, if the alarm is still in its state."""
+        """Send a silenced or inhibited notification if its alarm is still in that state."""
         method = self._method(withheld)
         is_sent = self._pipeline.end_suppression(withheld, method)
         if is_sent is None:
@@ -255,7 +254,7 @@ class DeferredSender(Loop):
         self._deferred.release(members, method.id, self.clock.time_ms())
 
     def _with_method(self, members: Sequence[Deferred]) -> tuple[NotificationMethod | None, list[Deferred]]:
-        """Return the method of a group, and the members that are still for it: they may be of several definitions."""
+        """Return the method of a group, and the members whose definitions still have it as an action."""
         found = [(member, self._method(member)) for member in members]
         for member, method in found:
             if method is None:

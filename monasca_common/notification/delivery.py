@@ -73,7 +73,7 @@ class NotificationDelivery:
         Raises `StorageError`: then the attempt must be repeated.
         """
         if method.unreadable is not None:
-            LOG.error("notification %s waits: %s", retry.notification.id, method.unreadable)
+            LOG.error("notification %s is postponed: %s", retry.notification.id, method.unreadable)
             return self.wait(retry, _KEY_SECONDS, str(method.unreadable))
         notification = retry.notification
         # Send one notification of an alarm at a time, because a slow attempt could end after the attempt of a newer

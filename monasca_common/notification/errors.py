@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a notification was not sent.
+"""The reasons why a notification was not sent.
 
 ::
 

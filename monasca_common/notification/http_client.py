@@ -136,7 +136,7 @@ class WatchedTlsConnection(_Watching, HTTPSConnection):
 
 
 def _beginning(response: urllib3.response.BaseHTTPResponse) -> bytes:
-    """Return the beginning of the body. The status is the answer: a truncated body does not change the outcome."""
+    """Return the beginning of the body. It may be truncated, because only the status decides the outcome."""
     try:
         return response.read(_MOST_ANSWER_BYTES, decode_content=False)
     except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: a row is *sending* before an attempt and *sent* after it, so that a crash hides at most one attempt."""
+"""The ledger. A row is *sending* before an attempt and *sent* after it, so that a crash leaves the outcome of at most
+one attempt unknown."""
 
 from __future__ import annotations
 

@@ -61,21 +61,19 @@ class NotificationMetrics(ServiceMetrics):
     def took(self, type: str, seconds: float) -> None:  # noqa: A002
         self._delay.labels(type.lower()).observe(max(0.0, seconds))
 
-
-class StoredNotifications:
-    """Counts the rows of all processes that wait in the database. While it is unavailable, there is no sample."""
-
-    def __init__(self, database: AlarmsDatabase, metrics: ServiceMetrics) -> None:
-        self._database = database
-        text = "Notifications that wait in the database: retries, held"
-        metrics.computed_gauge("waiting", text, "where", samples=self._samples)
-
-    def _samples(self) -> list[Sample]:
+    def serve_stored(self, database: AlarmsDatabase) -> None:
+        """Serve the number of rows that all processes have stored until they are due. There is no sample while the
+        database is unavailable."""
         kind = tables.notification_deferred.c.kind
-        try:
-            rows = self._database.rows(sa.select(kind, sa.func.count()).group_by(kind))
-        except StorageError as error:
-            LOG.warning("waiting notifications cannot be counted: %s", error)
-            return []
-        retries = sum(count for kind, count in rows if kind == SCHEDULED)
-        return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]
+
+        def samples() -> list[Sample]:
+            try:
+                rows = database.rows(sa.select(kind, sa.func.count()).group_by(kind))
+            except StorageError as error:
+                LOG.warning("stored notifications cannot be counted: %s", error)
+                return []
+            retries = sum(count for kind, count in rows if kind == SCHEDULED)
+            return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]
+
+        text = "Notifications that wait in the database: retries, held"
+        self.computed_gauge("waiting", text, "where", samples=samples)

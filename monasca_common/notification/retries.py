@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts that are rows of ``notification_deferred`` until they are due. They name the method and not its address."""
+"""Scheduled attempts: rows of ``notification_deferred`` until they are due. A row has the id of the method and not its
+address, so that an attempt uses the present address."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ FIRST = 1  # attempt
 class Retry:
     """A scheduled attempt.
 
-    ``members``: the number of changes; those of a group are in the database. ``waits_since_ms``: when the notification
-    was first returned without an attempt; 0: an attempt failed. ``expires_ms``: after this time a repeat without an
-    attempt is not sent; 0: never.
+    ``members``: the number of changes; those of a group are in the database. ``waits_since_ms``: the time
+    since which no attempt was possible; 0: the last attempt failed. ``expires_ms``: a repeat that has had no attempt by
+    this time is not sent; 0: no limit.
     """
 
     notification: Notification

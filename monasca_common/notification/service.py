@@ -27,7 +27,7 @@ from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.member import NotificationMember, service_health
-from monasca_common.notification.metrics import NotificationMetrics, StoredNotifications
+from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.pipeline import Pipeline
@@ -42,7 +42,6 @@ from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
-from monasca_common.runtime.settings import StatusSettings
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 
@@ -61,7 +60,7 @@ class NotificationWork:
         clock, processing = SystemClock(), settings.processing
         self._database = AlarmsDatabase(settings.database, grouped=True)
         self.metrics = NotificationMetrics(notifiers)
-        StoredNotifications(self._database, self.metrics)
+        self.metrics.serve_stored(self._database)
 
         methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
         pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)
@@ -154,16 +153,13 @@ def run(conf: cfg.ConfigOpts) -> None:
     plan = NotificationPlan(conf)
     manager = service_manager(plan, [plan.settings.consumer])
     manager.add(NotificationWorker, args=(plan,))
-    LOG.info("%s", start_line(plan.settings, plan.status))
+    consumer = plan.settings.consumer
+    facts = {
+        "reads": f"{','.join(consumer.topics)} as {consumer.group_id}",
+        "from_brokers": consumer.connection.bootstrap_servers,
+        "database": shown_url(plan.settings.database.connection),
+        "types": joined(types()),
+        "status_at": plan.status.address,
+    }
+    LOG.info("%s", started("notification", **facts))
     manager.run()
-
-
-def start_line(settings: NotificationSettings, status: StatusSettings) -> str:
-    return started(
-        "notification",
-        reads=f"{','.join(settings.consumer.topics)} as {settings.consumer.group_id}",
-        from_brokers=settings.consumer.connection.bootstrap_servers,
-        database=shown_url(settings.database.connection),
-        types=joined(types()),
-        status_at=status.address,
-    )

@@ -136,7 +136,7 @@ def _named(settings: StageSettings, option_name: str) -> Iterator[tuple[str, tup
 
 @dataclass(frozen=True, slots=True)
 class NotifierSettings:
-    """The options of each notifier that sends over HTTP."""
+    """The options of every notifier."""
 
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
 
@@ -186,10 +186,9 @@ class JiraSettings(NotifierSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class EmailSettings:
+class EmailSettings(NotifierSettings):
     """``password``: never shown."""
 
-    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
     server: str = option("localhost", help="The SMTP server.")
     port: int = option(25, type=cfg.PortOpt, help="The port of the SMTP server.")
     user: str | None = option(None, secret=True, help="The user to log in as. Unset: no login. Write $$ for each $.")

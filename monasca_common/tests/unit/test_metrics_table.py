@@ -24,7 +24,7 @@ from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics, StoredNotifications
+from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics
 from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
@@ -119,7 +119,7 @@ def notification():
     for what in (*_BY_TYPE, *_OTHERS):
         made.count(what, "WEBHOOK")
     made.took("WEBHOOK", 0.1)
-    StoredNotifications(mock.Mock(rows=lambda _: [("scheduled", 1)]), made)
+    made.serve_stored(mock.Mock(rows=lambda _: [("scheduled", 1)]))
     return generate_latest(made.registry)
 
 

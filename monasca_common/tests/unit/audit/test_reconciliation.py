@@ -171,12 +171,12 @@ class ReconciliationTest(base.BaseTestCase):
             found = reconciled(logged(range(100)), begun, restarted, *rest)
             self.assertEqual((90, 90 - late, 0, late), figures(found[READER]))
 
-    def test_a_reader_that_only_reported_its_position_lacks_later_messages(self):
+    def test_messages_after_the_only_reported_position_of_a_reader_are_missing(self):
         found = reconciled(logged(range(100)), handled(30, 30, position=30), now_ms=LATER)
 
         self.assertEqual((70, 0, 0, 70), figures(found[READER]))
 
-    def test_a_reader_that_starts_after_its_position_lacks_messages_between(self):
+    def test_messages_between_the_position_and_the_start_of_a_reader_are_missing(self):
         found = reconciled(logged(range(100)), handled(40, 100, position=30))
 
         self.assertEqual((70, 60, 10, 0), figures(found[READER]))
@@ -195,7 +195,7 @@ class ReconciliationTest(base.BaseTestCase):
             (10, 10, 0, 0), figures(reconciled(report("broker", two), handled(0, 10, sent_ms=NEXT))[READER])
         )
 
-    def test_an_expected_reader_that_never_reported_lacks_everything(self):
+    def test_all_messages_of_an_expected_reader_without_reports_are_missing(self):
         rules = replace(
             RULES, readers=(ExpectedReader("t", "database", "1_metrics"), ExpectedReader("u", "spark", "s"))
         )
@@ -208,7 +208,7 @@ class ReconciliationTest(base.BaseTestCase):
         found = reconciliations([sent(10), logged(range(10)), handled(4, 10)], LATER, rules)
         self.assertEqual((6, 6, 0, 0), figures(found[-1]))
 
-    def test_an_expected_reader_without_reports_in_the_window_lacks_new_messages(self):
+    def test_new_messages_of_an_expected_reader_without_reports_in_the_window_are_missing(self):
         for readers, wanted in (((), []), ((ExpectedReader("t", "database", "1_metrics"),), [(10, 0, 0, 10)])):
             totals = AuditTotals(replace(RULES, readers=readers))
             for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
@@ -307,7 +307,7 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertNotIn("broker", {each.tier for each in totals.reconciliations(LATER)})
 
-    def test_a_reader_of_an_idle_topic_lacks_messages_that_it_passed(self):
+    def test_messages_that_a_reader_of_an_idle_topic_passed_are_missing(self):
         totals = AuditTotals(RULES)
         for each in (logged(range(100)), handled(0, 100)):
             totals.add(each)

@@ -24,5 +24,5 @@ class RunsTest(base.BaseTestCase):
         self.assertEqual(runs_of(some & others), intersection(one, other))
         self.assertEqual(runs_of(some - others), difference(one, other))
 
-    def test_neighbours_are_one_run(self):
+    def test_adjacent_runs_are_merged(self):
         self.assertEqual(((3, 7), (9, 10)), runs_of([9, 3, 4, 6, 5, 4]))

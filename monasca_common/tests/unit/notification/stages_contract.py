@@ -243,7 +243,7 @@ class SilencesContract(StagesCase):
         self.assertEqual(([], []), (self.sent(), self.held()))
         self.assertEqual([("a1", "silenced")] * 2, self.ledger())
 
-    def test_a_silenced_end_is_sent_to_methods_that_were_notified_of_the_alarm(self):
+    def test_a_silenced_return_to_ok_is_sent_to_methods_that_were_notified_of_the_alarm(self):
         self.method()
         self.handle(self.alarm("a1"))
         self.silence({}, HOUR_MS)
@@ -252,7 +252,7 @@ class SilencesContract(StagesCase):
         self.wait(HOUR_MS)
         self.assertEqual(["a1:ALARM", "a1:OK"], self.sent())
 
-    def test_an_end_is_not_sent_if_the_alarm_was_not_sent(self):
+    def test_a_return_to_ok_is_not_sent_if_the_alarm_was_not_sent(self):
         self.method()
         made = self.silence({}, HOUR_MS)
         self.handle(self.alarm("a1"))
@@ -614,7 +614,7 @@ class GroupsContract(StagesCase):
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
     # Rule 55
-    def test_of_two_processes_that_find_a_group_only_one_sends_it(self):
+    def test_only_one_of_two_processes_sends_a_group(self):
         self.method()
         for number in (1, 2):
             self.handle(self.alarm(f"a{number}"))

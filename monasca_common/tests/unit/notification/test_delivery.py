@@ -57,7 +57,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
         self.assertNotIn("10.0.0.7", str(recorded))
         self.assertIn("(the address is 10.0.0.7)", str(logged.output))
 
-    def test_a_wait_requested_by_a_receiver_does_not_delay_giving_up(self):
+    def test_the_retry_after_of_a_receiver_does_not_delay_giving_up(self):
         def refuse(*_):
             raise SendFailed("answered 503", after_seconds=86_400.0)
 
@@ -184,7 +184,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.retry()
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_an_end_is_sent_if_the_previous_end_was_superseded(self):
+    def test_a_return_to_ok_is_sent_if_the_previous_one_was_superseded(self):
         self.retry()
         self.notifier.fails = True
         self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK").message))

@@ -72,7 +72,7 @@ class AnswersTest(HttpCase):
 
         self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
-    def test_the_wait_requested_by_the_receiver_is_read(self):
+    def test_the_retry_after_of_the_receiver_is_read(self):
         receiver = self.receiver()
         for status in (429, 500, 503):
             receiver.answer = receiver.answers(status, Retry_After="7")

@@ -175,7 +175,7 @@ class SentAndThenHeldTest(OnceCase):
 
 
 class ReleasedAndNotYetSentTest(OnceCase):
-    def test_the_end_of_a_released_alarm_is_sent(self):
+    def test_the_return_to_ok_of_a_released_alarm_is_sent(self):
         self.method()
         self.silence({}, HOUR_MS)
         self.handle(self.alarm("a1"))
@@ -187,7 +187,7 @@ class ReleasedAndNotYetSentTest(OnceCase):
         self.wait(HOUR_MS)
         self.assertIn(self.sent(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
 
-    def test_an_alarm_that_ends_while_its_silence_ends_is_sent_with_its_end_or_not_at_all(self):
+    def test_an_alarm_that_returns_to_ok_while_its_silence_ends_is_sent_with_both_states_or_not_at_all(self):
         """The test lets the alarm end before each database call of the release in turn."""
         self.method()
         for number in range(1, 20):
@@ -237,7 +237,7 @@ class NothingWasSentTest(OnceCase):
         self.wait(HOUR_MS)
         self.assertEqual([], self.sent())
 
-    def test_a_method_with_only_ok_actions_gets_no_end_of_a_withheld_alarm(self):
+    def test_a_method_with_only_ok_actions_is_not_notified_when_a_withheld_alarm_returns_to_ok(self):
         self.method("ends", states=("OK",))
         self.method("alarms", states=("ALARM",))
         made = self.silence({}, HOUR_MS)
@@ -262,7 +262,7 @@ class NothingWasSentTest(OnceCase):
             [(False, "ALARM"), (True, "OK")], [(each.withheld_before, each.last_notified) for each in facts]
         )
 
-    def test_an_end_is_sent_even_if_the_previous_state_is_older_than_the_retention(self):
+    def test_a_return_to_ok_is_sent_even_if_the_previous_state_is_older_than_the_retention(self):
         self.method()
         made = self.silence({}, HOUR_MS)
         self.handle(self.alarm("a1"))
@@ -275,7 +275,7 @@ class NothingWasSentTest(OnceCase):
         self.handle(self.alarm("a1", "OK"))
         self.assertEqual(["a1:UNDETERMINED", "a1:OK"], self.sent())
 
-    def test_an_end_is_sent_if_a_notification_failed_before_a_silence_longer_than_the_retention(self):
+    def test_a_return_to_ok_is_sent_if_a_notification_failed_before_a_silence_longer_than_the_retention(self):
         self.method()
         self.handle(self.alarm("a1"))
         self.clock.now_ms += SECOND_MS
@@ -292,7 +292,7 @@ class NothingWasSentTest(OnceCase):
         self.handle(self.alarm("a1", "OK"))
         self.assertEqual(["a1:OK"], self.sent())
 
-    def test_an_end_during_a_silence_longer_than_the_retention_is_sent(self):
+    def test_a_return_to_ok_during_a_silence_longer_than_the_retention_is_sent(self):
         self.method()
         self.silence({}, 60 * DAY_MS)
         self.handle(self.alarm("a1"))
@@ -344,7 +344,7 @@ class RepeatsOfSealedGroupsTest(OnceCase):
 
 
 class LongAlarmsTest(OnceCase):
-    def test_the_end_of_an_alarm_that_lasted_longer_than_the_retention_is_sent_after_a_silence(self):
+    def test_an_alarm_that_lasted_longer_than_the_retention_and_a_silence_returns_to_ok_with_a_notification(self):
         self.method()
         self.handle(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.sent())

@@ -114,7 +114,7 @@ class NetworksTest(NotifierCase):
 
 
 class WebhookTest(NotifierCase):
-    def test_the_body_has_the_fields_of_monasca_and_three_more(self):
+    def test_the_body_has_the_fields_of_monasca_and_four_more(self):
         receiver = self.receiver()
         notification = notification_of(change(), "m1")
 

@@ -343,7 +343,7 @@ class RetriesTest(ServiceCase):
         NotificationMethods(self.alarms_database).delete(TENANT, method)
         self.until(lambda: self.ledger("state", "reason") == [("given up", "the method was deleted")], "the end")
 
-    def test_a_wait_requested_by_the_receiver_is_respected(self):
+    def test_the_retry_after_of_the_receiver_is_respected(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(429, Retry_After="1000")
         self.method(receiver.url())

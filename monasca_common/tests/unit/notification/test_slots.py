@@ -92,7 +92,7 @@ class SlotsTest(base.BaseTestCase):
             return found
 
     # Rule 57
-    def test_time_before_sending_does_not_count_as_time_of_the_receiver(self):
+    def test_the_time_before_sending_is_not_part_of_the_duration_of_an_attempt(self):
         for _ in range(9):
             with self.slot("m", "", "n") as slot:
                 self.clock.advance(10)  # time spent in the ledger
