@@ -14,9 +14,11 @@ from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
-from monasca_common.sink.values import Steps, extractor
+from monasca_common.sink.values import Columns, Steps, columns_at
 from monasca_common.storage import row_keys
-from monasca_common.storage.tables.rows import Row, TableChanges, TableRows
+from monasca_common.storage.tables.rows import TableChanges, TableRows
+
+_BLOCK = 100  # values that are decoded before their fields are read: few, because they are larger than their fields
 
 
 class Faults:
@@ -45,9 +47,6 @@ class Faults:
         return offset in self._messages
 
 
-Columns = Mapping[Steps, Sequence[Any]]
-
-
 class FieldReader:
     """Reads the fields at ``paths`` of all values, or keys, of a batch."""
 
@@ -55,35 +54,37 @@ class FieldReader:
         self.serializer = serializer
         self._which = which
         self._paths = tuple(dict.fromkeys(paths))
-        self._extract = extractor(self._paths)
 
     def read(self, part: PartitionBatch, faults: Faults) -> Columns:
         """Return a column for each path; ``None`` where a value or a field is missing. Raises `RetryLater`."""
         encoded = part.values if self._which == "value" else part.keys
-        rows = self._all_at_once(encoded) or list(self._one_by_one(part, encoded, faults))
-        return dict(zip(self._paths, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(self._paths, ())
+        columns: dict[Steps, list[Any]] = {path: [] for path in self._paths}
+        for start in range(0, len(encoded), _BLOCK):
+            block = encoded[start : start + _BLOCK]
+            values = self._all_at_once(block) or list(self._one_by_one(part, start, block, faults))
+            found = columns_at(self._paths, values)
+            for path, column in columns.items():
+                column += found[path]
+        return columns
 
-    def _all_at_once(self, encoded: Sequence[bytes | None]) -> list[Row] | None:
+    def _all_at_once(self, encoded: Sequence[bytes | None]) -> list[Any] | None:
         if isinstance(self.serializer, JsonSerializer) and None not in encoded:
             with contextlib.suppress(SerializationError):
-                return self.serializer.loads_all(cast("Sequence[bytes]", encoded), self._extract)
+                return self.serializer.loads_all(cast("Sequence[bytes]", encoded))
         return None
 
-    def _one_by_one(self, part: PartitionBatch, encoded: Sequence[bytes | None], faults: Faults) -> Iterator[Row]:
+    def _one_by_one(
+        self, part: PartitionBatch, start: int, encoded: Sequence[bytes | None], faults: Faults
+    ) -> Iterator[Any]:
         loads: Callable[..., Any] = self.serializer.loads
-        topic, nothing = part.topic_partition.topic, (None,) * len(self._paths)
-        with_context = takes_context(type(self.serializer).loads)
-        for index, value in enumerate(encoded):
-            if value is None:
-                yield nothing
-                continue
+        topic, with_context = part.topic_partition.topic, takes_context(type(self.serializer).loads)
+        for index, value in enumerate(encoded, start):
             context = (SerializationContext(topic, self._which, part.headers[index]),) if with_context else ()
             try:
-                row = self._extract(loads(value, *context))
+                yield None if value is None else loads(value, *context)
             except SerializationError as error:
                 faults.message(part.offsets[index], f"{self._which}: {error}")
-                row = nothing
-            yield row
+                yield None
 
 
 class TopicDecoder:
@@ -102,16 +103,15 @@ class TopicDecoder:
         of_keys = {each.key_serializer: each for each in tables}.items()
         self._values = {name: FieldReader(load(each, "value"), "value", values[name]) for name, each in of_values}
         self._keys = {name: FieldReader(load(each, "key"), "key", keys[name]) for name, each in of_keys if keys[name]}
-        self._elements = [extractor(_steps(table, MessagePart.ELEMENT)) for table in tables]
 
     def decode(self, part: PartitionBatch, faults: Faults) -> tuple[TableChanges, ...]:
         """Return the changes of each table, without those in ``faults``, which it adds to. Raises `RetryLater`."""
         values = {name: reader.read(part, faults) for name, reader in self._values.items()}
         keys = {name: reader.read(part, faults) for name, reader in self._keys.items()}
         changes = []
-        for table, extract in zip(self.tables, self._elements, strict=True):
+        for table in self.tables:
             fields = values[_format(table)], keys.get(table.key_serializer, {})
-            changes.append(_TableDecoder(table, part, *fields, extract, faults).changes())
+            changes.append(_TableDecoder(table, part, *fields, faults).changes())
         return tuple(each.without(faults.refused) if faults.reasons else each for each in changes)
 
     def serializer(self, table: TableMapping, which: Literal["key", "value"]) -> Serializer | None:
@@ -137,7 +137,6 @@ class _TableDecoder:
     part: PartitionBatch
     values: Columns
     keys: Columns
-    extract: Callable[[Any], Row]
     faults: Faults
     owners: Sequence[int] = ()
     indexes: list[int] = field(default_factory=list)
@@ -160,11 +159,10 @@ class _TableDecoder:
         if self.table.each is not None:
             found = list(self._elements(self.table.each))
             self.owners, self.indexes = [each[0] for each in found], [each[1] for each in found]
-            paths = _steps(self.table, MessagePart.ELEMENT)
-            self.elements = dict(zip(paths, zip(*(each[2] for each in found), strict=True), strict=False))
+            self.elements = columns_at(_steps(self.table, MessagePart.ELEMENT), [each[2] for each in found])
         return TableChanges(self.table, self._rows(columns), by_key)
 
-    def _elements(self, each: Steps) -> Iterator[tuple[int, int, Row]]:
+    def _elements(self, each: Steps) -> Iterator[tuple[int, int, Any]]:
         for owner in self.owners:
             array = self.values[each][owner]
             if array is None:
@@ -173,7 +171,7 @@ class _TableDecoder:
                 self.faults.message(self.part.offsets[owner], "has no array at the path of each")
                 continue
             for index, element in enumerate(array):
-                yield owner, index, self.extract(element)
+                yield owner, index, element
 
     def _rows(self, columns: Sequence[SinkColumn]) -> TableRows:
         offsets = list(self._of_owners(self.part.offsets))
@@ -193,7 +191,7 @@ class _TableDecoder:
             case MessagePart.VALUE:
                 return self._of_owners(self.values[source.steps])
             case MessagePart.ELEMENT:
-                return self.elements.get(source.steps, ())
+                return self.elements[source.steps]
             case MessagePart.KEY:
                 return self._of_owners(self.keys[source.steps] if source.steps else part.keys)
             case MessagePart.HEADER:

@@ -11,19 +11,17 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import getitem, itemgetter
+from operator import itemgetter
 from types import NoneType
 from typing import Any
 
 import orjson
 
-from monasca_common.storage.tables.rows import Row
-
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 Steps = tuple[str | int, ...]
+Columns = Mapping[Steps, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,40 +193,21 @@ TYPES: Mapping[str, ColumnType] = {
 }
 
 
-def extractor(paths: Sequence[Steps]) -> Callable[[Any], Row]:
-    """Return a function that returns what is at these paths of a value; ``None`` where something is missing."""
-    if any(isinstance(step, int) for steps in paths for step in steps):  # a text has positions too
-        return partial(_members, paths)
-    names = [steps[0] for steps in paths if len(steps) == 1]
-    if len(names) == len(paths) > 1:
-        all_at_once: Callable[[Any], Row] = itemgetter(*names)
-    else:
-        getters = [_getter(steps) for steps in paths]
-        all_at_once = lambda value: tuple([get(value) for get in getters])  # noqa: E731
-
-    def extract(value: Any) -> Row:
-        try:
-            return all_at_once(value)
-        except (LookupError, TypeError):
-            return _members(paths, value)
-
-    return extract
+def columns_at(paths: Iterable[Steps], values: Sequence[Any]) -> Columns:
+    """Return what is at these paths of values; ``None`` where something is missing."""
+    columns: dict[Steps, Sequence[Any]] = {(): values}
+    for steps in paths:
+        for depth in range(len(steps)):
+            if steps[: depth + 1] not in columns:
+                columns[steps[: depth + 1]] = _members(columns[steps[:depth]], steps[depth])
+    return columns
 
 
-def _getter(steps: Steps) -> Callable[[Any], Any]:
-    match steps:
-        case (one,):
-            return itemgetter(one)
-        case (one, two):
-            return lambda value: value[one][two]
-        case (one, two, three):
-            return lambda value: value[one][two][three]
-        case _:
-            return lambda value: reduce(getitem, steps, value)
-
-
-def _members(paths: Sequence[Steps], value: Any) -> Row:
-    return tuple(reduce(_member, steps, value) for steps in paths)
+def _members(values: Sequence[Any], step: str | int) -> Sequence[Any]:
+    if set(map(type, values)) == {dict}:
+        with contextlib.suppress(KeyError):
+            return list(map(itemgetter(step), values))
+    return [_member(value, step) for value in values]
 
 
 def _member(value: Any, step: str | int) -> Any:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import fastavro
 
 from monasca_common.kafka.errors import RetryLater
-from monasca_common.sink.values import extractor
+from monasca_common.sink.values import columns_at
 from monasca_common.tests.unit.sink.registry_case import ORDER_PROTO, RegistryTestCase, order_class
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
@@ -123,7 +123,11 @@ class ProtobufTest(RegistryTestCase):
         self.assertEqual([(7, 0, "bolt"), (7, 1, "nut")], self.select("SELECT * FROM lines ORDER BY line"))
 
 
-class ExtractorTest(SinkTestCase):
+class PathsTest(SinkTestCase):
+    def assert_read(self, expected, value, paths):
+        columns = columns_at(paths, [value])
+        self.assertEqual(expected, [columns[path][0] for path in paths])
+
     def test_fields_of_objects_are_read_and_missing_ones_are_null(self):
         class Order:
             buyer = SimpleNamespace(name="Ada")
@@ -136,8 +140,12 @@ class ExtractorTest(SinkTestCase):
                 return name != "unset"
 
         paths = [("buyer", "name"), ("lines", 1), ("lines", 2), ("unset",), ("other",), ("buyer", "__class__")]
-        self.assertEqual(("Ada", "nut", None, None, None, None), extractor(paths)(Order()))
+        self.assert_read(["Ada", "nut", None, None, None, None], Order(), paths)
 
     def test_a_text_has_neither_fields_nor_positions(self):
-        self.assertEqual((None, None, None), extractor([("a", 0), ("a", "b"), ("a", "upper")])({"a": "text"}))
-        self.assertEqual((None,), extractor([("a", "b")])({"a": 5}))
+        self.assert_read([None, None, None], {"a": "text"}, [("a", 0), ("a", "b"), ("a", "upper")])
+        self.assert_read([None], {"a": 5}, [("a", "b")])
+
+    def test_a_field_that_some_values_have_is_read_from_these(self):
+        values = [{"a": {"b": 1}}, {"a": None}, {}, None, {"a": {"b": 2}}]
+        self.assertEqual([1, None, None, None, 2], columns_at([("a", "b")], values)["a", "b"])
