@@ -28,19 +28,21 @@ from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import STATUS_PATHS
+from monasca_common.sink.settings import sink_settings
 from monasca_common.tests.unit.test_command_pages import commands
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-SERVICES = ("api", "persister", "pipeline", "evaluator", "notification", "lag")
+SERVICES = ("api", "persister", "sink", "pipeline", "evaluator", "notification", "lag")
 CONFIGURED = {"evaluator": "pipeline"}  # services of `config check` for these files; the others have their own names
 JOBS = {"pipeline": "aggregate", "evaluator": "evaluate"}
+COMMANDS = {"sink": ["sink", "run"], **{name: ["pipeline", "run", job] for name, job in JOBS.items()}}
 [RELEASE] = re.findall(r"(?m)^version = (.+)$", (ROOT / "setup.cfg").read_text())
 _SECONDS = {"s": 1, "min": 60}
 _BATCH_SECONDS = 180  # jobs of the pipeline: batches are short, and an interrupted batch is recomputed
 PATHS = {
     "api": PUBLIC_PATHS,
-    **dict.fromkeys(("persister", "pipeline", "evaluator", "notification", "lag"), STATUS_PATHS),
+    **dict.fromkeys(("persister", "sink", "pipeline", "evaluator", "notification", "lag"), STATUS_PATHS),
 }
 
 
@@ -97,13 +99,22 @@ class ConfiguredTestCase(base.BaseTestCase):
         secrets = f"[database]\nconnection = postgresql://u:p@db/d\n[alarms]\naddress_keys = {key}\n"
         [database] = self.create_tempfiles([("secret", secrets)])
         authority = self.create_tempfiles([("ca", "")], ext=".pem")[0]
-        example = (DEPLOY / "systemd" / "monasca.conf").read_text().replace("/etc/monasca/ca.pem", authority)
-        [here] = self.create_tempfiles([("monasca", example)])
+        mapping = str(DEPLOY / "kubernetes" / "sink.toml")
+        here, composed_here, kubernetes_here = self.create_tempfiles(
+            (
+                where,
+                (DEPLOY / where / "monasca.conf")
+                .read_text()
+                .replace("/etc/monasca/ca.pem", authority)
+                .replace("/etc/monasca/sink.toml", mapping),
+            )
+            for where in ("systemd", "compose", "kubernetes")
+        )
         secret = str(DEPLOY / "systemd" / "secret.conf")
         self.files = {
             "systemd": [here, secret],
-            "compose": [str(DEPLOY / "compose" / "monasca.conf"), database],
-            "kubernetes": [str(DEPLOY / "kubernetes" / "monasca.conf"), secret],
+            "compose": [composed_here, database],
+            "kubernetes": [kubernetes_here, secret],
         }
 
     def conf(self, where, service_name="persister"):
@@ -128,7 +139,7 @@ class CommandsTest(base.BaseTestCase):
         for name in SERVICES:
             program, *words = shlex.split(unit(name)["ExecStart"])
             self.assertEqual("/opt/monasca/bin/monasca-common", program)
-            command = ["pipeline", "run", JOBS[name]] if name in JOBS else [name]
+            command = COMMANDS.get(name, [name])
             self.assertEqual(command, words[: len(command)])
             self.assert_accepted(words)
 
@@ -222,6 +233,7 @@ class ConfigurationsTest(ConfiguredTestCase):
             takes = {
                 "api": gunicorn.cfg.graceful_timeout,
                 "persister": grace_seconds(persister_settings(self.conf(where)).consumers),
+                "sink": grace_seconds([sink_settings(self.conf(where, "sink")).consumer]),
                 "pipeline": _BATCH_SECONDS,
                 "evaluator": _BATCH_SECONDS,
                 "notification": grace_seconds([notification_settings(self.conf(where, "notification")).consumer]),
