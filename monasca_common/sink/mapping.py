@@ -47,6 +47,13 @@ class MessagePart(StrEnum):
 
 _WITH_PATH = (MessagePart.VALUE, MessagePart.ELEMENT, MessagePart.KEY, MessagePart.HEADER)
 _OF_ELEMENTS = (MessagePart.ELEMENT, MessagePart.INDEX)
+_EXAMPLES = {
+    MessagePart.TIMESTAMP: 0,
+    MessagePart.PARTITION: 0,
+    MessagePart.OFFSET: 0,
+    MessagePart.INDEX: 0,
+    MessagePart.TOPIC: "orders",
+}
 # A deletion has no value, so its row is found by these.
 _OF_DELETIONS = (MessagePart.KEY, MessagePart.HEADER, MessagePart.TOPIC, MessagePart.PARTITION)
 
@@ -172,9 +179,15 @@ class _MappingReader:
             entry.mode = Mode.INSERT
         if not is_topic_name(entry.topic):
             self._fault("topic", f"is {entry.topic!r}: {TOPIC_NAME_RULE}")
-        if entry.each is not None and not re.match(r"value(?=[.\[]|$)", entry.each):
+        each: Steps | None = None
+        if entry.each is not None and re.match(r"value(?=[.\[]|$)", entry.each):
+            each = self._steps("each", entry.each.removeprefix("value"))
+        elif entry.each is not None:
             self._fault("each", f"is {entry.each!r}: write value.<path> of an array, or value")
-        each = None if entry.each is None else self._steps("each", entry.each.removeprefix("value"))
+        if entry.serializer == "protobuf" and entry.message_type is None:
+            self._fault(
+                "message_type", f"is missing, but serializer {entry.serializer} needs it: name a generated class"
+            )
         columns = list(self._columns(entry))
         if isinstance(given, dict) and given.get("columns") == {}:
             self._fault("columns", 'is empty: name at least one column, such as id = "integer"')
@@ -182,7 +195,9 @@ class _MappingReader:
         if key:
             self._check_key(entry, columns)
         else:
-            ids = _ROW_ID if each is not None else _ROW_ID[:1]
+            ids = _ROW_ID if entry.each is not None else _ROW_ID[:1]
+            for taken in sorted({column.name for column in ids} & {name.casefold() for name in entry.columns}):
+                self._fault(f"columns.{taken}", "is the row id of a table without key: rename it, or set key")
             key, columns = tuple(column.name for column in ids), [*ids, *columns]
             if entry.mode != Mode.INSERT:
                 self._fault("key", f"is missing, but mode {entry.mode} needs it: name the columns of the primary key")
@@ -209,25 +224,35 @@ class _MappingReader:
             try:
                 default = None if default is None else kind.convert(default)
             except ValueError as error:
-                self._fault(where, f"has a default that {error}: write a value of type {kind.name}")
+                is_text = kind.name != "bytes"  # which TOML does not have
+                remedy = f"write a value of type {kind.name}" if is_text else "remove it"
+                self._fault(where, f"has a default that {error}: {remedy}")
             if default is not None and (fields.required or name in entry.key):
                 self._fault(where, "is required and has a default, which would never be used: remove one")
-            text = fields.from_ or f'{"value" if entry.each is None else "element"}."{name}"'
-            yield SinkColumn(name, kind, self._source(where, text, entry), fields.required, default)
+            text = f'{"value" if entry.each is None else "element"}."{name}"' if fields.from_ is None else fields.from_
+            source = self._source(where, text, entry)
+            if wrong := kind.converted([_EXAMPLES[source.part]])[1] if source.part in _EXAMPLES else {}:
+                self._fault(where, f"reads {text}, which {wrong[0]}: use another type")
+            yield SinkColumn(name, kind, source, fields.required, default)
 
     def _source(self, where: str, text: str, entry: _TableEntry) -> ColumnSource:
         name = re.split(r"[.\[]", text, maxsplit=1)[0]
         path = text[len(name) :]
-        if name not in list(MessagePart) or (path and name not in _WITH_PATH) or text == MessagePart.HEADER:
+        header = re.fullmatch(r'\."([^"]+)"|\.([^"]+)', path)
+        if (
+            name not in list(MessagePart)
+            or (path and name not in _WITH_PATH)
+            or (name == MessagePart.HEADER and header is None)
+        ):
             known = "value, key, header.<name>, timestamp, partition, offset, topic, message_id"
             rule = f"use one of {known}, or with each element, index; value, key and element may have a path"
             self._fault(where, f"has from = {text!r}: {rule}")
-            return ColumnSource(MessagePart.OFFSET)
+            return ColumnSource(MessagePart.KEY)
         part = MessagePart(name)
         if part in _OF_ELEMENTS and entry.each is None:
             self._fault(where, f"reads {text!r}, but the entry has no each: name the path of an array in each")
-        if part is MessagePart.HEADER:
-            return ColumnSource(part, header=path[1:])
+        if part is MessagePart.HEADER and header is not None:
+            return ColumnSource(part, header=header[1] or header[2])
         return ColumnSource(part, self._steps(where, path))
 
     def _steps(self, where: str, path: str) -> Steps:
@@ -256,7 +281,8 @@ class _MappingReader:
             return msgspec.convert(given, kind)
         except msgspec.ValidationError as error:
             fields = ", ".join(each.encode_name for each in msgspec.structs.fields(kind))  # type: ignore[arg-type]
-            self._fault(where, f"is refused ({error}): the fields are {fields}")
+            rule = str(error).replace("Object", "Table").replace("`object`", "`table`").replace("`str`", "`text`")
+            self._fault(where, f"is refused ({rule}): write a table with fields of {fields}")
             return None
 
     def _check_name(self, where: str, name: str) -> None:

@@ -46,11 +46,13 @@ def decoders(tables: Sequence[TableMapping], conf: cfg.ConfigOpts) -> dict[str, 
     """Return the decoder of each topic. Raises `ConfigurationError` for a serializer that is unknown or refused."""
 
     def load(table: TableMapping, which: Literal["key", "value"]) -> Serializer:
-        if which == "key":
-            return load_serializer(table.key_serializer, conf=conf)
-        option = f"message_type of [{table.name}] in mapping_file"
-        kind = None if table.message_type is None else entry_point(MESSAGE_TYPES, table.message_type, option=option)
-        return load_serializer(table.serializer, conf=conf, type=kind)
+        name, kind = table.key_serializer if which == "key" else table.serializer, None
+        try:
+            if which == "value" and table.message_type is not None:
+                kind = entry_point(MESSAGE_TYPES, table.message_type, option="message_type")
+            return load_serializer(name, conf=conf, type=kind)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"[{table.name}] in mapping_file: {error}") from error
 
     by_topic = defaultdict(list)
     for table in tables:

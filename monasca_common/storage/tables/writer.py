@@ -196,9 +196,9 @@ def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[list[R
     delete before."""
     rows, key = changes.stored.rows, statements.key
     if not changes.deleted.rows:
-        ordered = reversed(rows) if statements.keeps_first else rows
-        kept = {key(row): row for row in ordered}
-        return [kept[each] for each in sorted(kept)], []
+        ordered = rows[::-1] if statements.keeps_first else rows
+        kept = dict(zip(map(key, ordered), ordered, strict=True))
+        return list(map(kept.__getitem__, sorted(kept))), []
     latest = {key(row): (offset, row) for row, offset in zip(rows, changes.stored.offsets, strict=True)}
     deleted = dict(zip(changes.deleted.rows, changes.deleted.offsets, strict=True))
     as_key = itemgetter(0) if statements.has_one_key else tuple

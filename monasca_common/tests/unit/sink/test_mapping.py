@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+from oslo_config import cfg
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.sink.service import decoders
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase
 
 _TABLE = '[orders]\ntopic = "orders"\n{}\n[orders.columns]\n{}\n'
@@ -30,7 +34,8 @@ class MappingTest(SinkTestCase):
     def test_an_unknown_field_is_refused_with_the_known_ones(self):
         (fault,) = self.faults(_TABLE.format('topics = "x"', 'id = "integer"'))
         self.assertIn(
-            "[orders] is refused (Object contains unknown field `topics`): the fields are topic, columns", fault
+            "[orders] is refused (Table contains unknown field `topics`): write a table with fields of topic, columns",
+            fault,
         )
 
     def test_a_table_of_this_program_is_refused(self):
@@ -71,6 +76,54 @@ class MappingTest(SinkTestCase):
         self.assertIn("has the path '.a..b'", self.faults(_TABLE.format("", 'a = {type="text", from="value.a..b"}'))[0])
         self.assertIn(
             "has a default that is text", self.faults(_TABLE.format("", 'a = {type="integer", default="x"}'))[0]
+        )
+
+    def test_a_header_is_read_by_its_name(self):
+        for text in ("header[0]", "header.", "header", 'header."a'):
+            with self.subTest(text):
+                (fault,) = self.faults(_TABLE.format("", f"id = {{type = 'text', from = '{text}'}}"))
+                self.assertIn(f"[orders] columns.id has from = {text!r}: use one of value, key, header.<name>", fault)
+        columns = """id = {type = 'text', from = 'header."a b"'}\nno = {type = 'text', from = 'header.a.b'}"""
+        (table,) = self.mapping(_TABLE.format("", columns))
+        self.assertEqual(["a b", "a.b"], [column.source.header for column in table.columns[1:]])
+
+    def test_a_type_that_a_part_never_has_is_refused(self):
+        for part, kind, rule in (
+            ("partition", "text", "is an integer, not text"),
+            ("timestamp", "text", "is an integer, not text"),
+            ("offset", "bytes", "is an integer, not bytes"),
+            ("topic", "integer", "is text, not an integer"),
+        ):
+            self.assert_fault(
+                f"[orders] columns.id reads {part}, which {rule}: use another type",
+                "",
+                f'id = {{type = "{kind}", from = "{part}"}}',
+            )
+
+    def test_an_empty_source_and_a_default_of_bytes_are_refused(self):
+        self.assertIn("has from = ''", self.faults(_TABLE.format("", 'id = {type = "text", from = ""}'))[0])
+        self.assert_fault(
+            "[orders] columns.id has a default that is text, not bytes: remove it",
+            "",
+            'id = {type = "bytes", default = "x"}',
+        )
+
+    def test_an_invalid_each_is_one_fault(self):
+        self.assert_fault("[orders] each is 'header.x': write value.<path> of an array, or value", 'each = "header.x"')
+
+    def test_the_name_of_the_row_id_is_taken(self):
+        self.assertEqual(
+            "[orders] columns.message_id is the row id of a table without key: rename it, or set key",
+            self.faults(_TABLE.format("", 'message_id = "text"'))[0],
+        )
+
+    def test_errors_of_serializers_name_the_table(self):
+        tables = self.mapping(_TABLE.format('serializer = "xml"', 'id = "integer"'))
+        error = self.assertRaises(ConfigurationError, decoders, tables, cfg.ConfigOpts())
+        self.assertIn("[orders] in mapping_file: serializer=xml is not known: use one of ", str(error))
+        self.assert_fault(
+            "[orders] message_type is missing, but serializer protobuf needs it: name a generated class",
+            'serializer = "protobuf"',
         )
 
     def test_names_longer_than_those_of_postgresql_are_refused(self):
