@@ -58,7 +58,7 @@ class RegistryTestCase(SinkTestCase):
 
     def configured(self, options=""):
         file = self.folder / "sink.conf"
-        file.write_text(f"[schema_registry]\nurl = {self.registry.url}\ntimeout_seconds = 1\n{options}\n")
+        file.write_text(f"[schema_registry]\nurl = {self.registry.url}\ntimeout_seconds = 30\n{options}\n")
         conf = cfg.ConfigOpts()
         conf(["--config-file", str(file)], project="monasca-common")
         return conf
