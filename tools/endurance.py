@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import shlex
 import shutil
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
@@ -44,7 +45,7 @@ _FINISH_SECONDS = 90.0
 _NOTIFIED_SECONDS = 120.0
 _WARM_UP_SECONDS = 120.0
 _RATE = 100.0
-_RESUME = "resume"
+_RESUME, _INTERRUPTED = "resume", "interrupted"
 
 
 @dataclass(slots=True)
@@ -65,6 +66,10 @@ class RunState:
         content: dict[str, Any] = json.loads(path.read_text())
         content["injected"] = [InjectedFault(**each) for each in content["injected"]]
         return cls(**content)
+
+    def end_interrupted(self) -> None:
+        """End the fault that was in progress when the run was interrupted."""
+        self.injected = [replace(fault, ended=min(fault.ended, self.elapsed)) for fault in self.injected]
 
     def write(self, path: Path) -> None:
         """Replace the file, so that it is complete even if this process is killed."""
@@ -110,6 +115,7 @@ class EnduranceRun:
         is_resumed = state.pieces > 0
         watch = LogWatch({each.name: each.log for each in self._stack.instances.values()}, skip=is_resumed)
         if is_resumed:
+            state.end_interrupted()
             state.injected.append(InjectedFault(_RESUME, "the complete stack", state.elapsed, state.elapsed))
         else:
             self._define_alarm()
@@ -130,7 +136,7 @@ class EnduranceRun:
             self._over.set()
             injecting.join()
         if self._failure is not None:
-            raise self._failure
+            raise ServiceFailed(f"a fault failed; repeat the command to resume: {self._failure!r}") from self._failure
         outcome = report.Outcome(state.seed, state.minutes, state.rate, command, state.pieces, skipped=skipped)
         outcome.violations += [f"{name} has ended" for name in self._stack.ended()]
         unacknowledged = load.finish(_FINISH_SECONDS)
@@ -192,12 +198,13 @@ class EnduranceRun:
                 return
             began = self._elapsed()
             say(f"{began:.0f} s: {fault.kind}")
+            self._state.injected.append(InjectedFault(fault.kind, _INTERRUPTED, began, math.inf))
             try:
                 target = FAULTS[fault.kind][1](self._stack, fault.choice)
             except BaseException as error:
                 self._failure = error
                 return
-            self._state.injected.append(InjectedFault(fault.kind, target, began, self._elapsed()))
+            self._state.injected[-1] = InjectedFault(fault.kind, target, began, self._elapsed())
             say(f"{self._elapsed():.0f} s: end of {fault.kind}: {target}")
 
     def _judge(self, outcome: report.Outcome, watch: LogWatch) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import random
@@ -88,7 +89,8 @@ def _stop_a_broker(stack: Stack, choice: int) -> str:
 def _cut_connections(stack: Stack, _choice: int) -> str:
     cut = 0
     for _ in range(_CUTS):
-        cut += stack.kafka.proxy.cut_connections()
+        with contextlib.suppress(TimeoutError):  # on a busy machine, they are cut later
+            cut += stack.kafka.proxy.cut_connections()
         time.sleep(_CUT_EVERY_SECONDS)
     return f"{cut} connections"
 

@@ -260,7 +260,7 @@ class Stack:
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
         self.disk = folder / "disk"
-        self.kafka = KafkaCluster(3, data_dir=folder / "kafka", proxied=True)
+        self.kafka = KafkaCluster(3, data_dir=folder / "kafka", proxied=True, start_timeout=_READY_SECONDS)
         self.postgresql = PostgresqlServer(data_dir=folder / "postgresql", settings={"max_connections": "300"})
         self.instances: dict[str, Instance] = {}
         self.api_port = 0

@@ -3,6 +3,7 @@
 
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,8 +22,10 @@ class EnduranceCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS), *sys.path]))
+        import endurance
         from endurance_run import evidence, faults, judgement, load, report, samples
 
+        self.command = endurance
         self.evidence, self.faults, self.judgement = evidence, faults, judgement
         self.load, self.report, self.samples = load, report, samples
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
@@ -75,6 +78,28 @@ class LoadTest(EnduranceCase):
 
 
 EXPECTED = {("a", 1): 1.0, ("a", 2): 2.0}
+
+
+class StateTest(EnduranceCase):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "state.json"
+        self.state = self.command.RunState(7, 10, 100.0, "id", 80, 90.0, 1)
+
+    def test_a_state_is_read_as_it_was_written(self):
+        self.state.injected = [self.faults.InjectedFault("kill", "api.2", 65.0, 80.0)]
+        self.state.write(self.path)
+        self.assertEqual(self.state, self.command.RunState.read(self.path))
+
+    def test_a_fault_that_was_in_progress_ends_with_its_run(self):
+        self.state.injected = [
+            self.faults.InjectedFault("kill", "api.2", 5.0, 6.0),
+            self.faults.InjectedFault("freeze", "interrupted", 65.0, math.inf),
+        ]
+        self.state.write(self.path)
+        found = self.command.RunState.read(self.path)
+        found.end_interrupted()
+        self.assertEqual([6.0, 90.0], [fault.ended for fault in found.injected])
 
 
 class TierTest(EnduranceCase):

@@ -3,16 +3,19 @@
 storage errors are raised."""
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+from pathlib import Path
 from types import MappingProxyType
 
 from fixtures import MonkeyPatch
 
 from monasca_common.devbroker.fixtures import PostgresqlFixture
+from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.kafka import failpoints
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import StorageUnavailable
@@ -302,6 +305,18 @@ class NothingLeftTest(PostgresqlTestCase):
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         self.assertEqual([], left)
+
+    def test_a_data_folder_keeps_the_databases_for_the_next_start(self):
+        from monasca_common.devbroker import fixtures
+
+        # If root starts the server, it runs as another user, who cannot read the folders of a test.
+        folder = Path(tempfile.mkdtemp(dir=fixtures._TEMPORARY))
+        self.addCleanup(shutil.rmtree, folder)
+        folder.chmod(0o755)
+        for statement in ("CREATE DATABASE kept", "DROP DATABASE kept"):
+            with PostgresqlServer(data_dir=folder / "data") as server:
+                server.execute(statement)
+        self.assertTrue((folder / "data").exists())
 
     def test_two_servers_run_concurrently(self):
         first, second = (self.useFixture(PostgresqlFixture()).server for _ in range(2))
