@@ -7,7 +7,6 @@ the offset that was read. This compare-and-swap fences a writer that wrongly bel
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 
 from monasca_common.storage.base import KINDS_BY_ID, Claim, Kind, Rows
@@ -64,9 +63,3 @@ def first_new(claim: Claim, stored: StoredNext) -> int:
     """Return the first offset whose rows are not stored yet. Raises the errors of `check_claim`."""
     check_claim(claim, stored)
     return max(claim.start, stored.next_offset)
-
-
-def first_to_store(claim: Claim, rows: Rows, stored: StoredNext) -> int:
-    """Return the position of the first row that is not stored yet. Raises the errors of `check_claim`."""
-    check_claim(claim, stored)
-    return bisect_left(rows.offsets, stored.next_offset)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from monasca_common.storage.base import Written
 from monasca_common.storage.postgresql import encoding
 from monasca_common.storage.postgresql.encoding import KeyedTable
 from monasca_common.storage.reduction import MeasurementRow, Reduced, reduced
 from monasca_common.storage.sql.bounded import BoundedConnection
-from monasca_common.storage.sql.writer import WriteCounts
 
 # Created once per connection: creating them for every batch would bloat the system catalogue.
 _MAKE = "CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table}) ON COMMIT DELETE ROWS"
@@ -62,7 +62,7 @@ def make(connection: BoundedConnection) -> None:
         connection.execute(_MAKE.format(staged=staged, table=table).encode())
 
 
-def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow], *, repeated: bool) -> WriteCounts:
+def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow], *, repeated: bool) -> Written:
     """Merge rows, keeping the greater ``(version, value, value_meta)`` in any order of arrival.
 
     ``repeated``: every key probably exists, so checking first saves an insertion that fails.
@@ -77,14 +77,14 @@ def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow]
         keys = set(connection.execute(_INSERT, binary=True).fetchall())
         new = len(keys)
         if new == len(kept.rows):
-            return WriteCounts(new, kept.repeated, kept.conflicting)
+            return Written(new, kept.repeated, kept.conflicting)
         if new:
             source = "taken"
             copy(connection, "pg_temp.taken", encoding.measurements(row for row in kept.rows if row[:2] not in keys))
         taken = _taken(connection, source, bounds)
     if taken.greater:
         connection.execute(_REPLACE.format(taken=source).encode(), bounds, prepare=False)
-    return WriteCounts(new, kept.repeated + taken.same, kept.conflicting + taken.count - taken.same)
+    return Written(new, kept.repeated + taken.same, kept.conflicting + taken.count - taken.same)
 
 
 def _taken(connection: BoundedConnection, source: str, bounds: tuple[int, int]) -> _Taken:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import psycopg
-import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -21,6 +20,8 @@ from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import connect_arguments
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.reader import open_sql_reader
+
+_SIZE = "SELECT pg_database_size(current_database())"
 
 
 class PostgresqlStorage(Storage):
@@ -56,17 +57,7 @@ class PostgresqlStorage(Storage):
         bounds = Bounds(seconds, seconds, seconds)
         try:
             with schema.engine(self.settings.connection, bounds=bounds).connect() as connection:
-                usable = schema.is_usable(connection)
-                found = schema.revision(connection.exec_driver_sql, "postgresql")
-                return StorageStatus(
-                    found,
-                    schema.REVISION,
-                    connection.scalar(sa.text("SELECT pg_database_size(current_database())")),
-                    schema.stored_offsets(connection) if usable else (),
-                    connection.scalar(sa.text(partitions.COUNT)) if usable else None,
-                    usable=usable,
-                    refusal=schema.refusal(found),
-                )
+                return schema.status(connection, _SIZE, partitions.COUNT)
         except SQLAlchemyError as error:
             if database.is_missing(self._arguments):
                 return StorageStatus(None, schema.REVISION)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -19,27 +20,13 @@ from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Claim, Kind, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.parts import part_of
-from monasca_common.storage.positions import POSTGRESQL, StoredPositions
+from monasca_common.storage.positions import POSTGRESQL
 from monasca_common.storage.postgresql import encoding, partitions, staging
 from monasca_common.storage.postgresql import series as stored_series
-from monasca_common.storage.postgresql.connection import (
-    ROW_ERRORS,
-    connect,
-    is_of_a_row,
-    reason,
-    translated,
-)
+from monasca_common.storage.postgresql.connection import ROW_ERRORS, connect, is_of_a_row, reason, translated
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import BoundedConnection
-from monasca_common.storage.sql.writer import (
-    FencedTransaction,
-    SqlWriter,
-    WriteCounts,
-    keyed_rows,
-    measurement_rows,
-    refusal,
-    times_of,
-)
+from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement_rows, refusal, times_of
 
 LOG = logging.getLogger(__name__)
 
@@ -67,6 +54,8 @@ class _PartitionMissing(Exception):
 class PostgresqlWriter(SqlWriter):
     """A writer that connects in its constructor, and again at the first call after an error."""
 
+    dialect = POSTGRESQL
+
     def __init__(self, arguments: dict[str, Any], settings: StorageSettings, clock: Clock) -> None:
         """Raises `StorageUnavailable`, `SchemaMismatch`."""
         super().__init__(settings, clock)
@@ -93,14 +82,6 @@ class PostgresqlWriter(SqlWriter):
                     self._make_partitions(connection, rows.kind, missing.days)
         raise StorageUnavailable("partitions are removed as they are created: use the same retention for `db prune`")
 
-    @contextlib.contextmanager
-    def fenced(self, claim: Claim) -> Iterator[FencedTransaction]:
-        with self._session() as connection, connection.transaction():
-            positions = StoredPositions(connection.execute, POSTGRESQL)
-            with self._advancing(positions, claim, connection) as transaction:
-                yield transaction
-        fail_point("storage.after_commit")
-
     def close(self) -> None:
         self._closed = True
         self._disconnect()
@@ -111,15 +92,10 @@ class PostgresqlWriter(SqlWriter):
             self._prepare_merge(connection)
         rest, first = rows, 0
         try:
-            with connection.transaction():
-                positions = StoredPositions(connection.execute, POSTGRESQL)
-                stored = positions.hold(claim)
-                first = fence.first_to_store(claim, rows, stored)
-                rest = part_of(rows, first)
+            with connection.transaction(), self._advancing(connection, claim) as transaction:
+                rest, first = transaction.new_rows(rows)
                 self._check_partitions(rest.kind, self._check_times(rest, first))
-                counts, series = self._store(connection, rest, merge=merge)
-                fail_point("storage.in_transaction")
-                positions.advance({claim: stored})
+                written, series = self._store(connection, rest, merge=merge)
         except ROW_ERRORS as error:
             meaning = self._meaning(connection, rest, first, error, merged=merge)
             if meaning is None:
@@ -127,8 +103,11 @@ class PostgresqlWriter(SqlWriter):
             raise meaning from error
         fail_point("storage.after_commit")
         self._remember(series)
-        self._learn(rows.kind, counts)
-        return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
+        if rows.kind is Kind.METRICS:
+            self._repeating = not written.stored
+        if not (written.repeated or written.conflicting):
+            self._merging.discard(rows.kind)
+        return replace(written, skipped=first)
 
     def _meaning(
         self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
@@ -198,11 +177,11 @@ class PostgresqlWriter(SqlWriter):
         self._days[kind] = partitions.make(connection, partitions.TABLES[kind], days, timeout_seconds=timeout_seconds)
         connection.give(timeout_seconds)
 
-    def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[WriteCounts, list[Series]]:
+    def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[Written, list[Series]]:
         """Insert rows, and series that are not in the writer's cache. Return these series, for the cache after the
         commit."""
         if not rows.values:
-            return WriteCounts(), []
+            return Written(), []
         if rows.kind is not Kind.METRICS:
             return self._store_keyed(connection, rows, merge=merge), []
         measured = measurement_rows(rows.values)
@@ -211,33 +190,27 @@ class PostgresqlWriter(SqlWriter):
         if merge:
             return staging.merge_measurements(connection, measured, repeated=self._repeating), series
         staging.copy(connection, "measurements", encoding.measurements(measured))
-        return WriteCounts(len(measured)), series
+        return Written(len(measured)), series
 
-    def _store_keyed(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> WriteCounts:
+    def _store_keyed(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> Written:
         table = encoding.KEYED_TABLES[rows.kind]
         count = len(rows.values)
         kept = encoding.first_of_each_key(staging.new_by_id(connection, table, keyed_rows(rows), rows.by_id))
         if merge:
             stored = staging.merge_keyed(connection, table, kept)
-            return WriteCounts(stored, count - stored)
+            return Written(stored, count - stored)
         staging.copy(connection, table.name, encoding.keyed(table, kept), columns=table.columns)
-        return WriteCounts(len(kept), count - len(kept))
+        return Written(len(kept), count - len(kept))
 
     def _prepare_merge(self, connection: BoundedConnection) -> None:
         if not self._can_merge:
             staging.make(connection)
             self._can_merge = True
 
-    def _learn(self, kind: Kind, counts: WriteCounts) -> None:
-        if kind is Kind.METRICS:
-            self._repeating = not counts.stored
-        if not (counts.repeated or counts.conflicting):
-            self._merging.discard(kind)
-
     @contextlib.contextmanager
-    def _positions(self) -> Iterator[StoredPositions]:
+    def _transaction(self) -> Iterator[BoundedConnection]:
         with self._session() as connection, connection.transaction():
-            yield StoredPositions(connection.execute, POSTGRESQL)
+            yield connection
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[BoundedConnection]:

@@ -34,7 +34,7 @@ from monasca_common.storage.sql.queries import UNHEX
 _SQLITE_STEPS = 5_000  # instructions between two checks of the clock: less than a millisecond
 _MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's error codes
 _SNAPSHOT = {"sqlite": "BEGIN", "postgresql": "BEGIN ISOLATION LEVEL REPEATABLE READ"}
-_ROWS_A_STEP = 50  # a row may be as long as a message was: 1 MB
+_ROWS_A_STEP = 50  # a row can be as long as a message: 1 MB
 
 T = TypeVar("T")
 Opened = TypeVar("Opened", bound=Any)
@@ -145,7 +145,7 @@ def snapshot(connection: sa.Connection) -> Iterator[None]:
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Begin the transaction that a cursor of PostgreSQL needs; the pool rolls it back."""
+    """Begin the transaction that a cursor of PostgreSQL requires; the pool rolls it back."""
     raw: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "postgresql" and not raw.info.transaction_status:
         connection.exec_driver_sql("BEGIN")

@@ -222,7 +222,8 @@ class Queries:
         return _ROWS.c.series_id.in_(sa.select(self._members([series_ids]).c.id))
 
     def _members(self, groups: Sequence[Sequence[bytes]]) -> sa.FromClause:
-        """A table with the columns ``id`` and ``grp``, in one parameter or two, because parameters are limited."""
+        """Return a table with the columns ``id`` and ``grp``. It takes one or two parameters, because their number is
+        limited."""
         pairs = [(series_id, number) for number, group in enumerate(groups) for series_id in group]
         if self._on_postgresql:
             ids = sa.literal([pair[0] for pair in pairs], postgresql.ARRAY(sa.LargeBinary))
@@ -245,7 +246,7 @@ def _between(column: sa.ColumnElement[int], span: Span) -> list[Condition]:
 
 
 def _if_of_type(kind: str, found: sa.ColumnElement[str], document: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """``document`` if its type, as the database names it, is ``kind``; else NULL."""
+    """Return ``document`` if its type, as the database names it, is ``kind``; otherwise NULL."""
     return sa.case((found == kind, document))
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import event, pool
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from monasca_common.storage.base import StoredOffset
+from monasca_common.storage.base import StorageStatus, StoredOffset
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.positions import Result
 from monasca_common.storage.sql.bounds import Bounds
@@ -118,13 +118,26 @@ def revision(execute: Execute, dialect: str) -> str | None:
     return _one(execute(_SELECT_REVISION)) if _one(execute(_HAS_REVISION[dialect])) else None
 
 
-def is_usable(connection: sa.Connection) -> bool:
-    """Return whether this program may run on the database."""
+def status(connection: sa.Connection, size: str, partitions: str | None = None) -> StorageStatus:
+    """Return the state of the database. ``size`` and ``partitions``: the queries of its size in bytes, and of the
+    number of its partitions."""
+    found, usable = revision(connection.exec_driver_sql, connection.dialect.name), True
     try:
         check_database(connection.exec_driver_sql, connection.dialect.name)
     except SchemaMismatch:
-        return False
-    return True
+        usable = False
+    table = kafka_offset.c
+    columns = (table.consumer_group, table.topic, table.partition, table.topic_id, table.next)
+    offsets = connection.execute(sa.select(*columns).order_by(*columns[:3])) if usable else ()
+    return StorageStatus(
+        found,
+        REVISION,
+        connection.scalar(sa.text(size)),
+        tuple(StoredOffset(*row) for row in offsets),
+        connection.scalar(sa.text(partitions)) if usable and partitions else None,
+        usable=usable,
+        refusal=refusal(found),
+    )
 
 
 def _one(result: Result) -> str | None:
@@ -155,14 +168,6 @@ def upgrade(connection: sa.Connection) -> None:
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
     """Return an insert of the connection's dialect, which can update or skip rows that exist (``on_conflict_...``)."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
-
-
-def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
-    """Return all rows of `kafka_offset`, in order."""
-    table = kafka_offset.c
-    columns = (table.consumer_group, table.topic, table.partition, table.topic_id, table.next)
-    rows = connection.execute(sa.select(*columns).order_by(*columns[:3]))
-    return tuple(StoredOffset(*row) for row in rows)
 
 
 def reason(error: SQLAlchemyError) -> str:

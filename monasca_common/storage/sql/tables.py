@@ -21,7 +21,7 @@ _BY_DAY = "RANGE (time)"
 
 
 def _columns(kind: type[sa.types.TypeEngine[Any]] | sa.types.TypeEngine[Any], *names: str) -> list[sa.Column[Any]]:
-    """Columns of one type that are not NULL."""
+    """Return columns of one type that are not NULL."""
     return [sa.Column(name, kind, nullable=False) for name in names]
 
 
@@ -51,7 +51,7 @@ measurements = sa.Table(
     postgresql_partition_by=_BY_DAY,
 )
 
-# One row: how often series were removed. A writer forgets the series of another generation.
+# One row, which counts the removals of series. A writer clears its cache of series when the number changes.
 series_generation = sa.Table(
     "series_generation",
     metadata,
@@ -110,8 +110,9 @@ events = sa.Table(
 
 
 def _by_id(table: str) -> sa.Table:
-    """The times under which rows of ``table`` are stored that their message id alone identifies (`Rows.by_id`). Written
-    in the transaction of the row, and removed with it. Not partitioned: an id is to be found whatever its day."""
+    """Return the table of the ids and times of those rows of ``table`` that are identified only by their message id
+    (`Rows.by_id`). An id is written in the transaction of its row, and removed with it. The table is not partitioned,
+    because an id must be found on any day."""
     name = f"{table}_by_id"
     return sa.Table(
         name,
@@ -138,7 +139,7 @@ kafka_offset = sa.Table(
 
 
 def _of_partials() -> list[sa.Column[Any]]:
-    """The columns of a partial, the state of one group in one window: `monasca_common.pipeline.Partial`.
+    """Return the columns of a partial, the state of one group in one window: `monasca_common.pipeline.Partial`.
 
     ``sums``: floats, separated by spaces; concatenation adds. ``group_id``: a hash of ``group_values``, which may be
     long.
@@ -169,7 +170,7 @@ aggregate_usage = sa.Table(
     sa.PrimaryKeyConstraint("job", "specification", "window_start", "group_id"),
 )
 
-# Partials that executors have computed of a range that is not accounted for yet. After a crash they are useless, so
+# Partials that executors have computed for a range that is not accounted for yet. After a crash they are useless, so
 # PostgreSQL does not log this table (UNLOGGED).
 aggregate_staging = sa.Table(
     "aggregate_staging",
@@ -180,7 +181,7 @@ aggregate_staging = sa.Table(
     sa.Index("aggregate_staging_by_batch", "batch", "attempt"),
 )
 
-# The outbox: a period is due while its version is greater than the one that was published.
+# The outbox of periods: a period must be published while its version is greater than the published version.
 aggregate_period = sa.Table(
     "aggregate_period",
     metadata,
@@ -221,8 +222,8 @@ pipeline_job = sa.Table(
     sa.PrimaryKeyConstraint("consumer_group", "topic"),
 )
 
-# One row. Each change of a definition and each deletion of an alarm increments it first, in the same transaction, which
-# waits for transactions that compute with definitions and hold this row.
+# One row. A transaction that changes a definition or deletes an alarm increments it first. So it waits for transactions
+# that compute with definitions, because these lock this row.
 alarm_definitions_version = sa.Table(
     "alarm_definitions_version",
     metadata,
@@ -230,7 +231,7 @@ alarm_definitions_version = sa.Table(
     sa.Column("version", _BIG, nullable=False),
 )
 
-# ``address_key``: names the key that ``address`` is encrypted with; NULL: it is plain text.
+# ``address_key``: the name of the key that encrypts ``address``; NULL: ``address`` is plain text.
 notification_method = sa.Table(
     "notification_method",
     metadata,
@@ -287,8 +288,8 @@ alarm_action = sa.Table(
     sa.Index("alarm_action_by_method", "method_id"),
 )
 
-# An alarm is here once every sub-expression of its definition has a series. ``match_key``: a hash of ``match_values``,
-# the values of the definition's match_by in its order.
+# An alarm is created once every sub-expression of its definition has a series. ``match_key``: a hash of
+# ``match_values``, the values of the definition's match_by in its order.
 alarm = sa.Table(
     "alarm",
     metadata,
@@ -302,10 +303,10 @@ alarm = sa.Table(
     *_columns(_BIG, "state_updated", "updated", "created"),
     sa.Column("evaluated_from", _BIG, nullable=False, server_default="0"),
     sa.Index("alarm_by_match", "definition_id", "match_key", unique=True),
-    # Each ends with the id, which orders equal values.
+    # Each index ends with the id, which orders equal values.
     sa.Index("alarm_by_tenant", "tenant", "id"),
     sa.Index("alarm_by_definition", "tenant", "definition_id", "id"),
-    # Counts by any of these, and by what the definition says, read this alone.
+    # Counts by any of these columns, and by fields of the definition, read only this index.
     sa.Index("alarm_by_group", "tenant", "definition_id", "state", "lifecycle_state"),
     sa.Index("alarm_by_state", "tenant", "state", "id"),
     sa.Index("alarm_by_lifecycle_state", "tenant", "lifecycle_state", "id"),
@@ -315,7 +316,7 @@ alarm = sa.Table(
     sa.Index("alarm_by_created", "tenant", "created", "id"),
 )
 
-# The series of an alarm. Their text is kept here too: series may be in another database.
+# The series of an alarm, with their text, because the table of series can be in another database.
 alarm_metric = sa.Table(
     "alarm_metric",
     metadata,
@@ -327,7 +328,7 @@ alarm_metric = sa.Table(
     sa.Index("alarm_metric_by_name", "tenant", "name", "alarm_id"),
 )
 
-# Each dimension of `alarm_metric` again, for filters and counts: those of JSON would read every row of a tenant.
+# The dimensions of `alarm_metric` as rows, because a filter or count on JSON would read every row of a tenant.
 alarm_dimension = sa.Table(
     "alarm_dimension",
     metadata,
@@ -335,17 +336,19 @@ alarm_dimension = sa.Table(
     sa.Column("series_id", sa.LargeBinary(16), nullable=False),
     *_columns(_NAME, "name", "value", "metric_name", "tenant"),
     sa.PrimaryKeyConstraint("alarm_id", "series_id", "name"),
-    # They hold what counts read, and end in the alarm: one that has a dimension in several metrics is counted once. The
-    # metric's name is in none: with it four bytes a character would exceed what PostgreSQL takes, 2704 bytes.
+    # The indexes contain the columns that counts read. They end with the alarm, because an alarm that has a dimension
+    # in several metrics is counted once. None contains the metric's name, because an entry could then exceed the limit
+    # of PostgreSQL, 2704 bytes.
     sa.Index("alarm_dimension_by_pair", "tenant", "name", "value", "alarm_id"),
     sa.Index("alarm_dimension_by_value", "tenant", "value", "alarm_id"),
     sa.Index("alarm_dimension_by_name", "tenant", "name", "alarm_id"),
     sqlite_with_rowid=False,
 )
 
-# The state of each sub-expression in each alarm. ``windows``: the windows of the sub-expression that it consists of.
-# ``empty_evaluations``: how many in a row saw no measurement. ``decided``: the end of the latest window that a crossing
-# decided. ``newest``: for ``last``, the reading that decided, as in ``alarm_window.readings``.
+# The state of each sub-expression in each alarm. ``windows``: the value of ``alarm_sub_expression.windows`` to which
+# the state belongs. ``empty_evaluations``: the number of consecutive evaluations without a measurement. ``decided``:
+# the end of the latest window that a crossing of the threshold decided. ``newest``: the reading that decided the
+# function ``last``, as in ``alarm_window.readings``.
 sub_alarm = sa.Table(
     "sub_alarm",
     metadata,
@@ -362,10 +365,10 @@ sub_alarm = sa.Table(
 
 
 def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
-    """The columns of a partial of one window: `monasca_common.alarms.partials.WindowPartial`.
+    """Return the columns of a partial of one window: `monasca_common.alarms.partials.WindowPartial`.
 
-    ``sums``: floats, separated by spaces; concatenation adds. So does that of ``readings``, which decide:
-    ``time,partition,offset,value``, separated by spaces.
+    ``sums``: floats, separated by spaces. ``readings``: the deciding readings, each ``time,partition,offset,value``,
+    separated by spaces. Concatenation adds both.
     """
     kinds = (("record_count", _BIG), ("sums", sa.Text), ("least", sa.Double), ("greatest", sa.Double))
     return [
@@ -403,8 +406,9 @@ alarm_series = sa.Table(
     sa.Index("alarm_series_by_match", "sub_expression_id", "match_key"),
 )
 
-# The measurements of a sub-expression's series of equal match values, by window; of ``last``, one row of window 0 with
-# the readings that were not evaluated yet. ``windows``: the windows of the sub-expression that it consists of.
+# The measurements of a sub-expression's series with equal match values, by window. The function ``last`` has one row
+# with window 0 and the readings that are not evaluated yet. ``windows``: the value of ``alarm_sub_expression.windows``
+# to which the row belongs.
 alarm_window = sa.Table(
     "alarm_window",
     metadata,
@@ -415,7 +419,7 @@ alarm_window = sa.Table(
     sa.PrimaryKeyConstraint("sub_expression_id", "match_key", "window_start"),
 )
 
-# Whose windows a sub-alarm is made of: several, where series have only some of the definition's match_by.
+# The match keys whose windows a sub-alarm consists of: several, if series have only some of the definition's match_by.
 alarm_part = sa.Table(
     "alarm_part",
     metadata,
@@ -447,7 +451,8 @@ alarm_staging = sa.Table(
     sa.Index("alarm_staging_by_batch", "batch", "attempt"),
 )
 
-# Transitions to publish, written in the transaction of their cause and removed once Kafka has them. ``key``: the alarm.
+# Transitions to publish, written in the transaction of their cause, and removed once Kafka has acknowledged them.
+# ``key``: the id of the alarm.
 alarm_outbox = sa.Table(
     "alarm_outbox",
     metadata,
@@ -459,8 +464,8 @@ alarm_outbox = sa.Table(
 # The notification ledger. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
 # another attempt), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome is unknown
 # because of a crash, so the receiver may have it twice. ``reason``: the receiver's answer, or why it was not
-# sent. ``failures``: a line of JSON for each failed attempt. ``change``: the messages of its changes, one per line,
-# compressed by zlib.
+# sent. ``failures``: a line of JSON for each failed attempt. ``change``: the messages of the alarm's changes, one per
+# line, compressed with zlib.
 notification = sa.Table(
     "notification",
     metadata,
@@ -483,7 +488,7 @@ notification = sa.Table(
 
 # Notifications that are not sent now. ``kind``: a state of the ledger (``silenced``, ``inhibited``, ``held``);
 # ``repeat``, of which ``notification_id`` is the first and ``number`` counts; or ``scheduled``, a retry, of which
-# ``number`` is the attempt. ``due``: when it is published or decided on again. ``group_key``: notifications with an
+# ``number`` is the attempt. ``due``: the time of its publication or next decision. ``group_key``: notifications with an
 # equal key are sent in one message; ``message_id``: the id of that message, once its members are fixed, or of the
 # claim of a retry.
 notification_deferred = sa.Table(
@@ -501,7 +506,7 @@ notification_deferred = sa.Table(
     sa.Index("notification_deferred_by_message", "message_id"),
 )
 
-# The minute of each method that has a limit: since when, and how many messages it got.
+# The current minute of each method with a rate limit: its start, and the number of messages sent in it.
 notification_rate = sa.Table(
     "notification_rate",
     metadata,
@@ -510,7 +515,7 @@ notification_rate = sa.Table(
     sa.Column("count", sa.Integer, nullable=False),
 )
 
-# Suppress the notifications of alarms with a metric that has all ``dimensions``.
+# A silence suppresses the notifications of alarms with a metric that has all ``dimensions``.
 silence = sa.Table(
     "silence",
     metadata,
@@ -524,5 +529,5 @@ silence = sa.Table(
     sa.Index("silence_by_end", "tenant", "until_ms"),
 )
 
-# One row: programs of an older revision than this one refuse to run on the database.
+# One row: the oldest revision of a program that may run on the database.
 oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of the writers of SQLite and PostgreSQL: stored offsets, refused times, cached series."""
+"""The common part of the writers of SQLite and PostgreSQL: the fenced transaction, refused times, cached series."""
 
 from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
@@ -19,19 +19,13 @@ from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Claim, Kind, Rows, Writer
 from monasca_common.storage.errors import RowsRefused, StorageError, StorageUnavailable
-from monasca_common.storage.positions import StoredPositions
+from monasca_common.storage.parts import part_of
+from monasca_common.storage.positions import Dialect, StoredPositions
 from monasca_common.storage.reduction import MeasurementRow
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
 _MAX_KNOWN_SERIES = 1_000_000  # 16 bytes each and an entry in a set: 90 MB
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCounts:
-    stored: int = 0
-    repeated: int = 0
-    conflicting: int = 0
 
 
 class FencedTransaction(NamedTuple):
@@ -40,8 +34,15 @@ class FencedTransaction(NamedTuple):
     connection: Any
     first_offset: int
 
+    def new_rows(self, rows: Rows) -> tuple[Rows, int]:
+        """Return the rows that are not stored yet, and the number of those before them, which are."""
+        first = bisect_left(rows.offsets, self.first_offset)
+        return part_of(rows, first), first
+
 
 class SqlWriter(Writer):
+    dialect: ClassVar[Dialect]
+
     def __init__(self, settings: StorageSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
@@ -50,8 +51,13 @@ class SqlWriter(Writer):
         self._closed = False
 
     @abstractmethod
-    def _positions(self) -> AbstractContextManager[StoredPositions]:
-        """Yield the stored offsets, in a transaction that commits at the end of the block."""
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """Yield a connection with a transaction that commits at the end of the block."""
+
+    @contextlib.contextmanager
+    def _positions(self) -> Iterator[StoredPositions]:
+        with self._transaction() as connection:
+            yield StoredPositions(connection.execute, self.dialect)
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
         with self._positions() as positions:
@@ -68,15 +74,20 @@ class SqlWriter(Writer):
         with self._positions() as positions:
             positions.accounted(claim)
 
-    @abstractmethod
-    def fenced(self, claim: Claim) -> AbstractContextManager[FencedTransaction]:
+    @contextlib.contextmanager
+    def fenced(self, claim: Claim) -> Iterator[FencedTransaction]:
         """Run the block in a transaction that stores the offset ``claim.end`` at its end, by the same compare-and-swap
         as `write`. The block writes rows of the claim from ``first_offset`` on. Raises the errors of `write`, except
         `RowsRefused`; the block catches errors of its rows."""
+        fence.check_order(claim)
+        with self._transaction() as connection, self._advancing(connection, claim) as transaction:
+            yield transaction
+        fail_point("storage.after_commit")
 
     @contextlib.contextmanager
-    def _advancing(self, positions: StoredPositions, claim: Claim, connection: Any) -> Iterator[FencedTransaction]:
-        fence.check_order(claim)
+    def _advancing(self, connection: Any, claim: Claim) -> Iterator[FencedTransaction]:
+        """Run the block in the connection's transaction, between the read of the stored offset and its update."""
+        positions = StoredPositions(connection.execute, self.dialect)
         stored = positions.hold(claim)
         yield FencedTransaction(connection, fence.first_new(claim, stored))
         fail_point("storage.in_transaction")
@@ -129,8 +140,8 @@ def refusal(
 
 
 def times_of(rows: Rows) -> list[int]:
-    place = 1 if rows.kind is Kind.METRICS else 0
-    return list(map(itemgetter(place), rows.values))
+    time_index = 1 if rows.kind is Kind.METRICS else 0
+    return list(map(itemgetter(time_index), rows.values))
 
 
 def measurement_rows(values: Sequence[Measurement]) -> list[MeasurementRow]:
@@ -138,5 +149,5 @@ def measurement_rows(values: Sequence[Measurement]) -> list[MeasurementRow]:
 
 
 def keyed_rows(rows: Rows) -> list[tuple[Any, ...]]:
-    """Rows of ``(time_ms, message_id, …)``."""
+    """Return rows of ``(time_ms, message_id, …)``."""
     return [(value[0], message_id, *value[1:]) for value, message_id in zip(rows.values, rows.message_ids, strict=True)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lock on a database file, which only one process with any number of threads may write.
 
-The operating system releases the lock when the process ends, however it ends, so a crash leaves nothing to clean up.
+The operating system releases the lock when the process ends, also after a crash, so no clean-up is necessary.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _lock(path: Path) -> WriterLock:
             f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite permits one: stop it, "
             "let one worker process write all kinds of rows, or use postgresql"
         ) from error
-    with contextlib.suppress(OSError):  # the holder is only for operators, so a full disk is ignored
+    with contextlib.suppress(OSError):  # ignore a full disk, because the process id only informs operators
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return WriterLock(path, descriptor)

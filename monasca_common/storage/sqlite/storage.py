@@ -7,7 +7,6 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 
-import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -21,6 +20,8 @@ from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.storage.sqlite.connection import database_file, translated
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
+
+_SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
 
 class SqliteStorage(Storage):
@@ -62,14 +63,9 @@ class SqliteStorage(Storage):
             return StorageStatus(None, schema.REVISION)
         try:
             with schema.engine(self.settings.connection).connect() as connection:
-                found, usable = schema.revision(connection.exec_driver_sql, "sqlite"), schema.is_usable(connection)
-                offsets = schema.stored_offsets(connection) if usable else ()
-                size = connection.scalar(
-                    sa.text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
-                )
+                return schema.status(connection, _SIZE)
         except SQLAlchemyError as error:
             raise StorageUnavailable(f"{self.path}: {schema.reason(error)}") from error
-        return StorageStatus(found, schema.REVISION, size, offsets, usable=usable, refusal=schema.refusal(found))
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
         return prune(self.path, self.settings, now_ms)

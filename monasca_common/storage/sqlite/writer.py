@@ -7,6 +7,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -18,17 +19,10 @@ from monasca_common.storage import fence
 from monasca_common.storage.base import Claim, Kind, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.parts import part_of
-from monasca_common.storage.positions import SQLITE, StoredPositions
+from monasca_common.storage.positions import SQLITE
 from monasca_common.storage.reduction import MeasurementRow, reduced
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql.writer import (
-    FencedTransaction,
-    SqlWriter,
-    WriteCounts,
-    keyed_rows,
-    measurement_rows,
-    refusal,
-)
+from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement_rows, refusal
 from monasca_common.storage.sqlite import lock as writer_lock
 from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, translated
@@ -39,7 +33,9 @@ class _RowExists(Exception):
 
 
 class SqliteWriter(SqlWriter):
-    """A writer that connects at its first call, and again after an error."""
+    """A writer that connects in its constructor, and again at the first call after an error."""
+
+    dialect = SQLITE
 
     def __init__(self, path: Path, settings: StorageSettings, clock: Clock) -> None:
         """Raises `WriterAlreadyRuns`, `StorageUnavailable`, `SchemaMismatch`."""
@@ -61,14 +57,6 @@ class SqliteWriter(SqlWriter):
         except _RowExists:
             return self._write(claim, rows, expect_new=False)
 
-    @contextlib.contextmanager
-    def fenced(self, claim: Claim) -> Iterator[FencedTransaction]:
-        with self._transaction() as connection:
-            positions = StoredPositions(connection.execute, SQLITE)
-            with self._advancing(positions, claim, connection) as transaction:
-                yield transaction
-        fail_point("storage.after_commit")
-
     def close(self) -> None:
         if self._closed:
             return
@@ -77,37 +65,30 @@ class SqliteWriter(SqlWriter):
         writer_lock.release(self._lock)
 
     def _write(self, claim: Claim, rows: Rows, *, expect_new: bool) -> Written:
-        refused = None
+        rest, first, refused = rows, 0, None
         with self._transaction() as connection:
-            positions = StoredPositions(connection.execute, SQLITE)
-            stored = positions.hold(claim)
-            first = fence.first_to_store(claim, rows, stored)
-            rest = part_of(rows, first)
-            self._check_times(rest, first)
             try:
-                counts, series = self._store(connection, rest, expect_new=expect_new)
+                with self._advancing(connection, claim) as transaction:
+                    rest, first = transaction.new_rows(rows)
+                    self._check_times(rest, first)
+                    written, series = self._store(connection, rest, expect_new=expect_new)
             except ROW_ERRORS as error:
                 refused = error
                 connection.execute("ROLLBACK")
-            else:
-                fail_point("storage.in_transaction")
-                positions.advance({claim: stored})
         if refused is not None:
             raise self._refusal(rest, first, refused)
         fail_point("storage.after_commit")
         self._remember(series)
         # If one key exists, the next batch probably has more such keys, and an insertion that fails is wasted work.
-        self._keys_existed = rows.kind is Kind.METRICS and counts.stored < len(rest.values)
-        return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
+        self._keys_existed = rows.kind is Kind.METRICS and written.stored < len(rest.values)
+        return replace(written, skipped=first)
 
-    def _store(
-        self, connection: sqlite3.Connection, rows: Rows, *, expect_new: bool
-    ) -> tuple[WriteCounts, list[Series]]:
+    def _store(self, connection: sqlite3.Connection, rows: Rows, *, expect_new: bool) -> tuple[Written, list[Series]]:
         """Insert rows, and series that are not in the writer's cache. Return these series, for the cache after the
         commit."""
         if rows.kind is not Kind.METRICS:
             inserted = _insert_keyed(connection, rows)
-            return WriteCounts(inserted, len(rows.values) - inserted), []
+            return Written(inserted, len(rows.values) - inserted), []
         measured = measurement_rows(rows.values)
         generation = connection.execute(statements.SELECT_GENERATION).fetchone()[0]
         series = self._new_series(generation, rows, {row[0] for row in measured})
@@ -122,7 +103,7 @@ class SqliteWriter(SqlWriter):
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise _RowExists from None
             raise
-        return WriteCounts(len(measured)), series
+        return Written(len(measured)), series
 
     def _refusal(self, rows: Rows, first: int, cause: BaseException) -> Exception:
         """Find the refused rows by trials that are rolled back."""
@@ -139,11 +120,6 @@ class SqliteWriter(SqlWriter):
             return None
 
         return refusal(rows, first, trial, cause=str(cause), database=str(self._path))
-
-    @contextlib.contextmanager
-    def _positions(self) -> Iterator[StoredPositions]:
-        with self._transaction() as connection:
-            yield StoredPositions(connection.execute, SQLITE)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -204,7 +180,7 @@ def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
     return inserted + connection.executemany(statements.INSERT_KEYED[rows.kind], others).rowcount
 
 
-def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> WriteCounts:
+def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> Written:
     """Insert new rows, and keep the greater version of existing keys."""
     kept = reduced(measured)
     connection.execute(statements.CREATE_STAGED)
@@ -212,7 +188,7 @@ def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> Wr
     statements.insert_measurements(connection, statements.INSERT_STAGED, kept.rows)
     existing, differing = connection.execute(statements.COUNT_STAGED).fetchone()
     connection.execute(statements.MERGE_STAGED)
-    return WriteCounts(
+    return Written(
         len(kept.rows) - existing,
         kept.repeated + existing - differing,
         kept.conflicting + differing,

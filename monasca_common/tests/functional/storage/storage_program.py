@@ -28,7 +28,7 @@ _NIGHT_MS = 12 * 3_600_000
 
 
 def compares_no_offsets(_writer):
-    mock.patch.object(fence, "first_to_store", lambda *_: 0).start()
+    mock.patch.object(fence, "first_new", lambda claim, _stored: claim.start).start()
 
 
 def stores_the_offset_in_a_transaction_of_its_own(writer):

@@ -21,9 +21,9 @@ from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import ReadConnections
 from monasca_common.storage.sql.queries import Queries
 from monasca_common.storage.sql.reader import open_sql_reader
-from monasca_common.storage.testing.reading import ReadContract
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.unit.storage.sqlite.test_reads import ReadsContract
 from monasca_common.tests.unit.storage.test_positions import GROUP, ManyPartitions
 
 
@@ -83,7 +83,7 @@ _FILL = (
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class PostgresqlReadsTest(ReadContract, PostgresqlTestCase):
+class PostgresqlReadsTest(ReadsContract, PostgresqlTestCase):
     pass
 
 

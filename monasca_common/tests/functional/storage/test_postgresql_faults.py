@@ -2,9 +2,11 @@
 """PostgreSQL is killed, frozen, locked, full, or disconnected at COMMIT: nothing is lost or duplicated, and only
 storage errors are raised."""
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -22,7 +24,6 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import SqlDatabase
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.storage.cutting_proxy import CuttingProxy
 from monasca_common.tests.functional.storage.postgresql_case import (
     OwnServerTestCase,
     PostgresqlTestCase,
@@ -31,6 +32,65 @@ from monasca_common.tests.functional.storage.postgresql_case import (
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+
+
+class CuttingProxy:
+    def __init__(self, server):
+        self._server = server
+        self._word = None
+        self._cuts_answer = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self, word, *, answer):
+        """Close the next connection on which a client sends ``word``: after the server has answered it, or before
+        the server receives it."""
+        self._cuts_answer = answer
+        self._word = word
+
+    def close(self):
+        for each in (self._listener, *self._open):
+            _shut(each)
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
+                self._open += (client, server)
+                answered = threading.Event()  # set: the next answer is not forwarded
+                threading.Thread(target=self._carry_questions, args=(client, server, answered), daemon=True).start()
+                threading.Thread(target=self._carry_answers, args=(client, server, answered), daemon=True).start()
+
+    def _carry_questions(self, client, server, answered):
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                if self._word is not None and self._word in data:
+                    self._word = None
+                    if not self._cuts_answer:
+                        break
+                    answered.set()
+                server.sendall(data)
+        _shut(client)
+        _shut(server)
+
+    def _carry_answers(self, client, server, answered):
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                if answered.is_set():
+                    break
+                client.sendall(data)
+        _shut(client)
+        _shut(server)
+
+
+def _shut(connection):
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
 
 SIZE = 200
 BATCHES = 100
@@ -52,7 +112,7 @@ class KilledServerTest(OwnServerTestCase):
                 killed.append(point)
                 self.server.kill()
 
-        self.useFixture(MonkeyPatch("monasca_common.storage.postgresql.writer.fail_point", kill))
+        self.useFixture(MonkeyPatch("monasca_common.storage.sql.writer.fail_point", kill))
         self.assertRaises(StorageUnavailable, writer.write, its_claim, rows)
         self.assertEqual(1, len(killed))
         self.assertRaises(StorageUnavailable, writer.write, its_claim, rows)

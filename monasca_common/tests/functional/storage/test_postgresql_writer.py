@@ -13,7 +13,7 @@ from monasca_common.storage import parts, positions
 from monasca_common.storage.base import Kind, Rows, Written
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.postgresql import encoding, partitions, staging
-from monasca_common.storage.postgresql import writer as postgresql_writer
+from monasca_common.storage.postgresql.writer import PostgresqlWriter
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id, row
 from monasca_common.tests.checker import each_once
@@ -126,7 +126,7 @@ class RaceTest(Waiting, PostgresqlTestCase):
 
     def no_lock(self):
         unlocked = dataclasses.replace(positions.POSTGRESQL, lock="")
-        return mock.patch.object(postgresql_writer, "POSTGRESQL", unlocked)
+        return mock.patch.object(PostgresqlWriter, "dialect", unlocked)
 
     def test_concurrent_writers_of_one_partition_store_each_row_once(self):
         with each_once():

@@ -2,6 +2,7 @@
 """A storage in memory, with the fence and with faults on demand."""
 
 import threading
+from bisect import bisect_left
 
 from monasca_common.storage import fence
 from monasca_common.storage.base import Capability, Kind, Storage, Writer, Written
@@ -77,7 +78,7 @@ class MemoryWriter(Writer):
         key = (claim.group, claim.topic, claim.partition)
         with self._storage.lock:
             stored = self._storage.next.setdefault(key, StoredNext(claim.start, claim.topic_id))
-            first = fence.first_to_store(claim, rows, stored)
+            first = bisect_left(rows.offsets, fence.first_new(claim, stored))
             self._storage.claims.append(claim)
             self._storage.rows += rows.values[first:]
             self._storage.message_ids += rows.message_ids[first:]

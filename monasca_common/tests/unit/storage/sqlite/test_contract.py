@@ -20,7 +20,6 @@ from monasca_common.storage.testing import (
     ResetContract,
     WriteContract,
 )
-from monasca_common.storage.testing.reading import ReadContract
 from monasca_common.storage.testing.scenario import claim, measurement
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
@@ -50,10 +49,6 @@ _TENANT = SeriesFilter("tenant")
 
 def _run(statement):
     return lambda connection, _deadline: connection.exec_driver_sql(statement).all()
-
-
-class SqliteReadsTest(ReadContract, SqliteTestCase):
-    pass
 
 
 class SqliteReadBoundsTest(SqliteTestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of reads: filters, order, pages, windows."""
+"""The reads of SQL databases: filters, order, pages, windows. Tests with PostgreSQL inherit the mixin, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from monasca_common.models.series import Series, series_id
-from monasca_common.storage.base import Capability, Kind
+from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import QueryTooLarge
 from monasca_common.storage.reader import (
     MAX_ROWS,
@@ -21,8 +21,9 @@ from monasca_common.storage.reader import (
     Span,
     StoredTransition,
 )
-from monasca_common.storage.testing.database import NOW_MS, needs
+from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, message_id, row
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 T = TypeVar("T")
 
@@ -31,8 +32,7 @@ _MINUTE_MS = 60_000
 _EVER = Span(NOW_MS - 86_400_000)
 
 
-@needs(Capability.READS)
-class ReadContract(Scenario):
+class ReadsContract(Scenario):
     def test_series_are_ordered_by_id_and_paged(self) -> None:
         all_of_them = sorted((make_series(host=f"host-{n}") for n in range(5)), key=lambda series: series.id)
         reader = self._reader_of(*all_of_them)
@@ -278,6 +278,10 @@ class ReadContract(Scenario):
         every = [make_series(host=host) for host in "abc"]
         rows = [measurement(series=one, time_ms=NOW_MS + t) for one in every for t in range(4)]
         return sorted(one.id for one in every), self._reader_of_rows(rows)
+
+
+class SqliteReadsTest(ReadsContract, SqliteTestCase):  # type: ignore[misc, unused-ignore]
+    pass
 
 
 def _measurements(reader: Reader, *arguments: Any, **named: Any) -> list[Point]:
