@@ -82,6 +82,43 @@ class Stopwatch:
         self.stop()
 
 
+class Reading:
+    """Measures a reader from the end of its first batch until it has read all messages."""
+
+    def __init__(self, job: Job) -> None:
+        self._messages = job.messages
+        self._first = self.count = 0
+        self._watch = Stopwatch()
+
+    @property
+    def left(self) -> int:
+        return self._messages - self.count
+
+    def add(self, messages: int) -> bool:
+        """Count the messages of a batch. Return whether all messages are read."""
+        self.count += messages
+        if not self._first:
+            self._first, self._watch = self.count, Stopwatch()
+        if self.left <= 0:
+            self._watch.stop()
+        return self.left <= 0
+
+    def figures(self, next_offsets: int, versions: dict[str, str]) -> Figures:
+        watch = self._watch
+        return Figures(
+            self.count - self._first, watch.seconds, watch.cpu_seconds, next_offsets=next_offsets, versions=versions
+        )
+
+
+def produced(job: Job, watch: Stopwatch, delivered: int, *, before: int, versions: dict[str, str]) -> Figures:
+    """Return the figures of a producer. ``before``: the number of messages that were sent before the measurement.
+    Raises `RuntimeError` unless all messages of the job are acknowledged."""
+    if delivered != job.messages:
+        raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
+    written = job.messages + before
+    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=written, versions=versions)
+
+
 def run_case(module: str, job: Job, interpreter: str = sys.executable) -> Figures:
     """``module``: such as "messaging.send_ours". Raises `CaseFailed`, or `subprocess.TimeoutExpired`."""
     command = [interpreter, "-m", f"benchmarks.{module}", json.dumps(asdict(job))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Reading, Stopwatch, main, produced
 from benchmarks.librdkafka import versions
 from benchmarks.payload import VALUES, values
 from monasca_common.kafka import KafkaConsumer, KafkaProducer, PartitionBatch, Processor
@@ -34,9 +34,7 @@ async def _produce(job: Job, sync_producer: KafkaProducer) -> Figures:
             delivered = (await producer.flush(_FLUSH_SECONDS)).delivered_count
         else:
             delivered = sum(await asyncio.gather(*(_publish(producer, job) for _ in range(job.threads))))
-    if delivered != job.messages:
-        raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + 1, versions=versions())
+    return produced(job, watch, delivered, before=1, versions=versions())
 
 
 async def _publish(producer: AsyncProducer, job: Job) -> int:
@@ -48,25 +46,18 @@ async def _publish(producer: AsyncProducer, job: Job) -> int:
 
 
 async def _process(job: Job, consumer: KafkaConsumer) -> Figures:
-    first = count = 0
-    watch = Stopwatch()
+    reading = Reading(job)
     complete = asyncio.Event()
 
     async def handler(part: PartitionBatch) -> None:
-        nonlocal first, count, watch
-        count += len(part)
-        if not first:
-            first, watch = count, Stopwatch()
-        if count >= job.messages:
-            watch.stop()
+        if reading.add(len(part)):
             complete.set()
 
     processor = AsyncProcessor(Processor(consumer, handler))
     running = asyncio.create_task(processor.run())
     await complete.wait()
     await processor.stop()
-    end = sum((await running).committed.values())
-    return Figures(count - first, watch.seconds, watch.cpu_seconds, next_offsets=end, versions=versions())
+    return reading.figures(sum((await running).committed.values()), versions())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 from typing import Any
 
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Reading, Stopwatch, main, produced
 from benchmarks.librdkafka import BATCH, LINGER_MS, consumer_options, producer_options, versions
 from benchmarks.payload import VALUES, values
 
@@ -28,7 +28,7 @@ async def _send(job: Job) -> Figures:
             await producer.flush()
             await asyncio.gather(*futures)
     await (producer.stop() if job.case.endswith("aiokafka") else producer.close())
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + 1, versions=_versions(job))
+    return produced(job, watch, job.messages, before=1, versions=_versions(job))  # each future was awaited
 
 
 async def _confluent_producer(job: Job) -> tuple[Any, Any]:
@@ -77,15 +77,11 @@ async def _read(job: Job) -> Figures:
             return sum(map(len, (await consumer.getmany(timeout_ms=1000, max_records=most)).values()))
         return len(await consumer.consume(most, 1.0))
 
-    first = 0
-    while not first:
-        first = await batch(1)
-    watch, count = Stopwatch(), first
-    while count < job.messages:
-        count += await batch(min(BATCH, job.messages - count))
-    watch.stop()
+    reading = Reading(job)
+    while not reading.add(await batch(min(BATCH, reading.left) if reading.count else 1)):
+        pass
     await (consumer.stop() if is_aiokafka else consumer.close())
-    return Figures(count - first, watch.seconds, watch.cpu_seconds, next_offsets=count, versions=_versions(job))
+    return reading.figures(reading.count, _versions(job))
 
 
 def _versions(job: Job) -> dict[str, str]:

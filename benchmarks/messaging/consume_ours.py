@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Reading, main
 from benchmarks.librdkafka import BATCH, versions
 from monasca_common.kafka.message import Batch
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
@@ -32,24 +32,17 @@ def run(job: Job) -> Figures:
             results = consumer.commit(progress)
             tracker.committed({partition: progress[partition] for partition in results if results[partition].committed})
 
-        first = 0
-        while not first:
-            batch = consumer.poll(1)
+        reading, is_done, committed_at = Reading(job), False, time.monotonic()
+        while not is_done:
+            batch = consumer.poll(BATCH if reading.count else 1)
             handle(batch)
-            first = len(batch)
-        watch = Stopwatch()
-        count, committed_at = first, time.monotonic()
-        while count < job.messages:
-            batch = consumer.poll(BATCH)
-            handle(batch)
-            count += len(batch)
+            is_done = reading.add(len(batch))
             if time.monotonic() - committed_at > _COMMIT_SECONDS or tracker.full():
                 commit()
                 committed_at = time.monotonic()
-        watch.stop()
         commit()
         read_up_to = sum(consumer.position(partition) or 0 for partition in consumer.assignment())
-    return Figures(count - first, watch.seconds, watch.cpu_seconds, next_offsets=read_up_to, versions=versions())
+    return reading.figures(read_up_to, versions())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import itertools
 
 from confluent_kafka import Producer
 
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Stopwatch, main, produced
 from benchmarks.librdkafka import producer_options, versions
 from benchmarks.payload import VALUES
 
@@ -42,9 +42,7 @@ def run(job: Job) -> Figures:
     publish()
     with Stopwatch() as watch:
         delivered = sum(publish() for _ in range(job.messages // job.bulk))
-    if delivered != job.messages:
-        raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + job.bulk, versions=versions())
+    return produced(job, watch, delivered, before=job.bulk, versions=versions())
 
 
 if __name__ == "__main__":

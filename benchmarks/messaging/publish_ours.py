@@ -6,7 +6,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Stopwatch, main, produced
 from benchmarks.librdkafka import versions
 from benchmarks.payload import VALUES
 
@@ -22,9 +22,7 @@ def run(job: Job) -> Figures:
         each = job.messages // job.bulk // job.threads
         with Stopwatch() as watch:
             delivered = sum(threads.map(publish, [each] * job.threads)) if job.threads > 1 else publish(each)
-    if delivered != job.messages:
-        raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + job.bulk, versions=versions())
+    return produced(job, watch, delivered, before=job.bulk, versions=versions())
 
 
 if __name__ == "__main__":

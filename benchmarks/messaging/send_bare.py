@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Stopwatch, main, produced
 from benchmarks.librdkafka import producer_options, versions
 from benchmarks.payload import VALUES, values
 
@@ -35,9 +35,7 @@ def run(job: Job) -> Figures:
             if not number % _POLL_EVERY:
                 poll(0)
         producer.flush()
-    if delivered != job.messages + 1:
-        raise RuntimeError(f"{delivered} of {job.messages + 1} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=delivered, versions=versions())
+    return produced(job, watch, delivered - 1, before=1, versions=versions())
 
 
 if __name__ == "__main__":

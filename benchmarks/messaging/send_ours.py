@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.job import Figures, Job, Stopwatch, main, produced
 from benchmarks.librdkafka import versions
 from benchmarks.payload import VALUES, values
 
@@ -20,9 +20,7 @@ def run(job: Job) -> Figures:
                 send(topic, value)
             report = producer.flush(_FLUSH_SECONDS)
         report.raise_for_undelivered()
-    if report.delivered_count != job.messages:
-        raise RuntimeError(f"{report.delivered_count} of {job.messages} were acknowledged")
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + 1, versions=versions())
+    return produced(job, watch, report.delivered_count, before=1, versions=versions())
 
 
 if __name__ == "__main__":
