@@ -40,11 +40,12 @@ class PipelineStatus(PipelineCommand, Lister):
 
 
 def status_row(status: JobStatus) -> Sequence[Any]:
+    activity = status.activity
     return (
         *(status.job, status.group, status.topic, status.state.value),
-        *(_shown(status.started_ms), _shown(status.seen_ms)),
+        *((None, None) if activity is None else map(times.shown, (activity.started_ms, activity.seen_ms))),
         *(status.behind, status.due, status.waiting, status.still_open),
-        None if status.last_batch is None else _batch(status.last_batch),
+        None if activity is None or activity.last_batch is None else _batch(activity.last_batch),
         None if status.evaluation is None else _evaluation(status.evaluation),
         _partitions(status.partitions),
     )
@@ -67,7 +68,3 @@ def _evaluation(gauges: EvaluationGauges) -> ObjectColumn:
 def _partitions(partitions: Sequence[PartitionStatus]) -> ObjectColumn:
     lines = (f"{each.partition}: stored below {each.next_offset:,} of {each.end:,}" for each in partitions)
     return ObjectColumn("\n".join(lines), [asdict(each) for each in partitions])
-
-
-def _shown(time_ms: int | None) -> str | None:
-    return None if time_ms is None else times.shown(time_ms)

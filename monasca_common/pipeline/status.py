@@ -17,7 +17,7 @@ from monasca_common.pipeline.evaluate import gauges
 from monasca_common.pipeline.evaluate.gauges import EvaluationGauges
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.jobs import activity
-from monasca_common.pipeline.jobs.activity import JobState, LastBatch
+from monasca_common.pipeline.jobs.activity import Activity, JobState
 from monasca_common.pipeline.settings import AggregateSettings, StreamSettings, aggregate_settings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
@@ -39,8 +39,8 @@ class JobStatus:
     accounted for but not visible yet; ``waiting`` is their unit. ``still_open``: periods that cannot be published
     before they are over.
 
-    ``state``, ``started_ms``, ``seen_ms`` and ``last_batch``: see `monasca_common.pipeline.jobs.activity`; the times
-    are ``None`` if no job has reported. ``evaluation``: the status of the job ``evaluate``, once it has started.
+    ``activity``: ``None`` if no job has reported. ``evaluation``: the status of the job ``evaluate``, once it has
+    started.
     """
 
     job: str
@@ -52,9 +52,7 @@ class JobStatus:
     waiting: str = "periods to publish"
     still_open: int = 0
     state: JobState = JobState.UNKNOWN
-    started_ms: int | None = None
-    seen_ms: int | None = None
-    last_batch: LastBatch | None = None
+    activity: Activity | None = None
     evaluation: EvaluationGauges | None = None
 
 
@@ -114,6 +112,8 @@ def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetSt
     partitions = tuple(
         PartitionStatus(each, stored.get(each, extent.first), extent.end) for each, extent in sorted(extents.items())
     )
+    with offset_store.reading() as connection:
+        found = activity.find(connection, source)
     status = JobStatus(
         job,
         stream.group,
@@ -121,19 +121,7 @@ def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetSt
         behind=sum(each.end - each.next_offset for each in partitions),
         due=0,
         partitions=partitions,
+        state=JobState.UNKNOWN if found is None else found.state(now_ms),
+        activity=found,
     )
-    return offset_store, source, _with_activity(status, offset_store, source, now_ms)
-
-
-def _with_activity(status: JobStatus, offset_store: OffsetStore, source: Source, now_ms: int) -> JobStatus:
-    with offset_store.reading() as connection:
-        found = activity.find(connection, source)
-    if found is None:
-        return status
-    return replace(
-        status,
-        state=found.state(now_ms),
-        started_ms=found.started_ms,
-        seen_ms=found.seen_ms,
-        last_batch=found.last_batch,
-    )
+    return offset_store, source, status

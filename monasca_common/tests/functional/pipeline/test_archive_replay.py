@@ -247,7 +247,7 @@ class CommandTest(ArchiveCase):
             ["--config-file", self.configuration(name="status", others=f"[pipeline_aggregate]\ntopic = {self.topic}")]
         )
         status = job_statuses(settings)[1]
-        batch = status.last_batch
+        batch = status.activity.last_batch
         self.assertEqual(("archive", self.group, 0, 0), (status.job, status.group, status.behind, status.due))
         self.assertEqual([(0, 6, 6), (1, 6, 6)], [dataclasses.astuple(each) for each in status.partitions])
         self.assertEqual((JobState.STOPPED, 12, 12), (status.state, batch.offsets, batch.records))

@@ -10,7 +10,7 @@ from testtools.matchers import Contains, StartsWith
 from monasca_common.cli.pipeline_status import status_row
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import SparkUnavailable
-from monasca_common.pipeline.jobs.activity import JobState, LastBatch
+from monasca_common.pipeline.jobs.activity import Activity, JobState, LastBatch
 from monasca_common.pipeline.jobs.job import Job, JobProgress
 from monasca_common.pipeline.replay.job import ReplayJob
 from monasca_common.pipeline.status import JobStatus, PartitionStatus
@@ -103,11 +103,11 @@ class PipelineCommandTest(CommandCase):
                 *("aggregate", "spark-aggregate", "metrics", 7, 3, (PartitionStatus(0, 1000, 1007),)),
                 still_open=2,
                 state=JobState("silent"),
-                seen_ms=997_000,
-                last_batch=batch,
+                activity=Activity(0, 997_000, None, batch),
             )
         )
-        self.assertEqual(("aggregate", "spark-aggregate", "metrics", "silent", None), row[:5])
+        self.assertEqual(("aggregate", "spark-aggregate", "metrics", "silent"), row[:4])
+        self.assertEqual("1970-01-01T00:00:00.000+00:00", row[4])
         self.assertEqual(("1970-01-01T00:16:37.000+00:00", 7, 3, "periods to publish", 2), row[5:10])
         last_batch, evaluation, partitions = row[10:]
         self.assertEqual(

@@ -148,7 +148,8 @@ class ActivityTest(JobStatusCase):
 
     def state(self):
         status = self.status()
-        return status.state, status.started_ms, status.seen_ms
+        found = status.activity
+        return (status.state, None, None) if found is None else (status.state, found.started_ms, found.seen_ms)
 
     def test_before_the_first_start_the_state_of_a_job_is_unknown(self):
         self.assertEqual((JobState.UNKNOWN, None, None), self.state())
@@ -191,12 +192,12 @@ class ActivityTest(JobStatusCase):
             with self.offset_store.writing() as connection:
                 activity.note_batch(connection, self.source, batch)
             status = self.status()
-            self.assertEqual((batch, JobState.RUNNING), (status.last_batch, status.state))
+            self.assertEqual((batch, JobState.RUNNING), (status.activity.last_batch, status.state))
         with self.heartbeat():
-            self.assertEqual(batch, self.status().last_batch)
+            self.assertEqual(batch, self.status().activity.last_batch)
 
     def test_a_rolled_back_batch_is_not_reported(self):
         with contextlib.suppress(ZeroDivisionError), self.offset_store.writing() as connection:
             activity.note_batch(connection, self.source, LastBatch(NOON_MS, 2.5, 10, 6))
             raise ZeroDivisionError
-        self.assertIsNone(self.status().last_batch)
+        self.assertIsNone(self.status().activity)
