@@ -25,11 +25,14 @@ _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 class Security:
     """The security of the listener for clients.
 
-    ==== ==== =============================================================================== tls sasl the listener for
-    clients ==== ==== =============================================================================== no no PLAINTEXT
-    yes no SSL; client certificates are optional, and required with ACLs no yes SASL_PLAINTEXT with SCRAM-SHA-512 yes
-    yes SASL_SSL with SCRAM-SHA-512, and also SSL with client certificates (mutual TLS) ==== ====
-    ===============================================================================
+    ==== ==== ================================================================
+    tls  sasl the listener for clients
+    ==== ==== ================================================================
+    no   no   PLAINTEXT
+    yes  no   SSL; client certificates are optional, and required with ``acl``
+    no   yes  SASL_PLAINTEXT with SCRAM-SHA-512
+    yes  yes  SASL_SSL with SCRAM-SHA-512; a second listener for mutual TLS
+    ==== ==== ================================================================
 
     ``acl``: users except ``admin`` need permissions (`Admin.allow`). Requires ``tls`` or ``sasl``, because anonymous
     users have no permissions. ``users``: passwords by user name, always including ``admin``; the principal is
