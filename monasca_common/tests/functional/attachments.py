@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes wrote down, shown with a test that failed."""
+"""Attaches files of processes to the report of a failed test."""
 
 from testtools.content import text_content
 
 
 def attach_file(case, name, path):
-    """Read when the test is over, so before the clean-up of a folder that was made earlier."""
+    """Attach the content that the file has at the end of the test."""
     case.addCleanup(lambda: path.exists() and case.addDetail(name, text_content(path.read_text(errors="replace"))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Permissions on the development broker, which its administrator grants and revokes."""
+"""Grants and revokes permissions on the development broker."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Permission:
-    """What a principal may do: ``Permission("User:alice", "write", "topic", "metrics")``.
+    """A permission of a principal: ``Permission("User:alice", "write", "topic", "metrics")``.
 
     ``operation``: read, write, describe, ...; ``resource``: topic or group.
     """

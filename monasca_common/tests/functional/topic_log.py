@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a topic to its end, by another client than those under test, and past the proxy."""
+"""Reads a topic to its end with a client that is not under test, without the proxy."""
 
 import contextlib
 import time
@@ -10,7 +10,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 
 def read_topic(cluster, topic, partitions=1, *, committed=True):
-    """Every message of the topic. ``committed``: without those of transactions that are open or aborted."""
+    """Return every message of the topic. ``committed``: without messages of open or aborted transactions."""
     reader = confluent_kafka.Consumer(
         {
             **cluster.direct_options(),
@@ -19,7 +19,7 @@ def read_topic(cluster, topic, partitions=1, *, committed=True):
             "enable.auto.commit": False,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "fetch.queue.backoff.ms": 10,
-            "fetch.wait.max.ms": 10,  # an end is known once a fetch finds nothing: half a second by default
+            "fetch.wait.max.ms": 10,  # an empty fetch shows the end of a partition, by default after half a second
             "log_level": 0,
         }
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the functional tests wait for what other processes and threads do: for the state itself, with one bound."""
+"""Waits until a state is reached that other processes and threads cause, with one time limit for all tests."""
 
 import time
 
-PATIENCE_SECONDS = 120.0  # a bound, not a measure: it costs nothing when all is well, and a busy machine is slow
+PATIENCE_SECONDS = 120.0  # long, because a busy machine is slow; a state that is reached ends the wait
 _TURN_SECONDS = 0.02
 
 
@@ -11,7 +11,7 @@ class Waiting:
     """Mixed into a test case."""
 
     def wait_until(self, condition, what="it", *, seconds=PATIENCE_SECONDS):
-        """``what`` is named if it does not come about; a callable is asked for it then."""
+        """Wait until ``condition()`` is true. ``what``: the text of the failure, or a function that returns it."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:

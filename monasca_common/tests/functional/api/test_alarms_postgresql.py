@@ -9,11 +9,11 @@ from monasca_common.alarms.database import Slice, Sort
 from monasca_common.storage.sql import schema
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.api.alarm_definitions_contract import AlarmDefinitionsContract
-from monasca_common.tests.unit.api.alarms_contract import AlarmsContract
-from monasca_common.tests.unit.api.notification_methods_contract import NotificationMethodsContract
-from monasca_common.tests.unit.api.notifications_contract import NotificationsContract
-from monasca_common.tests.unit.api.silences_contract import SilencesContract
+from monasca_common.tests.unit.api.resources.test_alarm_definitions import AlarmDefinitionsContract
+from monasca_common.tests.unit.api.resources.test_alarms import AlarmsContract
+from monasca_common.tests.unit.api.resources.test_notification_methods import NotificationMethodsContract
+from monasca_common.tests.unit.api.resources.test_notifications import NotificationsContract
+from monasca_common.tests.unit.api.resources.test_silences import SilencesContract
 
 
 @periodic("second dialect; TestAlarmsInPostgresql is the smoke test")

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command with a real Kafka and real receivers: SIGKILL at critical points, and outages."""
 
+import asyncio
 import collections
 import contextlib
+import email
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
 
 import fixtures
 import psutil
+from aiosmtpd.smtp import SMTP
 from oslotest import base
 
 from monasca_common.alarms.database import AlarmsDatabase
@@ -26,11 +30,42 @@ from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.notification import notification_program
-from monasca_common.tests.functional.notification.mail_server import MailServer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change
+
+_SECONDS = 60
+
+
+class MailServer:
+    """``taken``: the id of each accepted mail, in order. Of every ``refuses_each`` mails, one is refused."""
+
+    def __init__(self, refuses_each=3):
+        self.taken = []
+        self._refuses_each = refuses_each
+        self._numbers = itertools.count(1)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_SECONDS)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self):
+        self._loop.call_soon_threadsafe(self._server.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SECONDS)
+        self._loop.close()
+
+    async def handle_DATA(self, _server, _session, envelope):  # noqa: N802 - what aiosmtpd calls
+        if next(self._numbers) % self._refuses_each == 0:
+            return "451 4.3.0 later"
+        self.taken.append(email.message_from_bytes(envelope.content)["Message-ID"].strip("<>").partition("@")[0])
+        return "250 OK"
+
+    def _listen(self):
+        return self._loop.create_server(lambda: SMTP(self, loop=self._loop), "127.0.0.1", 0)
+
 
 CHANGES = 24
 DEATHS = 3

@@ -8,14 +8,14 @@ from monasca_common.tests.functional.notification.test_ledger_postgresql import 
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.notification import stages_contract
+from monasca_common.tests.unit.notification import test_stages_sqlite
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class SilencesInPostgresqlTest(stages_contract.SilencesContract, Waiting, PostgresqlTestCase):
+class SilencesInPostgresqlTest(test_stages_sqlite.SilencesContract, Waiting, PostgresqlTestCase):
     def test_a_silence_withholds_nothing_after_its_concurrent_deletion(self):
         method = self.method()
-        made = self.silence({}, stages_contract.HOUR_MS)
+        made = self.silence({}, test_stages_sqlite.HOUR_MS)
         changed = self.alarm("a1")
         arguments = (
             notification_of(changed, method),
@@ -35,32 +35,32 @@ class SilencesInPostgresqlTest(stages_contract.SilencesContract, Waiting, Postgr
     def test_the_end_of_a_silence_does_not_wait_for_a_changing_alarm(self):
         for tenant, definition, own_id in (("t1", "d1", "a1"), ("t2", "d2", "b1")):
             self.method(definition=definition, tenant=tenant)
-            self.silence({}, stages_contract.HOUR_MS, tenant=tenant)
+            self.silence({}, test_stages_sqlite.HOUR_MS, tenant=tenant)
             self.handle(self.alarm(own_id, definition=definition, tenant=tenant))
         changing = self.session()
         with changing.transaction():
             changing.execute("SELECT id FROM alarm WHERE id = 'a1' FOR UPDATE")
-            self.wait(stages_contract.HOUR_MS)
+            self.wait(test_stages_sqlite.HOUR_MS)
             self.assertEqual((["b1:ALARM"], ["silenced"]), (self.sent(), self.held()))
-        self.wait(stages_contract.SECOND_MS)
+        self.wait(test_stages_sqlite.SECOND_MS)
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class RepeatsInPostgresqlTest(stages_contract.RepeatsContract, PostgresqlTestCase):
+class RepeatsInPostgresqlTest(test_stages_sqlite.RepeatsContract, PostgresqlTestCase):
     pass
 
 
 @periodic("second dialect; SilencesInPostgresqlTest is the smoke test")
-class GroupsInPostgresqlTest(stages_contract.GroupsContract, PostgresqlTestCase):
+class GroupsInPostgresqlTest(test_stages_sqlite.GroupsContract, PostgresqlTestCase):
     pass
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class LimitsInPostgresqlTest(stages_contract.LimitsContract, PostgresqlTestCase):
+class LimitsInPostgresqlTest(test_stages_sqlite.LimitsContract, PostgresqlTestCase):
     pass
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
-class InhibitionInPostgresqlTest(stages_contract.InhibitionContract, PostgresqlTestCase):
+class InhibitionInPostgresqlTest(test_stages_sqlite.InhibitionContract, PostgresqlTestCase):
     pass

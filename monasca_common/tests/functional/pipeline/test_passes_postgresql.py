@@ -8,7 +8,7 @@ from monasca_common.pipeline.evaluate.definitions import load_definitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.pipeline.evaluate.passes_contract import PassesContract
+from monasca_common.tests.unit.pipeline.evaluate.test_passes import PassesContract
 
 #: The columns in which copies of an alarm differ, with their values for a copy.
 _OWN = {

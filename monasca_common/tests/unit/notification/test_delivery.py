@@ -18,7 +18,7 @@ from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
 from monasca_common.storage.errors import DuplicateKey, SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.stages_contract import MAX_ATTEMPTS, SECOND_MS, StagesCase, _read
+from monasca_common.tests.unit.notification.test_stages_sqlite import MAX_ATTEMPTS, SECOND_MS, StagesCase, _read
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 

@@ -15,7 +15,7 @@ from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.stages_contract import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
+from monasca_common.tests.unit.notification.test_stages_sqlite import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 

@@ -15,7 +15,7 @@ from monasca_common.notification.notifiers.email import message_of
 from monasca_common.notification.stages import StageRules
 from monasca_common.notification.texts import Texts
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.stages_contract import (
+from monasca_common.tests.unit.notification.test_stages_sqlite import (
     HOUR_MS,
     LEASE_MS,
     MINUTE_MS,

@@ -26,7 +26,7 @@ from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
-from monasca_common.tests.unit.pipeline.evaluate.passes_contract import MAXIMUM, RecordingProducer, StoredAlarms
+from monasca_common.tests.unit.pipeline.evaluate.test_passes import MAXIMUM, RecordingProducer, StoredAlarms
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope
 
 HOUR_MS = 3_600_000

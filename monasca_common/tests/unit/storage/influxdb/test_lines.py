@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Lines for InfluxDB, read by a parser that follows the published rules and is independent of the writer."""
+
 import math
+from typing import NamedTuple
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -8,7 +11,80 @@ from oslotest import base
 from monasca_common.models.rows import AlarmTransition, Measurement
 from monasca_common.models.series import Series
 from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
-from monasca_common.tests.unit.storage.influxdb.line_parser import Point, parse
+
+
+class Point(NamedTuple):
+    name: str
+    tags: dict[str, str]
+    fields: dict[str, str | float | int]
+    time: int
+
+
+def parse(text: str) -> list[Point]:
+    """Return all points of a body; comments and white space at the start of a line are dropped, as the server does."""
+    points = []
+    position = 0
+    while position < len(text):
+        while position < len(text) and text[position] in " \t\0\n":
+            position += 1
+        if position < len(text) and text[position] == "#":
+            position = (text + "\n").index("\n", position)
+            continue
+        if position < len(text):
+            point, position = _point(text, position)
+            points.append(point)
+    return points
+
+
+def _point(text: str, position: int) -> tuple[Point, int]:
+    name, position = _word(text, position, ends=", ", escapable=", ")
+    tags: dict[str, str] = {}
+    while text[position] == ",":
+        key, position = _word(text, position + 1, ends="=", escapable=",= ")
+        tags[key], position = _word(text, position + 1, ends=", ", escapable=",= ")
+        assert key and tags[key], "an empty tag"
+    assert text[position] == " "
+    fields: dict[str, str | float | int] = {}
+    while text[position] in " ,":
+        separator = text[position]
+        if separator == " " and fields:
+            break
+        key, position = _word(text, position + 1, ends="=", escapable=",= ")
+        fields[key], position = _value(text, position + 1)
+    end = (text + "\n").index("\n", position)
+    return Point(name, tags, fields, int(text[position + 1 : end])), end + 1
+
+
+def _word(text: str, position: int, *, ends: str, escapable: str) -> tuple[str, int]:
+    word = ""
+    while True:
+        character = text[position]
+        assert character != "\n", "a line ends within a name"
+        if character == "\\" and text[position + 1] in escapable:
+            word += text[position + 1]
+            position += 2
+        elif character in ends:
+            return word, position
+        else:
+            word += character
+            position += 1
+
+
+def _value(text: str, position: int) -> tuple[str | float | int, int]:
+    if text[position] != '"':
+        start = position
+        while text[position] not in ", ":
+            position += 1
+        number = text[start:position]
+        return (int(number[:-1]) if number.endswith("i") else float(number)), position
+    value, position = "", position + 1
+    while text[position] != '"':
+        if text[position] == "\\" and text[position + 1] in '"\\':
+            position += 1
+        value += text[position]
+        position += 1
+    return value, position + 1
+
 
 HARD = st.text(alphabet='a\\, =\n\t"#_é😀\r\x0b\x85\u2028', min_size=1, max_size=6)
 EASY = st.text(alphabet='a, ="#_é😀', min_size=1, max_size=6).filter(lambda text: not text.startswith("#"))
