@@ -17,13 +17,10 @@ from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.envelopes import EnvelopeReader
-from monasca_common.runtime.member_health import MemberHealth
 from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Kind, Rows, Written
-from monasca_common.storage.batch_handler import BatchHandler
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.parts import PartSize
-from monasca_common.storage.start_offsets import StartOffsets
-from monasca_common.storage.writer_pool import WriterPool
 
 Decoder = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
@@ -34,22 +31,17 @@ class RowsHandler(BatchHandler):
     It raises `Poison` for messages that are not rows or cannot be stored: these become dead letters, and the remaining
     messages are passed again. It raises `RetryLater` if the database is unavailable, or if a batch is too large for it;
     the next attempt stores smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that
-    offset if a range starts after it. ``wrote``: called with the result and the seconds of each transaction. ``fail``:
-    ends the member.
+    offset if a range starts after it. ``wrote``: called with the result and the seconds of each transaction.
     """
 
     def __init__(
         self,
+        common: HandlerParts,
         kind: Kind,
-        group: str,
         decode: Decoder,
-        writers: WriterPool,
-        starts: StartOffsets,
-        health: MemberHealth,
         wrote: Callable[[Written, float], None],
-        fail: Callable[[Exception], None],
     ) -> None:
-        super().__init__(group, writers, starts, health, fail)
+        super().__init__(common)
         self._kind = kind
         self._decode = decode
         self._wrote = wrote

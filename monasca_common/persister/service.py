@@ -30,7 +30,8 @@ from monasca_common.runtime.status_board import StatusBoard
 from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
 from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, HandlerParts
+from monasca_common.storage.batch_handler import HandlerParts
+from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
 from monasca_common.storage.plugins import check_storage, open_storage
 
 LOG = logging.getLogger(__name__)
@@ -104,16 +105,8 @@ class PersisterMember(BatchMember):
         self._metrics = metrics
 
     def handler(self, parts: HandlerParts) -> RowsHandler:
-        return RowsHandler(
-            self._group.kind,
-            parts.group,
-            decoder(self._group),
-            parts.writers,
-            parts.starts,
-            parts.health,
-            partial(self._metrics.wrote, self.name),
-            parts.fail,
-        )
+        wrote = partial(self._metrics.wrote, self.name)
+        return RowsHandler(parts, self._group.kind, decoder(self._group), wrote)
 
 
 class PersisterPlan(WorkersPlan):

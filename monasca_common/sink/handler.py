@@ -14,7 +14,7 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.sink.decoder import Faults, TopicDecoder
 from monasca_common.storage.base import Claim
-from monasca_common.storage.batch_handler import BatchHandler
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.parts import PartSize
 from monasca_common.storage.sql.writer import SqlWriter
@@ -34,12 +34,12 @@ class SinkHandler(BatchHandler):
 
     def __init__(
         self,
+        common: HandlerParts,
         decoders: Mapping[str, TopicDecoder],
         tables: Mapping[str, TablesWriter],
         applied: Callable[[Applied, float], None],
-        **common: Any,
     ) -> None:
-        super().__init__(**common)
+        super().__init__(common)
         self._decoders = decoders
         self._tables = tables
         self._applied = applied

@@ -29,7 +29,8 @@ from monasca_common.sink.handler import SinkHandler
 from monasca_common.sink.mapping import TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, HandlerParts
+from monasca_common.storage.batch_handler import HandlerParts
+from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
 from monasca_common.storage.plugins import check_storage, open_storage
 from monasca_common.storage.tables.steps import misfit
 from monasca_common.storage.tables.writer import TablesWriter
@@ -84,7 +85,7 @@ class SinkMember(BatchMember):
             topic: TablesWriter(each.tables, self._database.driver, partial(misfit, self._database, each.tables))
             for topic, each in self._decoders.items()
         }
-        return SinkHandler(self._decoders, tables, partial(self._metrics.wrote, self.name), **parts._asdict())
+        return SinkHandler(parts, self._decoders, tables, partial(self._metrics.wrote, self.name))
 
 
 class SinkPlan(WorkersPlan):

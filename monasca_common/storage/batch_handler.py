@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.message import TopicPartition
@@ -15,22 +16,21 @@ from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
 
 
-class BatchHandler:
-    """The common part of a `Processor`'s handlers that write to ``writers``. ``fail``: ends the member."""
+class HandlerParts(NamedTuple):
+    """The parts of a member that its handler uses in one attempt. ``fail``: ends the member."""
 
-    def __init__(
-        self,
-        group: str,
-        writers: WriterPool,
-        starts: StartOffsets,
-        health: MemberHealth,
-        fail: Callable[[Exception], None],
-    ) -> None:
-        self._group = group
-        self._writers = writers
-        self._starts = starts
-        self._health = health
-        self._fail = fail
+    group: str
+    writers: WriterPool
+    starts: StartOffsets
+    health: MemberHealth
+    fail: Callable[[Exception], None]
+
+
+class BatchHandler:
+    """The common part of a `Processor`'s handlers that write to the database."""
+
+    def __init__(self, parts: HandlerParts) -> None:
+        self._group, self._writers, self._starts, self._health, self._fail = parts
 
     def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
         """Advance the stored offset past dead letters and offsets without a message. A `Processor` calls it before it

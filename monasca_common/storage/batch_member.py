@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from oslo_config import cfg
 
@@ -17,9 +17,9 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import KAFKA_GROUP, consumer_settings
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.member import DATABASE_RETRY, Member, Tap
-from monasca_common.runtime.member_health import MemberHealth, MemberStatus
+from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.batch_handler import BatchHandler
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
@@ -52,16 +52,6 @@ def batch_consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSetting
         quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
         consumer = replace(consumer, session_timeout_seconds=quick)
     return consumer
-
-
-class HandlerParts(NamedTuple):
-    """The arguments of `BatchHandler`."""
-
-    group: str
-    writers: WriterPool
-    starts: StartOffsets
-    health: MemberHealth
-    fail: Callable[[Exception], None]
 
 
 class BatchMember(Member):

@@ -11,6 +11,7 @@ from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.handler import RowsHandler, message_ids
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.base import Claim, Kind
+from monasca_common.storage.batch_handler import HandlerParts
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TooMuchAtOnce, TopicMismatch
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
@@ -62,7 +63,8 @@ class HandlerTest(base.BaseTestCase):
 
     def handler_of(self, kind, decode):
         wrote = lambda written, seconds: self.written.append(written)  # noqa: E731
-        return RowsHandler(kind, "g", decode, self.writers, self.starts, self.health, wrote, self.failures.append)
+        parts = HandlerParts("g", self.writers, self.starts, self.health, self.failures.append)
+        return RowsHandler(parts, kind, decode, wrote)
 
     def test_a_batch_becomes_rows_and_its_whole_range_is_claimed(self):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2), first=7, start=5))

@@ -18,6 +18,7 @@ from monasca_common.sink.handler import SinkHandler
 from monasca_common.sink.mapping import InvalidMapping, read_mapping
 from monasca_common.sink.service import decoders
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.storage.batch_handler import HandlerParts
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.tables.steps import misfit, table_steps
 from monasca_common.storage.tables.writer import TablesWriter
@@ -73,17 +74,13 @@ class SinkTestCase(base.BaseTestCase):
         self.applied, self.failures = [], []
         starts = StartOffsets(writers, health, self.failures.append)
         self.handler = SinkHandler(
+            HandlerParts("sink", writers, starts, health, self.failures.append),
             by_topic,
             {
                 topic: TablesWriter(each.tables, self.settings.driver, lambda: misfit(self.settings, tables))
                 for topic, each in by_topic.items()
             },
             lambda applied, _: self.applied.append(applied),
-            group="sink",
-            writers=writers,
-            starts=starts,
-            health=health,
-            fail=self.failures.append,
         )
         return self.handler
 
