@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define MOST_WAIT_MS 100  /* the longest delay of a signal's handler */
 #define MOST_NOTICES 1000 /* kept until the next call takes them; further log lines are dropped */
 
 struct rd_kafka_functions rd;

@@ -15,6 +15,8 @@
 
 #define MODULE "monasca_common.kafka.transport.native._librdkafka"
 
+#define MOST_WAIT_MS 100 /* the longest delay of a signal's handler */
+
 #pragma GCC visibility push(hidden)
 
 typedef struct {
@@ -82,8 +84,8 @@ void raise_refused(client_t *self, int code);
 /* Calls librdkafka without the GIL. Returns 0 with the exception for the code that `run` returns. */
 int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
 
-/* Calls `run` without the GIL, for at most 100 ms, so that Python can handle signals between two calls; then returns the
- * result of `take`, which receives that of `run`. One call at a time. */
+/* Calls `run` without the GIL, for at most MOST_WAIT_MS, so that Python can handle signals between two calls; then
+ * returns the result of `take`, which receives that of `run`. One call at a time. */
 PyObject *serve(client_t *self, int run(client_t *, int timeout_ms), int64_t timeout_ms,
                 PyObject *take(client_t *, int result));
 

@@ -364,7 +364,7 @@ static int has_outcomes(const producer_t *self) {
 
 static int poll(client_t *client, int timeout_ms) {
     producer_t *self = (producer_t *)client;
-    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* `flush` and `send` leave outcomes */
+    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* `send` and `flush` can leave outcomes */
     return has_outcomes(self);
 }
 
@@ -372,12 +372,16 @@ static PyObject *producer_poll(PyObject *self, PyObject *timeout) {
     return serve((client_t *)self, poll, PyLong_AsLongLong(timeout), take_outcomes);
 }
 
-static int flush(client_t *client, int timeout_ms) { return rd.flush(client->rk, timeout_ms); }
+static int flush(client_t *client, int timeout_ms) {
+    return rd.flush(client->rk, timeout_ms) && timeout_ms == MOST_WAIT_MS;
+}
 
-static PyObject *is_flushed(client_t *client, int code) { return PyBool_FromLong(!code); }
+static PyObject *take_flushed(client_t *client, int is_cut_short) {
+    return is_cut_short ? Py_NewRef(Py_False) : take_outcomes(client, 0);
+}
 
 static PyObject *producer_flush(PyObject *self, PyObject *timeout) {
-    return serve((client_t *)self, flush, PyLong_AsLongLong(timeout), is_flushed);
+    return serve((client_t *)self, flush, PyLong_AsLongLong(timeout), take_flushed);
 }
 
 static PyObject *producer_queued(PyObject *self, PyObject *unused) {

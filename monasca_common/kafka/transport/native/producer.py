@@ -103,9 +103,9 @@ class NativeProducer(LibrdkafkaProducer):
 
     def flush(self, timeout: float) -> Outcomes:
         deadline = self.clock.monotonic() + timeout
-        while not self._client.flush(milliseconds(timeout)) and timeout > 0:
+        while (collected := self._client.flush(milliseconds(timeout))) is False:
             timeout = deadline - self.clock.monotonic()
-        return self._outcomes(self._client.poll(0))
+        return self._outcomes(collected)
 
     def queued(self) -> int:
         return self._client.queued()

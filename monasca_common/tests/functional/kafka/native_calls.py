@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Rows
 from monasca_common.kafka.transport.native.producer import NativeReservation
@@ -68,8 +68,8 @@ class Tracked:
         with self._lock:
             self.taken += count
 
-    def collect(self, outcomes: tuple[Any, ...] | None) -> None:
-        if outcomes is None:
+    def collect(self, outcomes: tuple[Any, ...] | Literal[False] | None) -> None:
+        if not outcomes:
             return
         messages, _, undelivered, _ = outcomes
         delivered = memoryview(messages).cast("q")[::4].tolist()
@@ -83,8 +83,7 @@ class Tracked:
         deadline = time.monotonic() + 30
         while self.client.queued() and time.monotonic() < deadline:
             self.client.purge()
-            self.client.flush(100)
-            self.collect(self.client.poll(0))
+            self.collect(self.client.flush(99))
         self.client.close()
         assert self.reported.total() == len(self.reported) == self.taken, (self.reported.total(), self.taken)
 
@@ -183,10 +182,8 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
         partition = numbers.choice((-1, 0, 3, 77))
         tracked.took(client.produce(topic, [value], key, tracked.reserve(1), None, partition, 0, headers))
     elif kind < 8:
-        wait_ms = numbers.choice((0, 1, 5, 120))
-        if numbers.random() < 0.5:
-            client.flush(wait_ms)
-        tracked.collect(client.poll(wait_ms))
+        serve = numbers.choice((client.poll, client.flush))
+        tracked.collect(serve(numbers.choice((0, 1, 5, 120))))
     elif kind == 8:
         client.queued()
     elif kind == 9 and numbers.random() < 0.1:
