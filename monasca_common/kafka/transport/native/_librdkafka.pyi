@@ -17,12 +17,12 @@ class Producer:
     def __init__(self, options: Mapping[str, str], /) -> None: ...
     # Returns the id; None: not accepted. `reservation` is a `NativeReservation`.
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: object, /) -> bytes | None: ...
-    # Returns the number of messages that were accepted, and raises the error of the first message. Headers need exactly
-    # one value, and no prefix.
+    # Returns the number of messages that were accepted, and raises the error of the first message. Headers need one
+    # value, not a list, and no prefix.
     def produce(
         self,
         topic: str,
-        values: Sequence[bytes | None],
+        values: list[bytes] | bytes | None,
         key: bytes | None,
         first: int,
         id_prefix: bytes | None,

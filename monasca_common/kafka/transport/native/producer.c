@@ -47,6 +47,7 @@ typedef struct {
 typedef struct {
     client_t client;
     rd_kafka_topic_t *topic; /* the topic that `send` used last, or NULL */
+    Py_buffer room;          /* of the reservation that `send` used last */
     int64_t queued;          /* queued, and not returned as an outcome */
     _Atomic int64_t bucket_ms;
     array_t delivered, undelivered, counts; /* written by callbacks; the second one has notices */
@@ -296,29 +297,32 @@ static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
     return 1;
 }
 
-/* Raises the reason if the first message is not accepted. */
+/* `given`: a list of values, or one value. Raises the reason if the first message is not accepted. */
 static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
-    bulk_t bulk = {.partition = ANY_PARTITION};
-    PyObject *topic, *list, *held = NULL;
-    int read = PyArg_ParseTuple(arguments, "OO!O&LO&|iLO&:produce", &topic, &PyList_Type, &list, as_optional_bytes,
-                                &bulk.key, &bulk.first, as_prefix, &bulk.prefix, &bulk.partition, &bulk.timestamp_ms,
-                                as_headers, &bulk.headers);
-    if (read)
-        held = PyList_AsTuple(list); /* another thread can change the list */
-    bulk.count = held ? PyTuple_Size(held) : 0;
-    bytes_t *values = required(malloc((bulk.count + 1) * sizeof(bytes_t)));
-    for (Py_ssize_t i = 0; i < bulk.count && read; i++) {
-        read = as_optional_bytes(PyTuple_GetItem(held, i), &values[i]);
-        bulk.bytes += values[i].size;
-    }
-    bulk.values = values;
-    if (bulk.headers && (bulk.count != 1 || bulk.prefix.start)) /* the message will own them */
-        PyErr_SetString(PyExc_ValueError, "headers need exactly one value, and no id_prefix");
-    else if (held && read && queue_values((producer_t *)object, topic, &bulk) && bulk.error && !bulk.taken)
+    bytes_t value;
+    bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
+    PyObject *topic, *given, *held = NULL;
+    int read = PyArg_ParseTuple(arguments, "OOO&LO&|iLO&:produce", &topic, &given, as_optional_bytes, &bulk.key,
+                                &bulk.first, as_prefix, &bulk.prefix, &bulk.partition, &bulk.timestamp_ms, as_headers,
+                                &bulk.headers);
+    if (read && PyList_Check(given) && (held = PyList_AsTuple(given))) { /* another thread can change the list */
+        bulk.count = PyTuple_Size(held);
+        bytes_t *values = required(malloc((bulk.count + 1) * sizeof(bytes_t)));
+        bulk.values = values;
+        for (Py_ssize_t i = 0; i < bulk.count && read; i++) {
+            read = as_optional_bytes(PyTuple_GetItem(held, i), &values[i]);
+            bulk.bytes += values[i].size;
+        }
+    } else if (read && (read = as_optional_bytes(given, &value)))
+        bulk.bytes = value.size;
+    if (bulk.headers && (held || bulk.prefix.start)) /* the message will own them */
+        PyErr_SetString(PyExc_ValueError, "headers need one value, not a list, and no id_prefix");
+    else if (read && queue_values((producer_t *)object, topic, &bulk) && bulk.error && !bulk.taken)
         raise_refused((client_t *)object, bulk.error);
     if (bulk.headers && !bulk.taken)
         rd.headers_destroy(bulk.headers);
-    free(values);
+    if (held)
+        free((void *)bulk.values);
     Py_XDECREF(held);
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(bulk.taken);
 }
@@ -327,32 +331,36 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
  * no signal handler interrupts it. A message that is large, or that librdkafka refuses, is not accepted. Collects
  * delivery reports from time to time, unless another thread does, because that frees the delivered messages. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
-    client_t *client = (client_t *)object;
+    producer_t *self = (producer_t *)object;
     bytes_t value;
     bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
-    Py_buffer memory;
     if (count != 4)
         return PyErr_Format(PyExc_TypeError, "send takes 4 arguments, not %zd", count);
-    if (!as_bytes(arguments[1], &value) || !as_optional_bytes(arguments[2], &bulk.key) ||
-        PyObject_GetBuffer(arguments[3], &memory, PyBUF_WRITABLE))
+    if (self->room.obj != arguments[3]) {
+        Py_buffer room;
+        if (PyObject_GetBuffer(arguments[3], &room, PyBUF_WRITABLE))
+            return NULL;
+        PyBuffer_Release(&self->room);
+        self->room = room;
+    }
+    if (!as_bytes(arguments[1], &value) || !as_optional_bytes(arguments[2], &bulk.key))
         return NULL;
-    reservation_t *from = memory.buf;
+    reservation_t *from = self->room.buf;
     int64_t size = value.size + bulk.key.size;
-    if (memory.len == sizeof *from && from->next < from->end && size <= from->left - from->overhead &&
+    if (self->room.len == sizeof *from && from->next < from->end && size <= from->left - from->overhead &&
         size <= from->largest - from->overhead && value.size < GIL_RELEASED_FROM_BYTES &&
         (uint64_t)from->prefix_size <= MOST_PREFIX_BYTES) {
         bulk.first = from->next;
         bulk.prefix = (bytes_t){from->prefix_size ? from->prefix : NULL, from->prefix_size};
-        if (!queue_values((producer_t *)object, arguments[0], &bulk))
+        if (!queue_values(self, arguments[0], &bulk))
             PyErr_Clear(); /* `produce` will raise it */
         from->next += bulk.taken;
         from->left -= bulk.taken * (size + from->overhead);
     }
-    PyBuffer_Release(&memory);
     if (!bulk.taken)
         Py_RETURN_NONE;
-    if (bulk.first % SENDS_BETWEEN_POLLS == 0 && !client->serving)
-        rd.poll(client->rk, 0);
+    if (bulk.first % SENDS_BETWEEN_POLLS == 0 && !self->client.serving)
+        rd.poll(self->client.rk, 0);
     return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
 }
 
@@ -424,6 +432,7 @@ static void producer_dealloc(PyObject *object) {
     producer_t *self = (producer_t *)object;
     destroy_client(&self->client);
     clear_outcomes(self);
+    PyBuffer_Release(&self->room);
     free(self->delivered.items);
     free(self->counts.items);
     free_client(&self->client);

@@ -88,7 +88,7 @@ class NativeProducer(LibrdkafkaProducer):
         headers: Sequence[tuple[str, bytes | None]],
         sequence: int,
     ) -> None:
-        self._client.produce(topic, [value], key, sequence, None, partition, timestamp_ms, headers)
+        self._client.produce(topic, value, key, sequence, None, partition, timestamp_ms, headers)
 
     def fault(self, error: Any) -> TransportError:
         return translate(KafkaError(*error.args) if isinstance(error, _librdkafka.Error) else error)

@@ -180,7 +180,7 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
     elif kind == 5:
         headers = [(numbers.choice(("", "h")), numbers.choice((None, b"", value))) for _ in range(numbers.randrange(4))]
         partition = numbers.choice((-1, 0, 3, 77))
-        tracked.took(client.produce(topic, [value], key, tracked.reserve(1), None, partition, 0, headers))
+        tracked.took(client.produce(topic, value, key, tracked.reserve(1), None, partition, 0, headers))
     elif kind < 8:
         serve = numbers.choice((client.poll, client.flush))
         tracked.collect(serve(numbers.choice((0, 1, 5, 120))))

@@ -193,7 +193,7 @@ class TestWithoutBroker(NativeCase):
             (producer.produce, ("t", [b"v"], "k", 0, None), "prefix must be bytes, not <class 'str'>"),
             (producer.produce, ("t", [b"v"], None, 0, "p"), "prefix must be bytes, not <class 'str'>"),
             (producer.produce, ("t", [b"v"], None, "0", None), "int"),
-            (producer.produce, ("t", (b"v",), None, 0, None), "argument 2 must be list, not tuple"),
+            (producer.produce, ("t", (b"v",), None, 0, None), "prefix must be bytes, not <class 'tuple'>"),
             (producer.produce, ("t", [b"v", 1], None, 0, None), "prefix must be bytes, not <class 'int'>"),
             (producer.produce, ("t", [b"v"]), "takes at least 5 arguments (2 given)"),
             (producer.produce_record, ("t", 1, None, -1, 0, (), 0), "prefix must be bytes, not <class 'int'>"),
@@ -209,7 +209,7 @@ class TestWithoutBroker(NativeCase):
             (producer.produce, ("t", [b"v"], None, 0, b"p" * 65), "id_prefix must have at most 64 bytes"),
             (producer.new_reservation, (0, 1, 1, 1, 0, b"p" * 65), "bytes too long"),
             (producer.produce, ("t", [b"v"], None, 0, b"p", -1, 0, [("h", b"")]), "and no id_prefix"),
-            (producer.produce, ("t", [b"v"] * 2, None, 0, None, -1, 0, [("h", b"")]), "need exactly one value"),
+            (producer.produce, ("t", [b"v"] * 2, None, 0, None, -1, 0, [("h", b"")]), "need one value"),
         ):
             self.assertIn(text, str(self.assertRaises(ValueError, call, *arguments)))
         self.assertRaises(UnicodeEncodeError, producer.produce, "\ud800", [b"v"], None, 0, None)
