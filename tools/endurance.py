@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the complete stack on this machine under load with one fault a minute, judge it, and write a report.
 
-The exit status is 0 if the verdict is clean, 1 if it is not, 2 if the run could not start. An interrupted run
+The exit status is 0 if the verdict is clean, 1 if it is not, 2 if the run did not complete. An interrupted run
 continues if the command is repeated: its state is in a folder next to the report, which a clean run removes.
 For example:
 python tools/endurance.py --minutes 10 --report endurance.md
@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -264,6 +265,10 @@ def main() -> int:
     except KeyboardInterrupt:
         say(f"interrupted; repeat the command to resume from {folder}")
         return 130
+    except Exception:
+        traceback.print_exc()
+        say(f"the run did not complete; repeat the command to resume from {folder}")
+        return 2
     report.write(arguments.report, outcome, series)
     for violation in outcome.violations:
         say(f"violation: {violation}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endurance tool as a child process.
+"""The endurance tool as a child process, on a machine that runs nothing else.
 
-``MONASCA_ENDURANCE_MINUTES``: the minutes of load, 3 by default; in 10 minutes each kind of fault occurs once.
+``MONASCA_STRESS_ENDURANCE_MINUTES``: the minutes of load, 10 by default, in which each kind of fault occurs once.
 """
 
 import json
@@ -16,17 +16,14 @@ import fixtures
 from oslotest import base
 
 from monasca_common.tests.functional import nginx
-from monasca_common.tests.periodic import periodic
 
 TOOL = Path(__file__).parents[3] / "tools" / "endurance.py"
-MINUTES = int(os.environ.get("MONASCA_ENDURANCE_MINUTES", "3"))
+MINUTES = int(os.environ.get("MONASCA_STRESS_ENDURANCE_MINUTES", "10"))
 START_AND_JUDGEMENT_SECONDS = 1200
 KILLED_AFTER_SECONDS = 40.0
 
 
 class EnduranceCase(base.BaseTestCase):
-    TIMEOUT_SCALING_FACTOR = 8 + MINUTES / 5
-
     def setUp(self):
         super().setUp()
         if nginx.program() is None:
@@ -53,13 +50,11 @@ class EnduranceCase(base.BaseTestCase):
         self.assertFalse(self.state.parent.exists())
 
 
-@periodic("each fault is tested with its service; this test runs all services for minutes")
 class EnduranceTest(EnduranceCase):
     def test_nothing_is_lost_duplicated_or_leaked_with_a_fault_in_each_minute(self):
         self.assert_clean(self.start(MINUTES), MINUTES)
 
 
-@periodic("it runs all services for minutes")
 class ResumeTest(EnduranceCase):
     def test_a_killed_run_resumes_with_its_counts(self):
         killed = self.start(2)
