@@ -22,7 +22,7 @@ from benchmarks.databases import Databases, stored_rows
 from benchmarks.job import CaseFailed, Figures, Job, run_case
 from benchmarks.results import Results
 from benchmarks.sections import SECTIONS, Case, Section
-from benchmarks.topics import Topics
+from benchmarks.topics import AVRO, Topics
 from monasca_common.devbroker import KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 
@@ -95,11 +95,16 @@ class _Run:
     def _backlog(self, section: Section) -> Iterator[str]:
         count = max(self._count(case) for case in section.cases)
         assert section.backlog
-        with self._topics.new() as topic, self._topics.new(f"{topic}.dlq"):
+        with contextlib.ExitStack() as stack:
+            topic = stack.enter_context(self._topics.new())
+            topics = [topic, f"{topic}{AVRO}"] if section.backlog == "formats" else [topic]
+            for name in [*topics[1:], *(f"{each}.dlq" for each in topics)]:
+                stack.enter_context(self._topics.new(name))
             print(f"writing {count:,} messages for {section.name} ...", file=sys.stderr, flush=True)
             run_case("fill", Job(self._servers, topic, count, case=section.backlog))
-            if self._topics.records(topic) != count:
-                raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {count}")
+            for each in topics:
+                if self._topics.records(each) != count:
+                    raise CaseFailed(f"the backlog has {self._topics.records(each)} records instead of {count}")
             yield topic
 
     def _job(self, case: Case, topic: str, database: str) -> Job:

@@ -6,12 +6,13 @@ The rounds of all formats take turns. A ratio is the median of the comparisons w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,7 @@ def main() -> None:
 
 def _print_rows(texts: Sequence[bytes]) -> None:
     """Print the cost of the API's messages and of the persister's rows in both formats."""
-    with MemoryRegistry() as registry:
-        settings = SchemaRegistrySettings(url=registry.url, auto_register=True)
-        writer = EnvelopeWriter(settings, avro.METRICS, _TOPIC)
+    with metrics_registry() as (settings, writer):
         framed = writer.values(texts)
         decode = MetricDecoder().decode_all
         decode_both = EnvelopeReader(settings).reading(decode)
@@ -95,6 +94,16 @@ def _print_rows(texts: Sequence[bytes]) -> None:
     ratio = sum(map(len, framed)) / sum(map(len, texts))
     print(f"rows of envelopes: JSON {from_json:.2f} us, Avro {from_avro:.2f} us; envelope to Avro {to_avro:.2f} us")
     print(f"bytes of an envelope in Avro: {ratio:.2f} of those in JSON")
+
+
+@contextlib.contextmanager
+def metrics_registry() -> Iterator[tuple[SchemaRegistrySettings, EnvelopeWriter]]:
+    """Yield the settings of a new registry, which always gives the schema of metrics the id 1, and its writer."""
+    with MemoryRegistry() as registry:
+        settings = SchemaRegistrySettings(url=registry.url, auto_register=True)
+        writer = EnvelopeWriter(settings, avro.METRICS, _TOPIC)
+        writer.values(())
+        yield settings, writer
 
 
 def _formats(url: str, folder: Path) -> dict[str, Pair]:

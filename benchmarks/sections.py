@@ -25,8 +25,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Cases whose repeats alternate. ``backlog``: the records that all cases read, ``messages`` or ``metrics``; without
-    it, each run writes its own topic. ``stores``: whether each run has its own database.
+    """Cases whose repeats alternate. ``backlog``: the records that all cases read, ``messages``, ``metrics``, or
+    ``formats`` (metrics in JSON, and in Avro in a second topic); without it, each run writes its own topic. ``stores``:
+    whether each run has its own database.
     """
 
     name: str
@@ -107,6 +108,14 @@ SECTIONS = (
         repeats=9,
     ),
     Section(
+        "posting-avro",
+        "Metrics over HTTP, in JSON and in Avro",
+        (
+            Case("http-json", "messages in JSON, bulks of 100", "api.posting", 200_000, 100_000, threads=16, bulk=100),
+            Case("http-avro", "messages in Avro, bulks of 100", "api.posting", 200_000, 100_000, threads=16, bulk=100),
+        ),
+    ),
+    Section(
         "consuming",
         "Read a backlog",
         (
@@ -178,6 +187,18 @@ SECTIONS = (
         stores=True,
         repeats=3,
         quick_repeats=1,
+    ),
+    Section(
+        "aggregating-avro",
+        "A backlog on Spark in JSON and in Avro, 5 specifications, local[2]",
+        (
+            Case("aggregate-json", "envelopes in JSON", "pipeline.aggregating", *_SPARK, threads=2),
+            Case("aggregate-avro", "envelopes in Avro", "pipeline.aggregating", *_SPARK, threads=2),
+        ),
+        backlog="formats",
+        stores=True,
+        repeats=3,
+        quick_repeats=3,
     ),
 )
 

@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.librdkafka import PARTITIONS
 from monasca_common.devbroker import KafkaCluster
 
+AVRO = ".avro"
+"""The end of the name of the topic with the same envelopes in Avro."""
 _SECONDS = 30.0
 
 

@@ -7,6 +7,7 @@ One process serves and one process posts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.api.http_load import Load
+from benchmarks.formats import metrics_registry
 from benchmarks.job import Figures, Job, main
 from benchmarks.librdkafka import producer_options, versions
 from benchmarks.process_tree import cpu_seconds
@@ -42,6 +44,12 @@ port = {port}
 max_in_flight = {in_flight}
 metrics_topic = {job.topic}
 """
+_AVRO = """\
+metrics_format = avro
+[schema_registry]
+url = {url}
+auto_register = true
+"""
 
 
 def run(job: Job) -> Figures:
@@ -53,8 +61,13 @@ def run(job: Job) -> Figures:
         options = {**producer_options(job), "linger.ms": _LINGER_MS}
         environment = {**os.environ, "BENCHMARK_OPTIONS": json.dumps(options), "BENCHMARK_TOPIC": job.topic}
         return _measure(job, command, port, environment)
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as configuration:
-        configuration.write(_CONFIGURATION.format(job=job, port=port, linger_ms=_LINGER_MS, in_flight=_IN_FLIGHT))
+    text = _CONFIGURATION.format(job=job, port=port, linger_ms=_LINGER_MS, in_flight=_IN_FLIGHT)
+    with contextlib.ExitStack() as stack:
+        if job.case.endswith("-avro"):
+            settings, _ = stack.enter_context(metrics_registry())
+            text += _AVRO.format(url=settings.url)
+        configuration = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".conf"))
+        configuration.write(text)
         configuration.flush()
         command = ["monasca_common.cli.main", "api", "--config-file", configuration.name]
         return _measure(job, command, port, dict(os.environ))

@@ -14,9 +14,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from benchmarks.formats import metrics_registry
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
 from benchmarks.process_tree import cpu_seconds
+from benchmarks.topics import AVRO
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
@@ -40,6 +42,8 @@ _ENVELOPE = (
 
 
 def run(job: Job) -> Figures:
+    if job.case.endswith("-avro"):
+        job = dataclasses.replace(job, topic=f"{job.topic}{AVRO}")
     spark = open_session(SparkSettings(master=f"local[{job.threads}]", shuffle_partitions=job.threads), "benchmark")
     consumer = ConsumerSettings(ConnectionSettings(job.servers), (job.topic,), job.group)
     try:
@@ -84,6 +88,9 @@ def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
     wanted = _specifications()
     stream = StreamSettings(consumer, ProducerSettings(consumer.connection), job.database)
     with contextlib.ExitStack() as stack:
+        if job.topic.endswith(AVRO):
+            registry, _ = stack.enter_context(metrics_registry())
+            stream = dataclasses.replace(stream, registry=registry)
         source = stack.enter_context(SourceTopic(consumer))
         producer = stack.enter_context(kafka_producer(stream.producer))
         whole = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages)

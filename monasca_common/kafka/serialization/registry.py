@@ -9,6 +9,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -89,40 +90,25 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         return self._cache(key, schema, names)
 
     def latest(self, subject: str) -> tuple[int, T]:
-        """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, `RegistryUnavailable`."""
-
-        def question(client: Any) -> tuple[int, Schema, Names]:
-            found = client.get_latest_version(subject)
-            return (found.schema_id, *_resolved(client, found.schema))
-
-        schema_id, schema, names = self.ask(question)
-        self._note(schema_id, schema.schema_str or "", schema.schema_str or "")
-        return schema_id, self.cached.get(schema_id) or self._cache(schema_id, schema, names)
+        """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, and the errors of `get`."""
+        latest = self.ask(methodcaller("get_latest_version", subject))
+        self._note(latest.schema_id, latest.schema.schema_str or "")
+        return latest.schema_id, self.get(latest.schema_id)
 
     def schema_id(self, subject: str, text: str, *, register: bool) -> int:
         """Return the id of a schema under this subject. ``register``: register it if it is missing.
 
         Raises `SchemaRefused`, and `RegistryUnavailable` if the registry returns an id that another schema has here.
         """
-        schema = Schema(text, self._schema_type)
-
-        def question(client: Any) -> tuple[int, str | None]:
-            if register:
-                schema_id = client.register_schema(subject, schema)
-            else:
-                schema_id = client.lookup_schema(subject, schema).schema_id
-            client.clear_caches()
-            return schema_id, client.get_schema(schema_id).schema_str
-
-        schema_id: int
-        schema_id, returned = self.ask(question)
-        self._note(schema_id, text, returned or "")
+        request = "register_schema_full_response" if register else "lookup_schema"
+        schema_id: int = self.ask(methodcaller(request, subject, Schema(text, self._schema_type))).schema_id
+        self._note(schema_id, text, self.ask(methodcaller("get_schema", schema_id)).schema_str)
         return schema_id
 
-    def _note(self, schema_id: int, text: str, returned: str) -> None:
-        """Note the text of an id. Raises `RegistryUnavailable` if the registry or this process has another for it."""
-        for other in (returned, self._texts.get(schema_id, text)):
-            if _canonical(other) != _canonical(text):
+    def _note(self, schema_id: int, text: str, *others: str | None) -> None:
+        """Note the text of an id. Raises `RegistryUnavailable` if ``others`` or this process have another for it."""
+        for other in (*others, self._texts.get(schema_id, text)):
+            if _canonical(other or "") != _canonical(text):
                 raise RegistryUnavailable(_REUSED.format(schema_id), MAX_BACKOFF_SECONDS)
         with self._changing:
             self._texts.setdefault(schema_id, text)
