@@ -58,7 +58,7 @@ class WindowPartial:
         )
 
     def merge(self, other: WindowPartial, sub: SubExpression) -> WindowPartial:
-        """Return the partial of both. ``other`` has other measurements of the same window."""
+        """Return the combined partial. ``other`` has other measurements of the same window."""
         return WindowPartial(
             self.count + other.count,
             exact_sum(self.sums + other.sums),

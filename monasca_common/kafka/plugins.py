@@ -41,7 +41,7 @@ _EXTRAS = ("avro", "protobuf", "json-schema")  # of the serializers with these n
 def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProducer:
     """Open the producer that ``[kafka]`` describes; register the options that it reads.
 
-    ``group``: a consumer's group, to write to the brokers of this consumer.
+    ``group``: the option group of a consumer, whose brokers the producer writes to.
     Raises `ConfigurationError`, which names the option.
     """
     return open_producer(configuration.producer_settings(conf, group))

@@ -89,8 +89,8 @@ class JobStatusSettings(StatusSettings):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits. ``registry``:
-    ``None``: records in Avro are rejected."""
+    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits. Without a
+    ``registry``, records in Avro are rejected."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings

@@ -249,8 +249,8 @@ def _shown(status: MemberStatus) -> dict[str, Any]:
 
 
 def _turn_ages(statuses: Iterable[MemberStatus], now_ms: int) -> dict[str, float | None]:
-    """Return the seconds since the last turn of each loop. A member without a loop waits for its next start and is as
-    old as its report. A process that ended is replaced, so the service needs no restart."""
+    """Return the seconds since the last turn of each loop. For a member without a loop, which waits for its next
+    start, return the age of its report; for a process that ended and will be replaced, ``None``."""
     return {
         status.name: max(0, now_ms - (status.turned_ms or status.reported_ms)) / 1000 if status.pid else None
         for status in statuses

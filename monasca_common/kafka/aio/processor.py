@@ -38,7 +38,7 @@ class AsyncProcessor:
 
     def __init__(self, processor: Processor, *, concurrency: int = 100) -> None:
         if concurrency < 1:
-            raise ConfigurationError(f"AsyncProcessor: concurrency={concurrency}: at least 1 must be possible")
+            raise ConfigurationError(f"AsyncProcessor: concurrency={concurrency}: use 1 or more")
         if not processor._attempts.caller.is_async:
             raise WrongType("AsyncProcessor: the handler is not an async def: call the processor's own run")
         self._processor = processor

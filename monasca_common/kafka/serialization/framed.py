@@ -29,9 +29,9 @@ _JSON = JsonSerializer()
 
 
 class FramedSerializer(Serializer[S], Generic[T, S]):
-    """A serializer of values whose schema is in a registry. ``T``: the parsed schema of its format.
+    """A serializer of values whose schema is in a registry. ``T``: the type of a parsed schema.
 
-    ``registry``: its cache and client.
+    ``registry``: the cache and client of the registry.
     """
 
     schema_type: ClassVar[str]  # the registry's name of the format

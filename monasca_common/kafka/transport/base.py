@@ -82,8 +82,8 @@ class ProducerTransport(ABC):
         """Queue one message of bytes under the next sequence of a reservation from `new_reservation`. Positional
         arguments only, for speed.
 
-        Return its id (`message_id`), which is its only header, and is empty if ids are off. Return ``None`` for a
-        message that the client did not accept; then the reservation is unchanged.
+        Return the id of the message (`message_id`), or an empty id if ids are off. The id is the only header. Return
+        ``None`` if the client did not accept the message; then the reservation is unchanged.
         """
 
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:

@@ -275,7 +275,8 @@ class ClientThread:
         return max(0.0, self._clock.monotonic() - min(begun)) if begun else 0.0
 
     def inspect(self) -> None:
-        """Poison clients with overdue calls without waiting callers, and report unbounded calls, once a second."""
+        """Poison the client if a call is overdue and has no waiting caller, and report unbounded calls. The watchdog
+        calls it once a second."""
         now = self._clock.monotonic()
         call, suspect = self._current, self._suspect
         self._suspect = None
@@ -321,7 +322,7 @@ class ClientThread:
                     return
             if call.last:
                 return
-            del call  # its result, while there is no call
+            del call  # frees its result during the wait for the next call
 
     def _poison(self, call: ClientCall[Any]) -> bool:
         """Return whether the client is now poisoned, by this call or another; false if the call has just returned."""

@@ -71,7 +71,8 @@ class Sessions:
 class LoginAttempts:
     """Failed logins within five minutes: at most ``most`` per user and address, and ten times as many per address.
 
-    There is no limit per user alone, because wrong passwords from one address would lock the user out everywhere.
+    There is no limit per user for all addresses together, because wrong passwords from one address would lock the user
+    out everywhere.
     """
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:

@@ -52,8 +52,8 @@ _MEANINGS = {
 class LagWindow:
     """The window of a verdict. ``commits``: the number of commits in a complete window. ``seconds``: how long a
     consumer may be silent or late. ``least_headroom``: 0 to 1; messages expire soon if at most this fraction of their
-    retention time remains until one of them is deleted unread. ``allowed_lag``: a number of unread messages per
-    partition that is OK.
+    retention time remains until one of them is deleted unread. ``allowed_lag``: the highest number of unread
+    messages per partition with the status OK.
     """
 
     commits: int = 10
@@ -77,9 +77,9 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
 class LogScan(msgspec.Struct, frozen=True, array_like=True):
     """A partition at one time: the start and end of its log, and the group's ``position`` (``None`` without a commit).
 
-    ``is_unread``: whether the group had unread messages. ``read_to``: the offset up to which all messages were read:
-    after the position if only control records follow it, but before messages deleted unread. ``is_open``: whether an
-    open transaction had written after the end.
+    ``is_unread``: whether the group had unread messages. ``read_to``: the end of the messages that were read. It is
+    greater than the position if only control records follow, but less than the offset of messages deleted unread.
+    ``is_open``: whether an open transaction had written after the end.
     """
 
     time_ms: int

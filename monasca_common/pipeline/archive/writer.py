@@ -290,7 +290,7 @@ def _date_ms() -> Column:
     from pyspark.sql import functions as sql
 
     written = sql.col("written")
-    # If the text has both Z and an offset, as in an example of the public API, the offset counts. Spark requires
+    # If the text has both Z and an offset, as in an example of the public API, the offset applies. Spark requires
     # seconds before the offset.
     offset_alone = sql.regexp_replace(written, "Z([+-])", "$1")
     with_seconds = sql.regexp_replace(offset_alone, "^(.{16})(?!:)", "$1:00")

@@ -158,7 +158,7 @@ class LoadedDefinition:
 
 
 def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """Return the condition that ``ids``, which are sorted, contain the column. The condition includes the range of the
+    """Return the condition that the column is in the sorted ``ids``. The condition includes the range of the
     ids, so that a database reads only a part of an index. On PostgreSQL the ids are one parameter, because sending
     thousands of parameters takes longer than the query."""
     if not ids:

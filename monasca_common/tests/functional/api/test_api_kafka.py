@@ -347,7 +347,7 @@ class TestFrozenBroker(ApiProcessCase):
     WAIT = 0.6
     AT_ONCE = 60.0  # one second on an idle machine; the posts that waited for Kafka are counted
 
-    def test_ten_times_the_limit_of_connections_are_answered_immediately(self):
+    def test_ten_times_as_many_requests_as_the_limit_are_answered_immediately(self):
         api = self.api(api=[f"max_in_flight = {self.LIMIT}", f"publish_timeout_seconds = {self.WAIT}"])
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # the first request can be slow
         (worker,) = api.workers()

@@ -70,7 +70,7 @@ class DlqCase(ClusterCommandCase):
 class TestReplay(DlqCase):
     # Rule 17
     @periodic("100,000 messages; test_selected_dead_letters_are_replayed_and_the_others_stay_pending is quick")
-    def test_a_hundred_thousand_dead_letters_are_replayed_once_in_spite_of_interrupts(self):
+    def test_a_hundred_thousand_dead_letters_are_replayed_once_despite_interrupts(self):
         self.bury(1, first=LETTERS, origin="gone")  # so that later dead letters of this partition are in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
@@ -108,7 +108,7 @@ class TestReplay(DlqCase):
 
     # Rule 17
     @periodic("a variant of a replay")
-    def test_of_two_concurrent_runs_the_later_one_continues(self):
+    def test_the_later_of_two_concurrent_runs_continues(self):
         self.bury(4000)
         first = self.start("replay", *self.options, "--execute", "--rate", "200")
         self.wait_until(lambda: self.sent() > 0, "letters on their way")
@@ -234,7 +234,7 @@ class TestPurge(DlqCase):
 
 
 class TestShow(DlqCase):
-    def test_a_dead_letter_is_shown_and_its_payload_on_request(self):
+    def test_a_dead_letter_is_shown_with_its_payload_on_request(self):
         self.bury(2, **{"x-auth-token": "hidden", dead_letters.FIRST_FAILURE: "1700000000000"})
         place = f"{self.letters}/0/1"
         shown = self.run_json("show", place)
@@ -244,7 +244,7 @@ class TestShow(DlqCase):
         message = self.run_json("show", place, "--payload")
         self.assertEqual(("1", True), (message["value"], "x-auth-token: ***" in message["headers"].splitlines()))
 
-    def test_a_missing_dead_letter_is_status_3_and_an_invalid_name_status_2(self):
+    def test_a_missing_dead_letter_ends_with_status_3_and_an_invalid_name_with_2(self):
         self.assertEqual(3, self.run_command("show", f"{self.letters}/0/7")[0])
         self.assertEqual(3, self.run_command("show", f"{self.letters}/9/0")[0])
         self.assertEqual(2, self.run_command("show", "anything")[0])

@@ -93,7 +93,7 @@ class TestAThousandTopics(LargeCase):
         self.assertEqual(status, found, err)
         return json.loads(out)
 
-    def test_topics(self):
+    def test_listing_a_thousand_topics_needs_few_requests(self):
         with self.few_requests():
             rows = self.rows("topic", "list", "--name", "many-*")
         self.assertEqual((NAMES, {1}, {"fine"}), tuple(_columns(rows, "topic", "messages", "state")))
@@ -108,7 +108,7 @@ class TestAThousandTopics(LargeCase):
                 status, out, _ = self.run_command("topic", *words, "-f", "json")
             self.assertEqual((0, 0), (status, json.loads(out)["offset"]))
 
-    def test_lag_and_offsets(self):
+    def test_lag_and_offsets_of_a_thousand_topics_need_few_requests(self):
         with self.few_requests():
             rows = self.rows("lag", "show", "--group", "wide")
         self.assertEqual(NAMES, [row["topic"] for row in rows])
@@ -126,7 +126,7 @@ class TestAThousandTopics(LargeCase):
             self.assertEqual(target == "--to-latest", moved.pop(TopicPartition(NAMES[500], 0)) == 1)
             self.assertEqual(TOPICS - 1, len(moved.items() & before.items()))
 
-    def test_dead_letters(self):
+    def test_listing_dead_letters_of_a_thousand_topics_needs_few_requests(self):
         words = ("--topic", NAMES[0], "--group", self.own)
         [letter] = self.rows("dlq", "list", *words)
         self.assertEqual(f"{NAMES[0]}/0/0", letter["dead_letter"])
@@ -136,7 +136,7 @@ class TestAThousandTopics(LargeCase):
         self.assertEqual((1, False), (deletable["dead_letters"], deletable["deleted"]))
         self.assertEqual(0, self.run_command("dlq", "show", f"{NAMES[0]}/0/0")[0])
 
-    def test_durability_and_audit(self):
+    def test_durability_and_audit_of_a_thousand_topics_need_few_requests(self):
         with self.few_requests():
             rows = self.rows("durability", "check", status=1)
         self.assertLessEqual(set(NAMES), {row["topic"] for row in rows if row["rule"] == "one_copy"})

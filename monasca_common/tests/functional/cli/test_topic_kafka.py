@@ -86,7 +86,7 @@ class TestTail(TopicCase):
         self.assertEqual(3, self.run_command("tail", self.topic, "--from-beginning", "--no-follow")[0])
         self.assertEqual(3, self.run_command("sample", self.topic)[0])
 
-    def test_it_follows_until_it_is_interrupted_with_status_0(self):
+    def test_a_tail_follows_until_an_interrupt_ends_it_with_status_0(self):
         process = self.start("tail", self.topic, "--from-beginning", "-f", "json")
         self.fill(1)
         self.assertEqual(0, json.loads(process.stdout.readline())["offset"])

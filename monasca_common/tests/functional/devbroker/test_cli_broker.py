@@ -35,7 +35,7 @@ class TestBrokerStart(base.BaseTestCase):
         producer.flush(SECONDS)
         self.assertEqual([None], failures)
 
-    def test_it_serves_any_client_until_it_is_stopped(self):
+    def test_the_broker_serves_any_client_until_it_is_stopped(self):
         for signum in (signal.SIGINT, signal.SIGTERM):
             process = self.start("-f", "json")
             told = json.loads(process.stdout.readline())
@@ -73,7 +73,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertEqual([], [path for path in unpacked if path.exists()])
 
     @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
-    def test_with_tls_and_passwords_it_prints_what_a_client_needs(self):
+    def test_with_tls_and_passwords_the_command_prints_the_client_options(self):
         process = self.start("-f", "json", "--tls", "--sasl")
         told = json.loads(process.stdout.readline())
         self.assertEqual("SASL_SSL", told["service"]["security_protocol"])

@@ -106,7 +106,7 @@ class TestOneNode(base.BaseTestCase):
         self.assertEqual(servers, self.cluster.bootstrap_servers)
         self.assertEqual([b"0"], read(self.cluster, topic))
 
-    def test_a_topic_made_again_has_another_id(self):
+    def test_a_recreated_topic_has_another_id(self):
         admin = self.cluster.admin
         topic = self.fixture.topic()
         before = admin.topic_ids([topic, "no-such-topic"], timeout=10)
@@ -117,7 +117,7 @@ class TestOneNode(base.BaseTestCase):
         self.assertNotEqual(before, after)
         self.assertEqual(3, admin.describe_topic(topic).partitions)
 
-    def test_a_topics_limit_can_be_asked_for_and_changed(self):
+    def test_the_limit_of_a_topic_can_be_read_and_changed(self):
         topic = self.fixture.topic(config={"max.message.bytes": "5000"})
         self.assertEqual(5000, self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic])
         set_topic_config(self.cluster.admin, topic, {"max.message.bytes": "6000"})
@@ -140,18 +140,18 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
             self.assertTrue(wait_until(lambda pid=process: not psutil.pid_exists(pid)), f"{process} is still there")
         self.assertTrue(wait_until(lambda: not Path(started["folder"]).exists()), f"{started['folder']} is still there")
 
-    def test_when_the_parent_is_killed(self):
+    def test_no_process_remains_after_the_parent_is_killed(self):
         parent, started = self.start_parent()
         self.assertTrue(psutil.pid_exists(started["broker"]))
         parent.kill()
         self.assert_gone(started)
 
-    def test_when_the_parent_is_killed_while_a_node_is_frozen(self):
+    def test_no_process_remains_after_the_parent_is_killed_while_a_node_is_frozen(self):
         parent, started = self.start_parent("cluster.node(1).freeze()")
         parent.kill()
         self.assert_gone(started)
 
-    def test_when_the_parent_is_killed_but_its_forked_child_continues(self):
+    def test_no_process_remains_after_the_parent_is_killed_while_its_forked_child_continues(self):
         parent, started = self.start_parent("import os; os.fork() or time.sleep(200) or os._exit(0)")
         for process in psutil.Process(parent.pid).children():
             self.addCleanup(self.end, process)
@@ -162,12 +162,12 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
-    def test_when_the_process_that_owns_the_brokers_is_killed(self):
+    def test_no_process_remains_after_the_owner_of_the_brokers_is_killed(self):
         _, started = self.start_parent()
         os.kill(started["supervisor"], signal.SIGKILL)
         self.assertTrue(wait_until(lambda: not psutil.pid_exists(started["broker"])))
 
-    def test_when_it_is_stopped(self):
+    def test_no_process_remains_after_a_stop(self):
         with KafkaCluster() as cluster:
             broker, folder = cluster.node(1).pid, cluster.node(1).folder
         self.assertFalse(psutil.pid_exists(broker))
@@ -187,7 +187,7 @@ class TestStart(base.BaseTestCase):
             refusal = self.assertRaises(InvalidCluster, KafkaCluster(data_dir=folder, sasl=True).start)
             self.assertIn("sasl=False", str(refusal))
 
-    def test_a_port_that_somebody_listens_on_is_refused(self):
+    def test_a_port_in_use_is_refused(self):
         with socket.create_server((HOST, 0)) as other:
             port = other.getsockname()[1]
             refusal = self.assertRaises(PortTaken, KafkaCluster(port=port).start)
@@ -216,7 +216,7 @@ class TestStart(base.BaseTestCase):
         self.assertIn("-Da.word=two words", arguments)
         self.assertIn("-Dof=the-test", arguments)
 
-    def test_a_broker_that_cannot_start_says_why(self):
+    def test_a_broker_that_cannot_start_reports_the_reason(self):
         cluster = KafkaCluster(config={"log.retention.hours": "never"})
         self.assertIn("log.retention.hours", str(self.assertRaises(BrokerFailed, cluster.start)))
 
@@ -233,14 +233,14 @@ class TestProxy(base.BaseTestCase):
     def gained(self, counter):
         return getattr(self.proxy.counters, counter) - getattr(self.before, counter)
 
-    def test_cut_answers_are_counted_and_idempotence_keeps_the_log_single(self):
+    def test_cut_answers_are_counted_and_idempotence_prevents_duplicates(self):
         fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
         self.assertEqual([None] * 5, produce(self.cluster, self.topic, 5))
         self.assertEqual(3, fault.taken)
         self.assertEqual((3, 3), (self.gained("answers_lost"), self.gained("connections_cut")))
         self.assertEqual(5, len(read(self.cluster, self.topic)))
 
-    def test_without_idempotence_a_cut_answer_doubles_the_message(self):
+    def test_without_idempotence_a_cut_answer_duplicates_the_message(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=1))
         produce(self.cluster, self.topic, 1, **{"enable.idempotence": False})
         self.assertEqual([b"0", b"0"], read(self.cluster, self.topic))
@@ -276,19 +276,19 @@ class TestProxy(base.BaseTestCase):
         self.proxy.remove(held)
         self.assertEqual(0, producer.flush(60))
 
-    def test_messages_without_acknowledgement_pass_a_fault_on_answers(self):
+    def test_a_fault_of_answers_does_not_affect_messages_without_acknowledgements(self):
         fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE))
         produce(self.cluster, self.topic, 3, **{"enable.idempotence": False, **ACKS_0})
         self.assertTrue(wait_until(lambda: len(read(self.cluster, self.topic)) == 3))
         self.assertEqual(0, fault.taken)
 
-    def test_a_predicate_chooses_by_topic(self):
+    def test_a_predicate_selects_requests_by_topic(self):
         other = self.fixture.topic()
         fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, where=lambda r: other.encode() in r.frame))
         produce(self.cluster, self.topic, 2)
         self.assertEqual(0, fault.taken)
 
-    def test_randomly_lost_pipelined_answers_neither_lose_nor_double_messages(self):
+    def test_randomly_lost_pipelined_answers_neither_lose_nor_duplicate_messages(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=7))
         settings = {
             **self.cluster.client_options(),
@@ -378,7 +378,7 @@ class TestSecurity(base.BaseTestCase):
         revoke(self.cluster.admin, write)
         self.assertEqual(1, len(read(self.cluster, topic)))
 
-    def test_a_certificate_is_a_principal_too(self):
+    def test_a_certificate_is_also_a_principal(self):
         topic = self.fixture.topic()
         allow(self.cluster.admin, Permission("User:monasca", "write", "topic", topic))
         options = {**self.cluster.mutual_tls_options("monasca"), **ACKS_ALL}

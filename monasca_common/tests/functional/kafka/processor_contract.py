@@ -144,7 +144,7 @@ class ProcessorContract(Scenario):
         self.assertIsInstance(error.__cause__, ValueError)
         self.assertEqual(1, self.committed()[TopicPartition(self.topic, 0)])
 
-    def test_two_processors_of_a_group_share_the_work_and_miss_nothing(self) -> None:
+    def test_two_processors_of_a_group_share_all_messages(self) -> None:
         shared = threading.Event()
 
         def handler(batch: PartitionBatch) -> None:

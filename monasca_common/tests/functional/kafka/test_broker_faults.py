@@ -129,11 +129,11 @@ class TestThreeNodes(FaultCase):
             self.assertEqual(len(acknowledged), len(log))
 
     # Rule 11
-    def test_the_leader_killed_under_load(self):
+    def test_killing_the_leader_under_load_loses_no_message(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=False))
 
     @periodic("long outage; the leader is killed under load in the gate")
-    def test_the_leader_killed_while_its_followers_were_behind(self):
+    def test_killing_the_leader_of_late_followers_loses_no_message(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=True))
 
     # Rule 11
@@ -145,7 +145,7 @@ class TestThreeNodes(FaultCase):
 
     # Rule 11
     @periodic("long outage; the leader is killed under load in the gate")
-    def test_two_of_three_brokers_down_for_a_while(self):
+    def test_an_outage_of_two_of_three_brokers_loses_no_message(self):
         producer = self.producer()
         load = Load(producer, self.topic)
         self.addCleanup(load.stop)
@@ -211,7 +211,7 @@ class TestOneNode(FaultCase):
 
     # Rule 11
     @periodic("long outage; the leader is killed under load in the gate")
-    def test_a_full_disk_loses_and_doubles_nothing(self):
+    def test_a_full_disk_neither_loses_nor_duplicates_messages(self):
         folder = self.mounted(size="40m")
         self.fixture = self.useFixture(KafkaClusterFixture(data_dir=folder / "kafka"))
         self.cluster = self.fixture.cluster

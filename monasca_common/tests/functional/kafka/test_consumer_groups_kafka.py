@@ -86,7 +86,7 @@ class Protocol(ProtocolCase):
         self.assertEqual({10}, {offsets[partition] for partition in revoked})
         self.assertFalse(other.values, "what was committed came again")
 
-    def test_a_batch_of_an_assignment_that_is_over_is_not_committed(self):
+    def test_a_batch_of_a_former_assignment_is_not_committed(self):
         self.put(self.topic, 40, partitions=4)
         consumer = self.consumer(self.topic, **self.protocol)
         parts: dict[TopicPartition, PartitionBatch] = {}

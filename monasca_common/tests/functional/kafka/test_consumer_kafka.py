@@ -26,7 +26,7 @@ class TestReading(ConsumerCase):
             with each_once():
                 self.assertEqual(list(range(number, 300, 3)), values)
 
-    def test_several_topics_in_one_batch_are_separate(self):
+    def test_topics_of_a_batch_are_separate(self):
         first, second = self.fixture.topic(), self.fixture.topic()
         self.put(first, 5)
         self.put(second, 5, first=100)
@@ -210,7 +210,7 @@ class TestMoving(ConsumerCase):
         self.topic = self.fixture.topic()
         self.partition = TopicPartition(self.topic, 0)
 
-    def test_seeks_to_the_ends_an_offset_a_time_and_the_commit(self):
+    def test_seeks_reach_the_ends_an_offset_a_time_and_the_commit(self):
         self.put(self.topic, 10, timestamps=[1_700_000_000_000 + 1000 * number for number in range(10)])
         consumer = self.consumer(self.topic)
         self.read(consumer, 10)

@@ -113,7 +113,7 @@ class TestTransactionsThatHang(HangCase):
         return error, producer, consumer
 
     # Rule 20
-    def test_a_processor_ends_and_its_successor_has_everything_once(self):
+    def test_a_hanging_processor_ends_and_its_successor_handles_everything_once(self):
         error, producer, consumer = self.hang_in_the_offsets()
         self.assertIn("send_offsets_to_transaction has not returned", str(error))
         self.close(producer, consumer)
@@ -133,7 +133,7 @@ class TestTransactionsThatHang(HangCase):
 
     # Rule 20
     @periodic("repeats faults that test_lost_answers injects singly")
-    def test_repeatedly_cut_connections_lose_and_double_nothing(self):
+    def test_repeatedly_cut_connections_neither_lose_nor_duplicate_messages(self):
         flaps = threading.Event()
 
         def flap():

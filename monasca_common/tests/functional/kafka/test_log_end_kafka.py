@@ -65,7 +65,7 @@ class TestEndOfTheLog(ProcessorCase):
 
     # Rule 17
     @periodic("the others read to the end of such logs")
-    def test_a_transactional_topic_that_retention_emptied_is_read_on_with_nothing_lost_and_no_lag(self):
+    def test_reading_resumes_without_loss_or_lag_after_retention_emptied_a_transactional_topic(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin()
         self.wait_until(lambda: self.committed(self.topic) == 3)  # two messages and the marker of their transaction

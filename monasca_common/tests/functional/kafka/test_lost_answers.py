@@ -20,7 +20,7 @@ TRIES = 5  # attempts until a mutant breaks the guarantee
 
 class TestLostAnswers(LostAnswersCase):
     # Rule 1
-    def test_retried_until_delivered_every_message_is_read_once_and_in_the_log_once(self):
+    def test_messages_retried_until_delivered_are_read_once_and_in_the_log_once(self):
         aftermath = self.lose_answers()
         self.check_that_all_was_delivered(aftermath)
         self.check_that_a_reader_sees_each_once(aftermath)
@@ -28,14 +28,14 @@ class TestLostAnswers(LostAnswersCase):
 
     # Rule 3
     @periodic("mutant; that of the persister is the smoke test")
-    def test_mutant_a_retry_that_makes_new_ids_is_read_twice(self):
+    def test_mutant_that_retries_with_new_ids_is_read_twice(self):
         with mutants.publishes_again():
             aftermath = self.lose_answers()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
 
     # Rule 4
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
-    def test_mutant_a_retry_that_produces_what_is_queued_doubles_the_log_but_not_what_is_read(self):
+    def test_mutant_that_produces_queued_messages_again_duplicates_records_but_not_messages_read_by_id(self):
         # Answers are not dropped: until the client detects a dropped answer, this mutant writes more than the five
         # batches that a broker remembers, and the resulting out-of-order sequence is fatal for the client.
         with mutants.produces_again_while_queued():
@@ -43,7 +43,7 @@ class TestLostAnswers(LostAnswersCase):
 
     # Rule 1
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
-    def test_mutant_a_client_with_its_own_message_timeout_doubles_the_log_but_not_what_is_read(self):
+    def test_mutant_with_a_message_timeout_duplicates_records_but_not_messages_read_by_id(self):
         with mutants.short_message_timeout():
             self.check_that_the_log_is_doubled_but_not_what_is_read()
 
@@ -59,14 +59,14 @@ class TestLostAnswers(LostAnswersCase):
 
 class TestLargeNeighbours(LargeNeighboursCase):
     # Rule 2
-    def test_a_record_too_large_is_not_sent_so_adjacent_records_are_not_doubled(self):
+    def test_a_record_that_is_too_large_is_not_sent_so_adjacent_records_are_not_duplicated(self):
         log, outcomes = self.publish_beside_large_records()
         self.assertEqual([MessageTooLarge] * self.rounds, [type(delivery.error) for delivery in outcomes])
         self.check_that_the_log_holds_each_once(log)
 
     # Rule 2
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
-    def test_mutant_a_record_too_large_that_is_sent_doubles_its_neighbours(self):
+    def test_mutant_that_sends_a_record_that_is_too_large_duplicates_adjacent_records(self):
         with mutants.no_size_check():
             for _ in range(TRIES):
                 log, _ = self.publish_beside_large_records()
@@ -103,7 +103,7 @@ class TestAnotherProducer(ProducerCase):
         self.assertEqual(2, doubled(log))
 
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
-    def test_mutant_with_a_new_id_a_reader_sees_the_message_twice(self):
+    def test_mutant_that_creates_a_new_id_delivers_the_message_twice(self):
         with mutants.a_new_id_on_retry():
             read, _ = self.close_and_send_again()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, read)

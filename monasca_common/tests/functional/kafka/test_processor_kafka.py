@@ -266,57 +266,57 @@ class TestCrash(CrashCase):
             other.poll(1, timeout=0.1)
         other.close(1)
 
-    def test_after_a_poll(self):
+    def test_a_crash_after_a_poll_loses_no_message(self):
         self.crash("processor.after_poll=kill@4")
         with each_once():
             self.assertEqual([], self.found())
 
     # Rule 13
     @periodic("mutant; that of the persister is the smoke test")
-    def test_after_a_poll_mutant_commits_what_it_polled(self):
+    def test_mutant_that_commits_polled_messages_fails_after_a_crash(self):
         # Ten polls return all messages; later polls take 0.2 s each, and there is one commit per second.
         self.crash("processor.after_poll=kill@20", mutant="commits_what_it_polled", pace_seconds=0.5)
         self.assertNotEqual([], self.found())
 
-    def test_after_the_handler_before_its_outputs_are_acknowledged(self):
+    def test_a_crash_before_outputs_are_acknowledged_loses_no_message(self):
         self.crash("processor.after_handle=kill@3")
         with each_once():
             self.assertEqual([], self.found())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
-    def test_after_the_handler_mutant_commits_first(self):
+    def test_mutant_that_commits_before_its_outputs_fails_after_a_crash(self):
         self.crash("processor.after_handle=kill@3", mutant="commits_before_outputs_are_acknowledged")
         self.assertNotEqual([], self.found())
 
-    def test_after_a_dead_letter_is_acknowledged_before_its_commit(self):
+    def test_a_crash_between_a_dead_letter_and_its_commit_loses_no_message(self):
         self.crash("processor.after_dead_letter=kill@3")
         with each_once():
             self.assertEqual([], self.found())
 
     # Rule 17
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
-    def test_after_a_dead_letter_mutant_gives_it_a_new_id(self):
+    def test_mutant_that_gives_dead_letters_new_ids_fails_after_a_crash(self):
         self.crash("processor.after_dead_letter=kill@3", mutant="gives_dead_letters_new_ids")
         self.assertNotEqual([], self.found())
 
-    def test_before_a_commit(self):
+    def test_a_crash_before_a_commit_loses_no_message(self):
         self.crash("processor.before_commit=kill@1")
         with each_once():
             self.assertEqual([], self.found())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
-    def test_before_a_commit_mutant_gives_outputs_new_ids(self):
+    def test_mutant_that_gives_outputs_new_ids_fails_after_a_crash(self):
         self.crash("processor.before_commit=kill@1", mutant="gives_outputs_new_ids")
         self.assertNotEqual([], self.found())
 
-    def test_during_a_revoke(self):
+    def test_a_crash_during_a_revoke_loses_no_message(self):
         self.crash("processor.during_revoke=kill", pace_seconds=0.5, meanwhile=self.take_partition_away)
         with each_once():
             self.assertEqual([], self.found())
 
     # Rule 14
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
-    def test_during_a_revoke_mutant_commits_what_it_has_not_done(self):
+    def test_mutant_that_commits_unfinished_messages_on_a_revoke_fails_after_a_crash(self):
         self.crash(
             "processor.during_revoke=kill",
             mutant="commits_everything_on_revoke",
@@ -335,12 +335,12 @@ class TestCrashInTransaction(CrashCase):
     def outputs(self):
         return sorted(value for _, value in self.log(self.out))
 
-    def test_before_the_transaction_is_committed(self):
+    def test_a_crash_before_the_commit_of_a_transaction_loses_no_message(self):
         self.crash("processor.in_transaction=kill@4")
         with each_once():
             self.assertEqual(sorted(b"%d" % number * 2 for number in range(MESSAGES)), self.outputs())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
-    def test_mutant_sends_outputs_outside_of_the_transaction(self):
+    def test_mutant_that_sends_outputs_outside_of_the_transaction_fails(self):
         self.crash("processor.in_transaction=kill@4", mutant="sends_outputs_outside_of_the_transaction")
         self.assertGreater(len(self.outputs()), MESSAGES)

@@ -162,7 +162,7 @@ class TestGreenThreads(ProcessCase):
 
 
 class TestInterrupt(ProcessCase):
-    def test_ctrl_c_ends_a_publish_immediately_and_close_reports_what_is_left(self):
+    def test_ctrl_c_ends_a_publish_immediately_and_close_reports_the_remaining_messages(self):
         process = self.program(OPEN, INTERRUPTED, stdin=subprocess.PIPE)
         self.assertEqual("ready\n", process.stdout.readline())
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
@@ -232,7 +232,7 @@ class TestEnd(ProcessCase):
 
 class TestCallbacks(ProcessCase):
     # Rule 7
-    def test_a_callback_that_raises_is_logged_and_counted_and_the_others_continue(self):
+    def test_a_callback_that_raises_is_logged_and_counted_and_other_callbacks_continue(self):
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         producer = self.warm_producer()
         received = []

@@ -62,7 +62,7 @@ class TestReopenedTransactions(HangCase):
                     transaction.commit_offsets(reader, batch)
 
     # Rule 9
-    def test_after_a_hanging_call_every_message_is_read_once(self):
+    def test_every_message_is_read_once_after_a_hanging_call(self):
         reader = self.reader()
         self.wait_until(lambda: reader.poll(max_messages=1, timeout=0.1).partitions)
         reader.seek_to_beginning()

@@ -78,7 +78,7 @@ class TestProducerSecurity(SecurityCase):
         [delivery] = report.failed + report.unknown
         return delivery
 
-    def test_a_password_over_tls_and_the_right_to_write_are_enough(self):
+    def test_a_password_over_tls_and_the_permission_to_write_are_sufficient(self):
         self.allow("write")
         self.as_monasca().publish(self.topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
         self.assertEqual(1, len(self.log(self.topic)))
@@ -119,7 +119,7 @@ class TestProducerSecurity(SecurityCase):
         self.wait_until(reported)
         self.assertIsInstance(denied[0].error.cause, AuthorizationError)
 
-    def test_a_topic_that_may_not_even_be_seen_is_reported_as_denied(self):
+    def test_a_topic_that_the_client_may_not_describe_is_reported_as_denied(self):
         self.allow("write")
         denied = self.undelivered_at_once(self.as_monasca(), "no-such-topic")
         self.assertIsInstance(denied.error.cause, AuthorizationError)

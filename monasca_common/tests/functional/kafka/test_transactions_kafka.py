@@ -63,7 +63,7 @@ class TestTransactions(ProducerCase):
             transaction.send(self.topic, b"committed")
         self.assertEqual([b"committed"], self.seen())
 
-    def test_an_undelivered_message_aborts(self):
+    def test_an_undelivered_message_aborts_the_transaction(self):
         producer = self.transactional()
 
         def with_a_large_one():
@@ -109,7 +109,7 @@ class TestTransactions(ProducerCase):
         self.assertEqual([b"1", b"2"], sorted(again))
 
     # Rule 20
-    def test_inputs_revoked_in_the_meantime_abort(self):
+    def test_inputs_revoked_in_the_meantime_abort_the_transaction(self):
         source, consumer, batch = self.source_with(b"1", b"2")
         other = self.consumer(source, group=consumer.settings.group_id)
 

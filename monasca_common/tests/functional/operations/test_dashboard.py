@@ -400,7 +400,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
             keep_picture(page, scheme)
         self.assertEqual(2, len(grounds))
 
-    def test_without_scripts_everything_is_there(self):
+    def test_without_scripts_all_content_is_shown(self):
         page = self.browser.page(java_script_enabled=False)
         page.goto(self.serve())
         self.assertEqual(3, page.locator("section[aria-labelledby=lag-title] tbody tr").count())

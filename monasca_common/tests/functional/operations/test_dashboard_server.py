@@ -141,7 +141,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
     def page_of(self, headers):
         return self.ask("GET", "/", cookies=headers["Set-Cookie"].partition(";")[0])
 
-    def test_a_user_of_the_password_file_logs_in_over_tls_and_a_stop_is_0(self):
+    def test_a_user_of_the_password_file_logs_in_over_tls_and_a_stop_ends_with_status_0(self):
         certificates.issue(self.folder, [])
         users = self.folder / "users"
         status, line, error = self.command("password", "--user", "ada", given=f"{PASSWORD}\n")
@@ -168,7 +168,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text())
         self.assertNotIn(PASSWORD, log.read_text())
 
-    def test_after_a_crash_another_worker_serves_and_users_log_in_again(self):
+    def test_another_worker_serves_after_a_crash_and_users_log_in_again(self):
         users = self.folder / "users"
         users.write_text(self.command("password", "--user", "ada", given=f"{PASSWORD}\n")[1])
         process, log = self.start(login="file", password_file=users)

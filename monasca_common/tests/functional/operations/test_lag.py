@@ -86,14 +86,14 @@ class TestLagSurvey(LagCase):
         self.assertEqual(1.0, lags["slow"].completeness)
         self.assertLess(4 * _STEP_SECONDS, lags["stopped"].seconds)
 
-    def test_a_group_that_has_read_everything_is_ok_however_long_it_is_silent(self):
+    def test_a_group_without_unread_messages_is_ok_even_after_a_long_silence(self):
         self.put(3)
         self.commit("idle", 3)
         time.sleep(_WINDOW.seconds + 0.2)
         lag = self.lags("idle")["idle"]
         self.assertEqual((LagStatus.OK, 0, 0.0), (lag.status, lag.messages, lag.seconds))
 
-    def test_only_markers_of_transactions_left_is_everything_read(self):
+    def test_a_group_before_only_transaction_markers_has_no_unread_messages(self):
         self.put(3, **{"transactional.id": f"transaction-{self.own}"})
         self.commit("transactional", 3)
         self.wait_until(lambda: self.admin.end_offsets([self.partition])[self.partition] == 4)
@@ -108,7 +108,7 @@ class TestLagSurvey(LagCase):
         self.assertEqual((3, 5), (lag.deleted, lag.messages))
         self.assertTrue(3500 < lag.headroom_seconds <= 3600)
 
-    def test_a_deleted_topic_is_left_out_of_its_group(self):
+    def test_a_deleted_topic_is_omitted_from_its_group(self):
         self.put(1)
         self.commit("orphan", 0)
         self.admin.delete_topic(self.topic)
@@ -153,7 +153,7 @@ class TestLagCommands(LagCase):
         self.assertEqual({self.group("ahead"): 0, self.group("behind"): 6}, {g: r["unread"] for g, r in rows.items()})
         self.assertEqual({"OK"}, {row["status"] for row in rows.values()})
 
-    def test_a_group_in_error_is_status_1(self):
+    def test_a_group_in_error_ends_with_status_1(self):
         self.put(10)
         self.commit("stopped", 4)
         time.sleep(1.2)

@@ -97,7 +97,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
 class TestRestart(LagServiceCase):
     window_seconds = 10.0  # longer than two surveys on a busy machine
 
-    def test_a_restarted_service_knows_that_old_messages_have_only_just_come(self):
+    def test_a_restarted_service_knows_the_arrival_time_of_messages_with_old_timestamps(self):
         self.topic()
         self.put(3)
         self.commit(3)
@@ -216,7 +216,7 @@ class TestExpiry(LagServiceCase):
 
 
 class TestProcess(LagServiceCase):
-    def test_it_serves_prometheus_and_probes_and_ends_with_0_at_sigterm(self):
+    def test_the_service_serves_prometheus_and_probes_and_ends_with_0_at_sigterm(self):
         self.topic()
         self.put(5)
         self.commit(2)

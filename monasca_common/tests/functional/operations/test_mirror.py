@@ -208,7 +208,7 @@ class TestCopies(MirrorCase):
         self.assertEqual(years_ms, self.target.admin.topic_configs([self.topic])[self.topic]["retention.ms"])
 
     # Rule 63
-    def test_it_resumes_where_it_stopped_and_counts_copied_messages(self):
+    def test_a_mirror_resumes_where_it_stopped_and_counts_copied_messages(self):
         """If the topic was deleted in the target, the mirror copies it from the beginning."""
         self.put(10)
         with self.mirror():
@@ -225,7 +225,7 @@ class TestCopies(MirrorCase):
         self.assert_the_same()
 
     # Rule 62
-    def test_it_waits_for_open_transactions_before_it_reads_its_position(self):
+    def test_a_mirror_waits_for_open_transactions_before_it_reads_its_position(self):
         self.put(4)
         with self.mirror():
             self.wait_until_copied(4)
@@ -253,21 +253,21 @@ class TestRefusals(MirrorCase):
 
         self.assertIn(text, str(self.assertRaises(ConfigurationError, run)))
 
-    def test_fewer_partitions_in_the_target(self):
+    def test_a_target_with_fewer_partitions_is_refused(self):
         self.target.create_topic(self.topic, 1)
         self.assert_refused("2 partitions in the source but 1 in the target")
 
     @periodic("a variant of a refused topic")
-    def test_a_topic_that_is_not_there(self):
+    def test_a_missing_topic_is_refused(self):
         self.assert_refused("topic nobody: the source has no such topic", "nobody")
 
     @periodic("a variant of a refused topic")
-    def test_one_cluster_for_both(self):
+    def test_a_target_in_the_same_cluster_is_refused(self):
         self.target = self.source
         self.assert_refused("the same cluster")
 
     @periodic("a variant of a refused topic")
-    def test_a_topic_that_another_mirror_copies_that_has_a_gap_or_that_was_recreated_in_the_source(self):
+    def test_a_topic_of_another_mirror_with_a_gap_or_recreated_is_refused(self):
         """Messages that retention deleted before they were copied can be skipped on request."""
         self.put(4)
         with self.mirror():
@@ -296,7 +296,7 @@ class TestCrashes(MirrorCase):
         return sorted(int(each[2]) for each in self.read(self.target))
 
     # Rule 61
-    def test_killed_before_or_after_a_commit_each_message_is_there_once(self):
+    def test_a_kill_before_or_after_a_commit_neither_loses_nor_duplicates_messages(self):
         """The audit counts each message."""
         self.put(_COUNT)
         audit = self.audited_by()
@@ -315,7 +315,7 @@ class TestCrashes(MirrorCase):
 
     # Rule 61
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
-    def test_positions_that_are_noted_after_the_copies_are_caught(self):
+    def test_mutant_that_writes_positions_after_the_copies_is_detected(self):
         self.put(_COUNT)
         self.run_and_kill("mirror.after_commit", 1, "notes_positions_after_the_copies")
         with self.mirror():
@@ -323,7 +323,7 @@ class TestCrashes(MirrorCase):
         self.assertGreater(len(self.values()), _COUNT)
 
     # Rule 61
-    def test_positions_that_are_noted_before_the_copies_are_caught(self):
+    def test_mutant_that_writes_positions_before_the_copies_is_detected(self):
         self.put(_COUNT)
         self.run_and_kill("mirror.after_commit", 1, "notes_positions_before_the_copies")
         with self.mirror():
@@ -344,7 +344,7 @@ class TestCrashes(MirrorCase):
 
     # Rule 61
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
-    def test_the_mutant_without_fencing_is_caught(self):
+    def test_mutant_without_fencing_is_detected(self):
         self.put(_COUNT)
         self.run_two("fences_nobody")
         self.assertGreater(len(self.values()), _COUNT)
@@ -449,7 +449,7 @@ class TestVerify(VerifyCase):
 
     # Rule 65
     @periodic("the unit tests name them as well")
-    def test_messages_that_are_missing_doubled_or_altered_are_named(self):
+    def test_missing_duplicated_and_altered_messages_are_named(self):
         self.put(400)
         lost, altered, doubled = (40, 41, 200, 333), (8, 9, 250), (100, 101, 102)
         broken = {"lost": lost, "altered": altered, "doubled": doubled}
@@ -468,7 +468,7 @@ class TestVerify(VerifyCase):
 
     # Rule 66
     @periodic("the unit tests cover the comparison")
-    def test_of_a_compacted_topic_the_last_message_of_each_key_is_compared(self):
+    def test_the_last_message_of_each_key_of_a_compacted_topic_is_compared(self):
         set_topic_config(self.source.admin, self.topic, {"cleanup.policy": "compact"})
         self.put(30)  # three keys in each partition
         producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})

@@ -203,7 +203,7 @@ class StepTest(EvaluateCase):
             self.assertEqual([0], self.scalars(f"SELECT count(*) FROM {table}"), table)
         self.assertEqual([], self.changes())
 
-    def test_of_two_evaluators_one_is_fenced_and_each_transition_is_published_once(self):
+    def test_one_of_two_evaluators_is_fenced_and_each_transition_is_published_once(self):
         self.define("count(cpu) > 1", "hostname")
         first, second = self.evaluation(), self.evaluation()
         self.measure(1.0)

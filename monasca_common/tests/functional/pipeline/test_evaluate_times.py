@@ -77,7 +77,7 @@ class TimelineCase(EvaluateCase):
 
 class SilenceTest(TimelineCase):
     @periodic("test_watermark advances the same clocks")
-    def test_alarms_change_during_ten_minutes_without_traffic_like_the_reference(self):
+    def test_alarms_change_like_the_reference_during_ten_minutes_without_traffic(self):
         self.define_each(
             one="avg(cpu) > 5", six="avg(mem) > 5 times 6", quiet="sum(cpu, deterministic) > 5", newest="last(cpu) > 5"
         )
@@ -169,7 +169,7 @@ class PauseTest(TimelineCase):
         }
     )
 
-    def test_two_hours_are_caught_up_window_by_window_even_if_kafka_has_lost_the_group(self):
+    def test_a_backlog_of_two_hours_is_evaluated_window_by_window_even_if_kafka_has_lost_the_group(self):
         self.define_each(**self.texts)
         job = self.begin(max_offsets_per_trigger=100)
         for minute in range(121):

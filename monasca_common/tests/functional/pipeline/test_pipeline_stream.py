@@ -240,7 +240,7 @@ class FenceCase(StreamCase):
 @periodic("FencePostgresqlTest runs the same tests on PostgreSQL")
 class FenceTest(FenceCase):
     # Rule 28
-    def test_of_two_jobs_with_the_same_batch_one_is_fenced(self):
+    def test_one_of_two_jobs_with_the_same_batch_is_fenced(self):
         error = self.assertRaises(Fenced, self.race)
         self.assertThat(str(error), Contains("another process runs this job"))
         self.assert_exact()

@@ -333,7 +333,7 @@ class LastTest(EvaluationCase):
         self.assertEqual([("OK", 1_000), ("ALARM", 2_000), ("OK", 3_000)], changes)
 
     @mock.patch.object(partials, "MOST_READINGS", 64)
-    def test_of_long_runs_of_equal_outcomes_the_ends_are_kept(self):
+    def test_the_ends_of_long_runs_of_equal_outcomes_are_kept(self):
         measured = [at(0, second / 100, 0.0 if 500 <= second < 800 else 2.0) for second in range(1_000)]
 
         expected = [("ALARM", 0), ("OK", 5_000), ("ALARM", 8_000)]
@@ -654,7 +654,7 @@ class AgainstReferenceTest(base.BaseTestCase):
         self.assertEqual(expected, evaluated(expression, batches, delay_ms))
 
     @given(st.integers(1, 3), subs.map(Expression) | expressions, delays_ms, st.data())
-    def test_windows_whose_values_are_not_shown_are_evaluated_too(self, shown, expression, delay_ms, data):
+    def test_windows_whose_values_are_not_shown_are_also_evaluated(self, shown, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         batches = in_batches_with_late_ones(data.draw, measured)
         expected = in_order_of_history(reference.changes(expression, batches, delay_ms, shown))

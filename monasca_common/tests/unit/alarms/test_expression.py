@@ -264,7 +264,7 @@ class HostileTest(ExpressionCase):
         self.assertEqual(hash(deepest), hash(parse(strategies.text_of(deepest))))
         self.assertIn("SubExpression", repr(deepest))
 
-    def test_text_that_makes_scanners_slow_is_parsed_in_time(self):
+    def test_text_that_slows_scanners_down_is_parsed_in_time(self):
         for text in (" " * 16_384, "a|" * 8_000, "|" * 16_384, "x " * 8_000, "a{k=" + "v " * 8_000, "1" * 16_384):
             self.assertRaises(ExpressionError, parse, text)
         for text in (
@@ -298,11 +298,11 @@ _PIECES = [
 
 class PropertyTest(base.BaseTestCase):
     @given(strategies.expressions)
-    def test_a_random_expression_prints_and_parses_to_itself(self, found):
+    def test_a_random_expression_is_unchanged_after_printing_and_parsing(self, found):
         self.assertEqual(found, parse(strategies.text_of(found)))
 
     @given(strategies.expressions, st.data())
-    def test_a_random_expression_is_evaluated_like_its_operators(self, found, data):
+    def test_a_random_expression_is_evaluated_as_python_evaluates_its_operators(self, found, data):
         states = data.draw(
             st.lists(st.booleans(), min_size=len(found.sub_expressions), max_size=len(found.sub_expressions))
         )

@@ -212,7 +212,7 @@ class TestTopicSlots(base.BaseTestCase):
         """Return the number of posts of the topic that get a slot."""
         return sum(self.slots.take(topic) for _ in range(10))
 
-    def test_a_topic_has_slots_however_many_others_are_stuck(self):
+    def test_a_topic_has_slots_regardless_of_the_number_of_stuck_topics(self):
         for stuck in itertools.permutations(("metrics", "log", "monevents")):
             self.slots = TopicRequestSlots(request_slots(ApiSettings(max_in_flight=4)))
             self.assertEqual([4, 1, 1], [self.taken(topic) for topic in stuck])

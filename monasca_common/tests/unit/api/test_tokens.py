@@ -125,7 +125,7 @@ class TestTokenCache(base.BaseTestCase):
         self.assertIn(len(known), range(5, 10))
         self.assertEqual(list(range(100))[-len(known) :], known)
 
-    def test_the_number_of_small_tokens_is_limited_too(self):
+    def test_the_number_of_small_tokens_is_also_limited(self):
         self.cache = self.limited(10_000)
         for number in range(1000):
             self.cache.set(f"{number}", {})

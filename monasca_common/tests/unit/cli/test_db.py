@@ -53,7 +53,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         status, out, _ = self.run_command(*arguments, "-f", "json")
         return status, json.loads(out)
 
-    def test_a_separate_alarms_database_is_upgraded_too(self):
+    def test_a_separate_alarms_database_is_also_upgraded(self):
         url = f"sqlite:///{self.folder}/alarms.sqlite"
         with open(self.configuration, "a") as file:
             file.write(f"[alarms]\nconnection = {url}\n")
@@ -81,7 +81,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         self.assertEqual((0, True, 42), (status, told["current"], told["offsets"][0]["next_offset"]))
         self.assertIn("1_group topic/0 below 42", self.run_command("status")[1])
 
-    def test_a_database_of_an_earlier_build_needs_a_new_one(self):
+    def test_a_database_of_an_earlier_build_is_refused(self):
         self.run_command("upgrade")
         engine = schema.engine(self.database.settings.connection, to_write=True)
         with engine.begin() as connection:
@@ -116,7 +116,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         self.assertEqual([rows[0]], self.stored(Kind.METRICS))
         self.assertEqual((0, []), self.run_json("prune"))
 
-    def test_a_failure_is_status_1_and_one_line_without_a_traceback(self):
+    def test_a_failure_ends_with_status_1_and_one_line_without_a_traceback(self):
         for arguments in (["prune"], ["upgrade", "--config-file", "/nowhere.conf"]):
             status, _, error = self.run_command(*arguments)
             self.assertEqual(1, status)

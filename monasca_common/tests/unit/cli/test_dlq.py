@@ -206,7 +206,7 @@ class ShowTest(DlqCase):
         self.assertEqual(["metrics/0/17", "metrics/0/4"], found)
         self.assertIn("metrics/0/4", self.run_command("show", "metrics.dlq/0/1")[1])
 
-    def test_a_missing_dead_letter_is_status_3(self):
+    def test_a_missing_dead_letter_ends_with_status_3(self):
         for place in ("metrics.dlq/0/0", "metrics.dlq/7/0", "nowhere.dlq/0/0"):
             status, _, err = self.run_command("show", place)
             self.assertEqual(
@@ -272,7 +272,7 @@ class ReplayTest(DlqCase):
         runs = [self.outcomes("--execute", "--limit", "2") for _ in "ab"]
         self.assertEqual([[("replayed", "", 2)], [("replayed", "", 1)]], runs)
 
-    def test_partial_delivery_is_status_4_and_the_delivered_ones_are_printed(self):
+    def test_partial_delivery_ends_with_status_4_and_prints_delivered_messages(self):
         self.bury(1)
         self.bury(1, origin="log")
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="log", count=None)
@@ -281,7 +281,7 @@ class ReplayTest(DlqCase):
         self.assertTrue(err.splitlines()[-1].startswith("monasca-common dlq replay: "))
         self.assertEqual({_PARTITION: 1}, self.kafka.broker.committed("monasca-dlq-replay"))
 
-    def test_refused_dead_letters_stay_pending_and_are_status_4(self):
+    def test_refused_dead_letters_stay_pending_and_end_with_status_4(self):
         self.bury(1)
         self.bury(2, origin="gone")
         self.bury(1, origin="log")
@@ -322,7 +322,7 @@ class ReplayTest(DlqCase):
         for option in ("--limit", "--max-replays"):
             self.assertEqual(2, self.run_command("replay", option, "0")[0])
 
-    def test_no_delivery_is_status_1(self):
+    def test_a_run_without_a_delivery_ends_with_status_1(self):
         self.bury(1)
         self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="metrics", count=None)
         self.assertEqual(1, self.run_command("replay", "--execute")[0])
@@ -349,12 +349,12 @@ class SelectionTest(DlqCase):
     def selected(self, *arguments):
         return [each["dead_letter"] for each in self.rows("list", *arguments)]
 
-    def test_by_reason_origin_and_time(self):
+    def test_dead_letters_are_selected_by_reason_origin_and_time(self):
         self.assertEqual(["metrics.dlq/0/2"], self.selected("--reason", "keyerr"))
         self.assertEqual(["metrics.dlq/0/3"], self.selected("--origin", "log"))
         self.assertEqual(4, len(self.selected("--since", "2020-01-01", "--until", "2999-01-01")))
 
-    def test_none_selected_is_status_3(self):
+    def test_an_empty_selection_ends_with_status_3(self):
         for command in (("list",), ("replay",), ("replay", "--execute")):
             status, _, err = self.run_command(*command, "--reason", "else")
             self.assertEqual((3, True), (status, "no pending dead letter is selected" in err))
@@ -381,7 +381,7 @@ class SelectionTest(DlqCase):
             self.assertIn("metrics.dlq: 4 offsets done, 0 left", err)
             self.assertNotIn("offsets done", self.run_command("list", *arguments)[2])
 
-    def test_an_invalid_time_or_count_is_wrong_usage(self):
+    def test_an_invalid_time_or_count_is_a_usage_error(self):
         for arguments in (("--max-replays", "x"), ("--since", "yesterday")):
             self.assertEqual(2, self.run_command("list", *arguments)[0])
 
@@ -438,7 +438,7 @@ class PurgeTest(DlqCase):
         self.assertEqual((4, False), (row["dead_letters"], row["deleted"]))
         self.assertEqual(4, self.left())
 
-    def test_with_a_reason_deletion_stops_at_the_first_pending_one_with_another_reason(self):
+    def test_deletion_by_reason_stops_at_the_first_pending_dead_letter_with_another_reason(self):
         self.rows("replay", "--execute", "--reason", "ValueError")
         self.assertEqual(0, self.run_command("purge", "--dealt-with", "--reason", "no such", "--execute")[0])
         self.assertEqual(2, self.left() - 1)  # the note of the replay is also a record

@@ -86,7 +86,7 @@ class DurabilityCheckTest(CommandCase):
     def test_a_safe_cluster_has_no_finding(self):
         self.assertEqual((0, []), self.found())
 
-    def test_warnings_are_status_0_unless_strict(self):
+    def test_warnings_end_with_status_0_unless_strict(self):
         self.cluster.least = "3"
         expected = [("metrics", "no_spare_copy")]
         self.assertEqual((0, expected), self.found())

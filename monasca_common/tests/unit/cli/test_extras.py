@@ -162,7 +162,7 @@ class CoreTest(base.BaseTestCase):
 
         self.core = licences.needed()
 
-    def test_what_only_commands_need_is_in_the_extra_cli(self):
+    def test_packages_that_only_commands_need_are_in_the_extra_cli(self):
         commands = {"autopage", "cliff", "cmd2", "markdown-it-py", "mdurl", "prettytable", "prompt-toolkit"}
         commands |= {"pygments", "pyperclip", "rich", "rich-argparse", "wcwidth"}
         self.assertEqual(set(), commands & self.core.keys())
@@ -212,7 +212,7 @@ class RemedyTest(base.BaseTestCase):
         self.assertEqual("sqlalchemy is not installed: install monasca-common[spark]", remedy(missing, "spark"))
         self.assertEqual(f"sqlalchemy is not installed: install {_ANY}", remedy(missing))
 
-    def test_what_only_commands_import_has_their_extra(self):
+    def test_packages_that_only_commands_import_have_their_extra(self):
         self.assertEqual("rich is not installed: install monasca-common[cli]", remedy(self.not_found("rich"), "spark"))
 
     def test_a_module_is_found_under_its_distributions_name(self):

@@ -202,7 +202,7 @@ class ConfigurationTest(InitCase):
         self.run_command("--execute", text=f"{self.configuration}[alarms]\nconnection = sqlite:///{own}\n")
         self.assertIsNotNone(self.revision(own))
 
-    def test_a_dead_letter_topic_that_a_service_reads_is_a_topic(self):
+    def test_a_dead_letter_topic_that_a_service_reads_has_partitions_like_other_topics(self):
         found = self.topics("[kafka_logs]\nenabled = true\ntopic = metrics.dlq\n")
         self.assertEqual(12, found["metrics.dlq"]["partitions"])
 

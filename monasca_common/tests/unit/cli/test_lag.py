@@ -55,14 +55,14 @@ class LagVerdictsTest(LagCommandCase):
             status, out, _ = self.run_command(*command, "-f", "json")
             self.assertEqual((1, 2), (status, json.loads(out)[0]["truncated"]))
 
-    def test_a_name_that_matches_no_group_is_status_3(self):
+    def test_a_name_that_matches_no_group_ends_with_status_3(self):
         for name in ("gg", "x*", "?x"):
             status, _, err = self.run_command("list", "--group", name)
             self.assertEqual((3, 1), (status, err.count(f"--group {name}: this group does not exist")), err)
         for name in ("g", "?", "*"):
             self.assertEqual((0, ""), self.run_command("list", "--group", name)[::2])
 
-    def test_a_cluster_without_groups_is_status_0(self):
+    def test_a_cluster_without_groups_ends_with_status_0(self):
         self.groups = []
         self.assertEqual(0, self.run_command("list")[0])
 

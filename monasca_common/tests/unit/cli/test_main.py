@@ -44,12 +44,12 @@ class TestCommandLine(base.BaseTestCase):
         self.assertEqual(0, main(["lag", "list", "--config-file", "x.conf", "--help"]))
         self.assertRegex(self.text(self.out), "usage: .* lag list \\[-h\\]")
 
-    def test_wrong_usage_is_status_2(self):
+    def test_a_usage_error_ends_with_status_2(self):
         for arguments in (["--nodes", "2"], ["--port", "70000"], ["--port", "kafka"]):
             error = self.assertRaises(SystemExit, main, ["broker", "start", *arguments])
             self.assertEqual(2, error.code)
 
-    def test_no_command_is_wrong_usage_and_opens_no_shell(self):
+    def test_a_call_without_a_command_is_a_usage_error_and_opens_no_shell(self):
         for arguments in ([], ["--verbose"]):
             self.assertEqual(2, self.assertRaises(SystemExit, main, arguments).code)
         self.assertIn("monasca-common --help lists them", self.text(self.err))
@@ -78,7 +78,7 @@ class TestCommandLine(base.BaseTestCase):
         self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])
         self.assertIn("kafka is not a port: use 1 to 65533, or 0 for a free one", self.text(self.err))
 
-    def test_a_failed_start_is_status_1_and_one_line(self):
+    def test_a_failed_start_ends_with_status_1_and_one_line(self):
         empty = self.useFixture(fixtures.TempDir()).path
         self.useFixture(fixtures.EnvironmentVariable("PATH", empty))
         self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME"))

@@ -102,7 +102,7 @@ class LedgerCommandCase(CommandCase):
 class NotificationListTest(LedgerCommandCase):
     command = ("notification", "list")
 
-    def test_a_table_and_json_have_the_newest_first_and_no_address(self):
+    def test_tables_and_json_list_the_newest_first_without_addresses(self):
         first, second = self.record(), self.record("sent", "answered 200", alarm="a2", at_ms=NOW_MS + 1)
         status, out, err = self.run_command("-f", "value")
         self.assertEqual((0, ""), (status, err))
@@ -112,7 +112,7 @@ class NotificationListTest(LedgerCommandCase):
         self.assertNotIn("t0ken", out)
         self.assertEqual([second.id, first.id], [each["id"] for each in self.json()])
 
-    def test_filters(self):
+    def test_notifications_are_filtered_by_tenant_alarm_method_state_and_time(self):
         first, second = self.record(), self.record("sent", alarm="a2", at_ms=NOW_MS + 60_000)
         for arguments, expected in (
             (("--tenant", "t1"), [second, first]),
@@ -127,7 +127,7 @@ class NotificationListTest(LedgerCommandCase):
         ):
             self.assertEqual([each.id for each in expected], [each["id"] for each in self.json(*arguments)], arguments)
 
-    def test_no_messages_are_no_row(self):
+    def test_without_messages_there_is_no_row(self):
         self.assertEqual([], self.json())
 
 

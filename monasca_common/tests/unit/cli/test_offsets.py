@@ -308,7 +308,7 @@ class TestOpenTransactions(OffsetsCase):
 
 
 class TestCopies(OffsetsCase):
-    def test_a_differing_position_in_kafka_is_shown_with_the_one_that_counts(self):
+    def test_a_different_position_in_kafka_is_shown_with_the_position_that_counts(self):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("show")
@@ -369,7 +369,7 @@ class TestGroupsInKafka(OffsetsCase):
 
 
 class TestUsage(OffsetsCase):
-    def test_show_is_status_1_if_a_reader_cannot_continue(self):
+    def test_show_ends_with_status_1_if_a_reader_cannot_continue(self):
         self.store(_FIRST, _SECOND)
         self.assertEqual(0, self.run_command("show")[0])
         self.cluster.log[_SECOND] = (60, 100)
@@ -418,7 +418,7 @@ class TestUsage(OffsetsCase):
         self.assertEqual(1, status)
         self.assertIn("'thread'", error)
 
-    def test_wrong_usage_is_status_2(self):
+    def test_a_usage_error_ends_with_status_2(self):
         for arguments in (
             ["reset"],
             ["reset", "--to-earliest", "--to-latest"],

@@ -87,7 +87,7 @@ class InterruptTest(QuickstartCase):
         self.assertEqual(f"stopping; the data is kept in {self.folder}", lines[0])
         self.assertEqual("all services are stopped", lines[-1])
 
-    def test_a_lost_row_is_status_1(self):
+    def test_a_lost_row_ends_with_status_1(self):
         self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, lost=1)
         self.assertEqual(1, main(["quickstart", "--once"]))
 
@@ -173,7 +173,7 @@ class FailureTest(QuickstartCase):
             self.assertEqual(lost, main(["quickstart", "--once"]))
             self.assertEqual(stays, os.path.isdir(kept))
 
-    def test_an_unexpected_error_is_reported_too(self):
+    def test_an_unexpected_error_is_also_reported(self):
         self.stand_ins["Run"].return_value.go.side_effect = ValueError("a defect")
 
         status, _, failed = self.report()
@@ -192,7 +192,7 @@ class FailureTest(QuickstartCase):
         )
         self.assertIn("failed: KeyError('results')", self.table())
 
-    def test_a_package_that_is_not_installed_is_in_the_object(self):
+    def test_the_object_names_a_package_that_is_not_installed(self):
         self.useFixture(fixtures.MonkeyPatch("sys.modules", {**sys.modules, "psutil": None}))
 
         status, _, failed = self.report()

@@ -132,7 +132,7 @@ class DecoderTest(RegistryValues):
         self.assertEqual(value, self.decoded(value, url=None))
         self.assertEqual(b"{}", self.decoded(b"{}"))
 
-    def test_a_value_that_cannot_be_decoded_is_shown_as_it_is(self):
+    def test_a_value_that_cannot_be_decoded_is_shown_unchanged(self):
         self.avro(schema=READING).dumps(VALUE, self.context)
         self.assertEqual(b"\0\0\0\0\1x", self.decoded(b"\0\0\0\0\1x"))
         self.assertEqual([], self.remarks)

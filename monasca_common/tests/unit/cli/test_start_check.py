@@ -48,7 +48,7 @@ class StartCheckTest(ConfigurationTestCase):
             except ConfigurationError as error:
                 return str(error)
 
-    def test_an_error_in_the_configuration_is_left_to_the_service_and_not_logged_as_well(self):
+    def test_an_error_in_the_configuration_is_reported_only_by_the_service(self):
         self.log = self.useFixture(fixtures.FakeLogger(start_check.__name__))
         self.assertIsNone(check_at_start("notification", self.with_kafka()))
         self.assertEqual("", self.log.output)
@@ -82,7 +82,7 @@ class StartCheckTest(ConfigurationTestCase):
             self.assertIsNone(self.check("warn", StartingAdmin(wait_seconds=60.0)))
         self.assertIn("did not answer within 0.1 s", self.log.output)
 
-    def test_off_queries_no_brokers(self):
+    def test_a_disabled_check_queries_no_brokers(self):
         self.assertIsNone(self.check("off", None))
 
     def test_the_memory_driver_is_not_checked(self):

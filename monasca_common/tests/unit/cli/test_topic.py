@@ -173,7 +173,7 @@ class ListTest(TopicCase):
         self.assertEqual(1, len(self.rows("list")[1]))
         self.assertEqual(2, len(self.rows("list", "--internal")[1]))
 
-    def test_a_name_that_matches_no_topic_is_status_3_and_an_empty_cluster_is_not(self):
+    def test_only_a_name_that_matches_no_topic_ends_with_status_3(self):
         self.assertEqual(3, self.rows("list", "--name", "x*")[0])
         self.kafka.broker.delete_topic("metrics")
         self.assertEqual((0, []), self.rows("list"))
@@ -197,12 +197,12 @@ class CreateTest(TopicCase):
         self.assertEqual((0, "new: created\n", ""), self.run_command(*arguments, "--execute"))
         self.assertEqual([("new", 3, -1, {"a": "b=c"})], self.admin.created)
 
-    def test_a_refusal_is_status_1_and_a_cluster_that_does_not_answer_2(self):
+    def test_a_refusal_ends_with_status_1_and_a_cluster_that_does_not_answer_with_2(self):
         for refusal, status in ((TransportError("no"), 1), (RetriableError("late"), 2)):
             self.admin.refusal = refusal
             self.assertEqual(status, self.run_command("create", "new", "--partitions", "1", "--execute")[0])
 
-    def test_wrong_input_is_wrong_usage(self):
+    def test_invalid_input_is_a_usage_error(self):
         for words in (("a b", "--partitions", "1"), ("new", "--partitions", "0"), ("new",)):
             self.assertEqual(2, self.run_command("create", *words)[0], words)
         self.assertEqual(2, self.run_command("create", "new", "--partitions", "1", "--setting", "nonsense")[0])

@@ -16,7 +16,7 @@ OPENJDK_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment 
 
 
 class TestParseVersion(base.BaseTestCase):
-    def test_versions_in_the_formats_of_vendors(self):
+    def test_versions_in_the_formats_of_vendors_are_parsed(self):
         for text, version in (
             (OPENJDK_17, 17),
             ('java version "1.8.0_402"', 8),

@@ -43,7 +43,7 @@ class TestNodeProperties(base.BaseTestCase):
 
 
 class TestSecurity(base.BaseTestCase):
-    def test_the_protocol_of_each_combination(self):
+    def test_each_combination_of_tls_and_passwords_has_its_protocol(self):
         for tls, sasl, protocol in (
             (False, False, "PLAINTEXT"),
             (True, False, "SSL"),

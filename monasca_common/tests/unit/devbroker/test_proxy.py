@@ -209,13 +209,13 @@ class TestRequestsOfAFault(base.BaseTestCase):
         requests = [request(key) for key in (ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.FETCH)]
         self.assertEqual([True, False, True], taken(fault, *requests))
 
-    def test_without_api_keys_all_requests(self):
+    def test_without_api_keys_a_fault_affects_all_requests(self):
         self.assertEqual([True, True], taken(Fault.cut_request(), request(), request(ApiKey.METADATA)))
 
-    def test_at_most_times_requests(self):
+    def test_a_fault_affects_at_most_times_requests(self):
         self.assertEqual([True, True, False], taken(Fault.cut_answer(times=2), *[request()] * 3))
 
-    def test_the_requests_that_a_predicate_selects(self):
+    def test_a_fault_affects_requests_that_a_predicate_selects(self):
         fault = Fault.cut_answer(where=lambda each: b"orders" in each.frame)
         self.assertEqual([False, True], taken(fault, request(body=b"other"), request(body=b"orders")))
 

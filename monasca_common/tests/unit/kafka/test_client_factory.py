@@ -58,7 +58,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual(0, self.producer().publish(TOPIC, []))
         self.assertEqual([], self.log())
 
-    def test_a_message_that_is_too_large_costs_its_bulk_no_other(self):
+    def test_a_message_that_is_too_large_does_not_affect_the_rest_of_its_bulk(self):
         producer = self.producer()
 
         error = self.assertRaises(UndeliveredError, producer.publish, TOPIC, ["one", "x" * 2_000_000, "three"])
@@ -86,7 +86,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual(0, producer.retry(error.report))
         self.assertEqual([(None, b"one")], self.log())
 
-    def test_a_message_that_was_promised_and_failed_later_is_sent_again(self):
+    def test_an_accepted_message_that_fails_later_is_sent_again(self):
         self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=1.0))
         producer = self.producer()
         self.assertEqual(1, producer.publish(TOPIC, ["one"], timeout=0))
@@ -112,7 +112,7 @@ class ServiceProducerTest(FactoryTestCase):
 
         self.assertEqual([(None, b"one")], self.log())
 
-    def test_options_of_librdkafka_are_taken_by_their_names(self):
+    def test_options_of_librdkafka_are_accepted_under_their_names(self):
         producer = self.producer(**{"queue.buffering.max.messages": 1000, "linger.ms": 20, "compression.type": "zstd"})
 
         settings = producer._producer.settings
@@ -150,7 +150,7 @@ class ServiceConsumerTest(FactoryTestCase):
         self.assertEqual((None, 3), (message.error(), len(message)))
         self.assertEqual([MESSAGE_ID_HEADER], [name for name, _ in message.headers()])
 
-    def test_messages_are_iterated(self):
+    def test_iterating_yields_messages(self):
         self.filled("one", "two")
         consumer = self.consumer()
 
@@ -199,7 +199,7 @@ class ServiceConsumerTest(FactoryTestCase):
 
         self.assertEqual([True], called)
 
-    def test_the_repartition_callback_can_commit_before_partitions_go(self):
+    def test_the_repartition_callback_can_commit_before_partitions_are_revoked(self):
         self.filled("one", "two")
         reported = []
 
@@ -228,14 +228,14 @@ class ServiceConsumerTest(FactoryTestCase):
         consumer._consumer.poll = once
         return consumer
 
-    def test_a_topic_that_is_missing_is_waited_for(self):
+    def test_a_consumer_waits_for_a_missing_topic(self):
         log = self.useFixture(fixtures.FakeLogger())
 
         self.assertEqual(b"one", next(self.with_an_error("UNKNOWN_TOPIC_OR_PART")).value())
 
         self.assertIn("create it", log.output)
 
-    def test_what_an_operator_has_to_permit_is_not_waited_for(self):
+    def test_a_missing_permission_is_raised_immediately(self):
         consumer = self.with_an_error("TOPIC_AUTHORIZATION_FAILED")
 
         self.assertRaises(TransportError, next, consumer)
@@ -304,13 +304,13 @@ class SlowHandlerTest(FactoryTestCase):
 
         self.assertEqual([0, 1, 2, 3], sorted(self.handled(consumer, 4, 10.0, consumer.commit)))
 
-    def test_a_slow_commit_callback_does_not_keep_messages_back(self):
+    def test_a_slow_commit_callback_does_not_delay_messages(self):
         self.filled(3)
         consumer = self.slow_consumer(commit_callback=lambda: self.clock.advance(2.0), max_commit_interval=0.0)
 
         self.assertEqual([0, 1, 2], sorted(self.handled(consumer, 3, 2.0)))
 
-    def test_a_quick_handler_has_all_of_a_poll(self):
+    def test_a_quick_handler_receives_all_messages_of_a_poll(self):
         self.filled(30)
         consumer = self.slow_consumer()
         next(consumer)
@@ -354,7 +354,7 @@ class FactoryArgumentsTest(base.BaseTestCase):
         self.assertRaises(ConfigurationError, get_kafka_producer, [])
         self.assertRaises(ConfigurationError, get_kafka_consumer, ["kafka:none"], "group", TOPIC)
 
-    def test_values_keep_the_bounds_of_the_options_that_they_stand_for(self):
+    def test_values_keep_the_bounds_of_the_options_that_they_replace(self):
         for name, value in (
             ("linger.ms", "soon"),
             ("queue.buffering.max.messages", 0),

@@ -10,7 +10,7 @@ from monasca_common.kafka.transport.memory import VirtualClock
 
 
 class SystemClockTest(base.BaseTestCase):
-    def test_a_wait_may_be_without_end(self):
+    def test_a_wait_can_be_unlimited(self):
         for endless in (None, math.inf, 1e300):
             self.assertTrue(SystemClock().wait(threading.Lock(), endless))
 
@@ -21,7 +21,7 @@ class SystemClockTest(base.BaseTestCase):
 
 
 class CheckSecondsTest(base.BaseTestCase):
-    def test_a_timeout_has_the_limits_that_clients_take(self):
+    def test_a_timeout_has_the_limits_of_the_clients(self):
         self.assertEqual([0, 0, 2.5, 1e6, 1e6], [check_seconds(each) for each in (-1, 0, 2.5, 1e300, math.inf)])
 
     def test_a_timeout_is_a_number(self):
@@ -36,14 +36,14 @@ class SignalTest(base.BaseTestCase):
         signal.set()
         self.assertEqual([True, False], [signal.wait(SystemClock(), 0) for _ in range(2)])
 
-    def test_a_wait_without_limit_ends_when_it_is_set(self):
+    def test_an_unlimited_wait_ends_when_the_signal_is_set(self):
         signal = Signal()
         setter = threading.Thread(target=signal.set)
         setter.start()
         self.assertTrue(signal.wait(SystemClock(), None))
         setter.join()
 
-    def test_it_waits_in_the_time_of_its_clock(self):
+    def test_a_signal_waits_in_the_time_of_its_clock(self):
         clock = VirtualClock()
         woken = []
         waiter = threading.Thread(target=lambda: woken.append(Signal().wait(clock, 3600)))
@@ -53,7 +53,7 @@ class SignalTest(base.BaseTestCase):
             waiter.join(0.001)
         self.assertEqual([False], woken)
 
-    def test_threads_that_set_it_at_the_same_moment_do_not_disturb_each_other(self):
+    def test_threads_can_set_a_signal_concurrently(self):
         signal = Signal()
         failures = []
 

@@ -38,15 +38,15 @@ def raising(case):
 
 
 class NeedsTest(testtools.TestCase):
-    def test_a_cluster_that_has_it_is_judged_as_ever(self):
+    def test_a_cluster_with_the_feature_passes_or_fails_as_usual(self):
         self.assertTrue(outcome_of(passing, {Capability.TRANSACTIONS}).wasSuccessful())
         self.assertEqual(1, len(outcome_of(failing, {Capability.TRANSACTIONS}).failures))
 
-    def test_failing_where_it_is_lacking_is_expected(self):
+    def test_a_failure_without_the_feature_is_expected(self):
         for test in (failing, raising):
             result = outcome_of(test, set())
             self.assertEqual((1, True), (len(result.expectedFailures), result.wasSuccessful()))
 
-    def test_passing_where_it_is_lacking_is_a_failure(self):
+    def test_a_pass_without_the_feature_is_a_failure(self):
         result = outcome_of(passing, set())
         self.assertEqual((1, False), (len(result.failures), result.wasSuccessful()))

@@ -36,7 +36,7 @@ class DrainCase(base.BaseTestCase):
 
 
 class DrainTest(DrainCase):
-    def test_it_runs_until_everything_is_committed(self):
+    def test_a_drain_runs_until_everything_is_committed(self):
         self.fill(b"1", b"2")
         self.fill(b"3", partition=1)
         seen = []
@@ -57,7 +57,7 @@ class DrainTest(DrainCase):
         error = self.assertRaises(ZeroDivisionError, self.drain, handler)
         self.assertEqual("of the handler", str(error))
 
-    def test_dead_letters_are_reported_and_not_waited_for(self):
+    def test_a_drain_reports_dead_letters_and_does_not_wait_for_them(self):
         self.fill(b"good", b"bad", b"good")
 
         def handler(message):
@@ -82,7 +82,7 @@ class DrainTest(DrainCase):
         self.assertEqual(1, drained.committed[OTHER])
         self.assertEqual(0, drained.committed.get(IN, 0))
 
-    def test_a_retry_later_that_ends_is_waited_for_without_its_rests(self):
+    def test_a_drain_waits_for_a_retry_later_that_ends_without_its_delays(self):
         self.fill(b"1")
         calls = []
 
@@ -150,7 +150,7 @@ class AsyncHandlerTest(DrainCase):
             refused = self.assertRaises(WrongType, Processor(self.kafka.consumer("in"), handler).run)
             self.assertIn("AsyncProcessor(processor).run()", str(refused))
 
-    def test_plain_callables_of_all_kinds_are_taken(self):
+    def test_all_kinds_of_plain_callables_are_accepted(self):
         class Callable:
             def __call__(self, part):
                 pass

@@ -36,7 +36,7 @@ def exit_code_of_child(in_child):
 
 
 class TestForkGuard(base.BaseTestCase):
-    def test_the_opener_may_use_it(self):
+    def test_the_process_that_opened_a_client_may_use_it(self):
         guard = ForkGuard("KafkaConsumer")
         guard.check()
         self.assertFalse(guard.forked)

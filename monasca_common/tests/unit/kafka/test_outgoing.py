@@ -101,12 +101,12 @@ class EmptyIdTest(ProducerCase):
         records = [Record(value, headers=(("message-id", None),)) for value in (b"one", b"two")]
         self.assert_each_is_sent_under_an_id_of_ours(*records)
 
-    def test_an_id_in_a_header_counts_where_the_records_own_is_empty(self):
+    def test_an_id_in_a_header_is_used_if_the_id_of_the_record_is_empty(self):
         record = Record(b"one", message_id=b"", headers=(("message-id", b""), ("message-id", b"own")))
         self.producer().publish("t", [record])
         self.assertEqual([b"own"], self.ids())
 
-    def test_a_topic_without_ids_gets_no_empty_header(self):
+    def test_messages_of_a_topic_without_ids_have_no_empty_header(self):
         producer = self.producer(topics_without_message_id=frozenset({"t"}))
         producer.publish("t", [Record(b"one", headers=(("message-id", b""),)), Record(b"two", message_id=b"")])
         self.assertEqual([(), ()], [record.headers for record in self.broker.records("t")])
@@ -114,7 +114,7 @@ class EmptyIdTest(ProducerCase):
 
 class BadTimeTest(ProducerCase):
     # Rule 5
-    def test_a_message_rejected_because_of_another_messages_timestamp_is_retriable(self):
+    def test_a_message_rejected_because_of_the_timestamp_of_another_message_is_retriable(self):
         producer = self.warm_producer()
         self.broker.inject("produce", Fail("INVALID_TIMESTAMP"), count=2)
         report = producer.publish("t", [b"neighbour", Record(b"v", timestamp_ms=1)])

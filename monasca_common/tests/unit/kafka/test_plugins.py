@@ -93,7 +93,7 @@ class PluginsTest(ConfigurationTestCase):
         self.assertEqual("application/octet-stream", kafka.load_serializer("raw").content_type)
         self.assertEqual([1], kafka.load_serializer("msgspec", type=list[int]).loads(b"[1]"))
 
-    def test_a_missing_type_is_refused_and_so_is_one_that_a_serializer_does_not_take(self):
+    def test_a_missing_type_and_a_type_that_a_serializer_does_not_support_are_refused(self):
         self.assertIn("pass type= to load_serializer", self.refused(kafka.load_serializer, "msgspec"))
         self.assertIn("serializer=json has no type", self.refused(lambda: kafka.load_serializer("json", type=int)))
 
@@ -111,7 +111,7 @@ class PluginsTest(ConfigurationTestCase):
     def test_a_serializer_without_options_does_not_receive_the_configuration(self):
         self.assertEqual("application/json", kafka.load_serializer("json", conf=self.on_memory()).content_type)
 
-    def test_memory_has_no_cluster_to_administer(self):
+    def test_the_memory_driver_has_no_admin(self):
         self.assertIn("driver=memory", self.refused(kafka.load_admin, self.on_memory()))
 
     def test_the_dead_letters_of_a_consumer_go_to_its_servers(self):
@@ -127,7 +127,7 @@ class PluginsTest(ConfigurationTestCase):
             for name in ("confluent", "kafka", "memory", "native"):
                 self.assertTrue(callable(plugins.entry_point(namespace, name, option="driver")))
 
-    def test_kafka_is_native_where_that_can_serve_the_settings(self):
+    def test_the_driver_kafka_is_native_if_the_native_client_supports_the_settings(self):
         def opened(driver, **options):
             settings = ProducerSettings(ConnectionSettings("127.0.0.1:1", driver=driver), **options)
             opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.plugins.KafkaProducer")).mock
@@ -148,7 +148,7 @@ class PluginsTest(ConfigurationTestCase):
         self.assertIn("confluent instead of native, because there is no compiler", logs.output[0])
         self.assertRaises(ConfigurationError, opened, "native")
 
-    def test_kafka_consumes_natively_where_that_is_built(self):
+    def test_the_driver_kafka_consumes_natively_if_the_extension_is_built(self):
         def opened(driver):
             settings = ConsumerSettings(ConnectionSettings("127.0.0.1:1", driver=driver), ("t",), "g")
             opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.plugins.KafkaConsumer")).mock

@@ -48,7 +48,7 @@ class StuckPartitionTest(base.BaseTestCase):
             self.after(seconds)
             self.assertTrue(self.post(b"to another").ok)
 
-    def test_posts_go_to_the_others_however_long_it_lasts(self):
+    def test_messages_go_to_the_other_partitions_for_the_whole_outage(self):
         self.meet_the_others()
         for seconds in (1.5, 4.0, 6.0, 9.0):
             self.after(seconds)
@@ -73,7 +73,7 @@ class StuckPartitionTest(base.BaseTestCase):
             self.assertEqual(1, len(self.post(b"x" * 2_000_000).failed))
         self.assertTrue(self.post(b"a").ok)
 
-    def test_where_none_is_known_to_answer_a_post_finds_it_a_second_after_the_topic_stalls(self):
+    def test_without_a_partition_that_answers_a_post_probes_one_a_second_after_the_topic_stalls(self):
         self.after(5.5)
         self.assertIsNone(self.post(b"refused"))
         self.assertTrue(self.topic.is_stalled)
@@ -83,7 +83,7 @@ class StuckPartitionTest(base.BaseTestCase):
         self.assertTrue(self.post(b"after it").ok)
         self.assertFalse(self.topic.is_stalled)
 
-    def test_the_first_post_for_long_need_not_wait_for_a_try(self):
+    def test_the_first_post_after_a_long_pause_does_not_wait_for_a_probe(self):
         self.after(60.0)
         self.assertTrue(self.post(b"tries").ok)
 
@@ -96,21 +96,21 @@ class StuckPartitionTest(base.BaseTestCase):
             tried += [(second, len(held))] if held else []
         self.assertEqual([(1, 1), (21, 1), (61, 1)], tried)
 
-    def test_while_others_answer_no_post_is_risked(self):
+    def test_no_post_goes_to_a_stuck_partition_while_others_answer(self):
         self.meet_the_others()
         for seconds in (6.0, 7.0, 60.0):
             self.after(seconds)
             for _ in range(3):
                 self.assertTrue(self.post(b"a").ok)
 
-    def test_one_that_becomes_silent_is_chosen_no_more(self):
+    def test_a_partition_that_becomes_silent_is_not_chosen_again(self):
         self.meet_the_others()
         self.after(6.0)
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=1, count=None)
         self.assertEqual(1, self.unknown(b"it is the first one's turn"))
         self.assertEqual([2] * 4, [self.post(b"a").delivered[0].partition for _ in range(4)])
 
-    def test_a_partition_that_does_not_answer_messages_with_ids_is_chosen_no_more(self):
+    def test_a_partition_that_does_not_answer_messages_with_ids_is_not_chosen_again(self):
         self.meet_the_others()
         self.after(6.0)
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=1, count=None)
@@ -133,14 +133,14 @@ class StuckPartitionTest(base.BaseTestCase):
             self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"%d" % number, partition=0)))
             self.assertLessEqual(len(self.topic._unanswered_ids), 2)
 
-    def test_when_all_are_silent_posts_are_refused(self):
+    def test_posts_are_refused_when_no_partition_answers(self):
         self.meet_the_others()
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", count=None)
         self.after(5.5)
         self.assertEqual([1, 1], [self.unknown(b"a") for _ in range(2)])
         self.assertIsNone(self.post(b"a"))
 
-    def test_once_it_answers_the_client_chooses_again(self):
+    def test_a_partition_that_answers_again_is_chosen_by_the_client(self):
         self.meet_the_others()
         self.after(6.0)
         self.assertTrue(self.post(b"a").ok)
@@ -150,7 +150,7 @@ class StuckPartitionTest(base.BaseTestCase):
 
 
 class RaceTest(base.BaseTestCase):
-    def test_of_many_threads_at_a_time_one_probes(self):
+    def test_one_of_many_concurrent_threads_probes(self):
         producer = mock.Mock()
         producer.health.return_value = mock.Mock(finished=False, oldest_unacknowledged_seconds=60.0)
         topic = PooledProducer("metrics", producer, lambda: 1000.0)
@@ -192,7 +192,7 @@ class ReopeningTest(base.BaseTestCase):
         pauses = [later - earlier for earlier, later in itertools.pairwise(attempts)]
         self.assertEqual([1, 2, 4, 8, 16, 32, 60, 60, 60], pauses[:9])
 
-    def test_after_a_time_without_errors_it_starts_again(self):
+    def test_the_back_off_restarts_after_a_time_without_errors(self):
         self.attempts_within(100)
         self.producer.health.return_value.finished = False
         self.assertEqual([], self.attempts_within(300))

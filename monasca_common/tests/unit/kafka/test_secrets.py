@@ -45,7 +45,7 @@ class SecretsTest(ConfigurationTestCase):
             self.assertNotIn("hush", shown)
             self.assertNotIn("sesame", shown)
 
-    def test_a_single_dollar_in_further_options_is_refused_too(self):
+    def test_a_single_dollar_in_further_options_is_also_refused(self):
         conf = self.with_kafka("consumer_options = debug=sesame$street")
 
         said = self.refused(consumer_settings, conf, "kafka_metrics")
@@ -76,7 +76,7 @@ class SecretsTest(ConfigurationTestCase):
         self.assertNotIn("hush", "\n".join(logs.output))
         self.assertIn("kafka.linger_ms", "\n".join(logs.output))
 
-    def test_log_opt_values_quotes_no_secret_with_a_single_dollar_either(self):
+    def test_log_opt_values_does_not_quote_a_secret_with_a_single_dollar(self):
         conf = self.secured("hush$sesame")
         register(conf)
 
@@ -159,7 +159,7 @@ class SecurityTest(ConfigurationTestCase):
 
         self.assertIn("tls_ca_file in group [kafka] has no effect", self.refused(producer_settings, conf))
 
-    def test_tls_reaches_the_client_by_its_names(self):
+    def test_tls_options_have_the_names_of_the_client(self):
         pem = self.path_of("")
         conf = self.with_kafka(
             "security_protocol = ssl",

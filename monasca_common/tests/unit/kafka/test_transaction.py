@@ -132,7 +132,7 @@ class TransactionTest(base.BaseTestCase):
             self.assertEqual(["commit", "commit"], self.client.asked[-2:])
             self.client.abort_is_due = False
 
-    def test_inputs_of_an_assignment_that_is_over_abort_and_are_read_again(self):
+    def test_inputs_of_a_former_assignment_abort_the_transaction_and_are_read_again(self):
         self.client.stale = StaleCommit("revoked")
         self.assertRaises(TransactionError, self.transact)
         self.assertEqual(["begin", "flush", "flush", "refuse", "abort", "seek"], self.client.asked)

@@ -95,7 +95,7 @@ class TypesTest(base.BaseTestCase):
         assert_type(typed.loads(b'{"celsius": 21}'), Reading)
         Processor(self.consumer, readings, serializer=typed)
 
-    def test_a_service_after_the_documentation_handles_its_values(self) -> None:
+    def test_a_service_as_documented_handles_its_values(self) -> None:
         with self.kafka.producer() as producer:
             producer.publish("readings", [Record(ReadingSerializer().dumps(Reading(21)))]).raise_for_undelivered()
         service = Service(self.consumer)

@@ -73,11 +73,11 @@ class TestRetentionFindings(base.BaseTestCase):
         self.assertEqual(("retention_near", Severity.ERROR), (finding.rule, finding.severity))
         self.assertIn("in 2,000 s", finding.text)
 
-    def test_a_group_that_has_read_everything_or_a_topic_that_keeps_everything_is_sound(self):
+    def test_a_group_without_unread_messages_or_a_topic_without_retention_has_no_finding(self):
         self.assertEqual([], self.rules())
         self.assertEqual([], self.rules(headroom_seconds=1000.0))
 
-    def test_offsets_that_the_log_no_longer_has_are_an_error(self):
+    def test_offsets_that_were_deleted_from_the_log_are_an_error(self):
         self.assertEqual(["truncated"], self.rules(truncated=4))
 
     def test_a_retention_finding_means_a_lag_error_and_vice_versa(self):

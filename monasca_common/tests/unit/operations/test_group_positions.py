@@ -65,7 +65,7 @@ class TestWhichCounts(base.BaseTestCase):
         self.assertTrue(_stored(3).differ("g", nothing_copied, _TP))
         self.assertFalse(_stored(3, _OTHER).differ("g", _judged(10), _TP))
 
-    def test_a_reported_difference_is_one(self):
+    def test_a_difference_is_reported_once(self):
         for judged in (_judged(10, status=LagStatus.STOP), _judged(None, status=LagStatus.STOP)):
             for stored in (no_database(), _stored(10), _stored(12), _stored(12, _OTHER)):
                 said = position_remarks({"g": judged}, stored)

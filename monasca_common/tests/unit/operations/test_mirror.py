@@ -118,7 +118,7 @@ class PlanTest(base.BaseTestCase):
         bulks = [call.args[0] for call in target.create_topics.call_args_list]
         self.assertEqual([{"a": 2_000, "b": 3_000}, {"c": 9_000}, {"d": 1}], bulks)
 
-    def test_a_stop_is_heard_between_two_bulks(self):
+    def test_a_stop_takes_effect_between_two_bulks(self):
         source, target = self.admin(**{f"t{number:03}": 1 for number in range(600)}), self.admin()
         stopping = threading.Event()
         target.create_topics.side_effect = lambda *_, **__: stopping.set()
@@ -158,7 +158,7 @@ class BeginTest(base.BaseTestCase):
         made.serve()
         self.assertEqual(0, prepared.call_count)
 
-    def test_of_many_topics_few_are_named_with_their_number(self):
+    def test_a_few_of_many_topics_are_named_with_their_number(self):
         for count, told in ((2, "t0, t1"), (1000, "1000 topics: t0, t1, t2, t3, t4, ...")):
             topics = tuple(MirroredTopic(f"t{number}", 1, "s", "t", 1_000) for number in range(count))
             self.assertEqual(told, mirror._few_names(MirrorPlan(topics, {})))
@@ -180,7 +180,7 @@ class PositionsTest(base.BaseTestCase):
 
 
 class CopyTest(base.BaseTestCase):
-    def test_a_copy_has_everything_of_its_message_and_its_id_stays_a_header(self):
+    def test_a_copy_has_all_fields_of_its_message_and_its_id_stays_a_header(self):
         original = message(5, headers=(("a", None), ("message-id", b"x"), ("b", b"")))
         record = copy_of(original)
         self.assertEqual((b"5", b"key", original.headers, 1_005, 0, None), _facts(record))
@@ -239,17 +239,17 @@ class ComparisonTest(base.BaseTestCase):
     def compare(self, source, target, *, copied=1_000_000, **lost):
         return compare_logs(ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost), source, target)
 
-    def test_equal_logs_with_other_offsets_are_equal(self):
+    def test_equal_logs_with_different_offsets_are_equal(self):
         found = self.compare(map(message, range(50)), (message(n, offset=2 * n) for n in range(50)))
         self.assertEqual((50, 50, 50, []), (found.source, found.target, found.equal, found.differences))
 
-    def test_each_part_of_a_message_counts(self):
+    def test_each_field_of_a_message_is_compared(self):
         changes = {"value": b"x", "timestamp_ms": 7, "headers": (("message-id", b"id 1"), ("more", None))}
         for name, change in changes.items():
             (found,) = self.compare([message(1)], [message(1, offset=4, **{name: change})]).differences
             self.assertEqual(("altered", 1, 4, b"id 1", (name,)), _difference(found))
 
-    def test_an_empty_header_or_value_is_not_a_missing_one(self):
+    def test_an_empty_header_or_value_differs_from_a_missing_one(self):
         for one, other in ((b"", None), ((("a", b""),), (("a", None),))):
             kind = "headers" if isinstance(one, tuple) else "value"
             pair = (Message("metrics", 0, 0, 1, None, b"", ()) for _ in range(2))
@@ -284,7 +284,7 @@ class ComparisonTest(base.BaseTestCase):
         found = self.compare(map(message, range(10)), [*left[:2], *left[3:]], target_lost_its_beginning=True)
         self.assertEqual((4, [6]), (found.expired, [each.source_offset for each in found.differences]))
 
-    def test_too_much_without_a_counterpart_is_not_compared(self):
+    def test_too_many_messages_without_a_counterpart_are_not_compared(self):
         with mock.patch.object(comparison, "_MOST_UNMATCHED", 5):
             found = self.compare(map(message, range(20)), [])
         self.assertIn("more than 5 messages", found.not_compared)
@@ -396,7 +396,7 @@ class StatusTest(base.BaseTestCase):
             self.assertIn(f"monasca_mirror_{line}", text)
         self.assertEqual((False, {"logs": "why"}), (status.probes.health()[0], status.probes.health()[1]["refused"]))
 
-    def test_messages_that_wait_while_none_is_copied_are_a_stall(self):
+    def test_unread_messages_without_copies_are_a_stall(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
         status.loop.reason, status.lag = "", lambda: {"metrics": 5, "logs": 0}
@@ -414,7 +414,7 @@ class StatusTest(base.BaseTestCase):
         status.lag = dict
         self.assertEqual((True, []), _found(ready))
 
-    def test_a_transaction_that_hangs_is_a_loop_that_does_not_turn(self):
+    def test_a_hanging_transaction_is_not_live(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
         live = status.probes.live

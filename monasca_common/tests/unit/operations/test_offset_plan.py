@@ -61,7 +61,7 @@ class TestStanding(base.BaseTestCase):
     def test_kafka_keeps_no_topic_id_so_none_is_compared(self):
         self.assertEqual("", standing(150, stored_id=None, topic_id="b").problem)
 
-    def test_messages_left_are_counted_from_the_position(self):
+    def test_remaining_messages_are_counted_from_the_position(self):
         left = [each.left for each in (standing(150), standing(60), standing(None), standing(900))]
         self.assertEqual([50, 100, 100, 0], left)
 
@@ -74,7 +74,7 @@ class TestSummary(base.BaseTestCase):
         text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=True))
         self.assertIn("Read again: up to 50 messages; each is still stored once", text)
 
-    def test_only_rows_are_promised_to_stay_single(self):
+    def test_only_rows_are_stated_to_be_stored_once(self):
         text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=False))
         self.assertNotIn("still stored once", text)
         self.assertIn("count them twice", text)

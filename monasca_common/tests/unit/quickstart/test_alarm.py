@@ -80,14 +80,14 @@ class AlarmRunTest(base.BaseTestCase):
         run._api = self.api = FollowingApi(self.load, lambda: run._posted, **named)
         return run.go()
 
-    def test_an_alarm_that_follows_the_load_is_good(self):
+    def test_an_alarm_that_follows_the_load_succeeds(self):
         summary = self.run_alarm()
         self.assertEqual(("OK", "ALARM", "OK"), summary.history)
         self.assertTrue(summary.good)
         parse(self.api.posts["/v2.0/alarm-definitions"]["expression"])
         self.assertEqual(("the-alarm", summary.posted), (summary.alarm_id, self.poster.post.call_count))
 
-    def test_an_alarm_that_does_not_change_is_reported_and_not_good(self):
+    def test_an_alarm_that_does_not_change_is_reported_and_fails(self):
         self.useFixture(fixtures.MockPatchObject(alarm, "_STATE_SECONDS", alarm._STATE_SECONDS))
         summary = self.run_alarm(stuck=True)
         self.assertEqual((("OK",), False), (summary.history, summary.good))

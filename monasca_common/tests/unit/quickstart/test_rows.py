@@ -50,7 +50,7 @@ class CountTest(base.BaseTestCase):
         result = count(self.database, self.metrics, self.events)
         return result.rows, result.lost, result.duplicates
 
-    def test_everything_is_there_once(self):
+    def test_rows_stored_once_are_neither_lost_nor_duplicates(self):
         self.store([100, 100, 200, 200], [0, 1])
         self.assertEqual((6, 0, 0), self.found())
 
@@ -62,15 +62,15 @@ class CountTest(base.BaseTestCase):
         self.store([100, 100, 200, 200], [1])
         self.assertEqual((5, 1, 0), self.found())
 
-    def test_a_row_too_many_is_a_duplicate(self):
+    def test_an_extra_row_is_a_duplicate(self):
         self.store([100, 100, 100, 200, 200], [0, 1])
         self.assertEqual((7, 0, 1), self.found())
 
-    def test_an_event_that_is_there_twice_is_a_duplicate(self):
+    def test_an_event_stored_twice_is_a_duplicate(self):
         self.store([100, 100, 200, 200], [0, 1, 1])
         self.assertEqual((7, 0, 1), self.found())
 
-    def test_a_row_that_nobody_posted_is_a_duplicate(self):
+    def test_a_row_that_was_not_posted_is_a_duplicate(self):
         self.store([100, 100, 200, 200, 300], [0, 1])
         self.assertEqual((7, 0, 1), self.found())
 
@@ -78,7 +78,7 @@ class CountTest(base.BaseTestCase):
         self.store([100, 100, 100, 200], [0, 1])
         self.assertEqual((6, 1, 1), self.found())
 
-    def test_what_was_never_acknowledged_is_not_lost(self):
+    def test_messages_that_were_never_acknowledged_are_not_lost(self):
         self.metrics[1] = self.bulk(1, 200, 2, acknowledged=False)
         self.events[1] = self.bulk(1, 200, 1, acknowledged=False)
         self.store([100, 100], [0])
@@ -144,10 +144,10 @@ class OutcomeTest(base.BaseTestCase):
     def changed(self, **changes):
         return RunSummary(**(asdict(GOOD) | changes))
 
-    def test_all_posted_acknowledged_and_stored_once_is_good(self):
+    def test_a_run_with_all_rows_acknowledged_and_stored_once_succeeds(self):
         self.assertTrue(GOOD.good)
 
-    def test_a_loss_a_duplicate_or_an_unacknowledged_post_is_not(self):
+    def test_a_run_with_a_loss_a_duplicate_or_an_unacknowledged_post_fails(self):
         for changes in (
             {"lost": 1},
             {"duplicates": 1},
@@ -157,7 +157,7 @@ class OutcomeTest(base.BaseTestCase):
         ):
             self.assertFalse(self.changed(**changes).good, changes)
 
-    def test_an_alarm_that_did_not_come_back_is_not_good(self):
+    def test_a_run_with_an_alarm_that_did_not_return_to_ok_fails(self):
         for history, is_good in ((("OK", "ALARM", "OK"), True), (("OK", "ALARM"), False), ((), False)):
             summary = AlarmSummary("last(x) > 1", "id", history, (), 0, 1.0, _received(history))
             self.assertEqual(is_good, self.changed(alarm=summary).good, history)
@@ -170,7 +170,7 @@ class OutcomeTest(base.BaseTestCase):
 
 
 class PercentileTest(base.BaseTestCase):
-    def test_percentiles_of_a_hundred(self):
+    def test_percentiles_of_a_hundred_values_are_correct(self):
         values = list(range(1, 101))
         self.assertEqual((51, 100), (percentile(values, 0.5), percentile(values, 0.99)))
 

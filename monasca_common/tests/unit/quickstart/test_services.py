@@ -68,7 +68,7 @@ class CaughtUpTest(base.BaseTestCase):
         with mock.patch("urllib.request.urlopen", return_value=io.BytesIO(text.encode())):
             return services._caught_up("http://127.0.0.1:1/metrics")
 
-    def test_a_job_has_caught_up_after_a_batch_that_left_nothing(self):
+    def test_a_job_has_caught_up_after_a_batch_without_remaining_messages(self):
         self.assertTrue(self.caught_up(last_batch_time_seconds=1, behind_offsets=0))
         self.assertFalse(self.caught_up(last_batch_time_seconds=1, behind_offsets=2))
 

@@ -92,7 +92,7 @@ class EnvelopesTest(base.BaseTestCase):
         values = self.written()
         self.assertEqual(values, writer.values(JSON))
 
-    def test_other_kinds_are_converted_too(self):
+    def test_other_kinds_are_also_converted(self):
         envelopes = [event.envelope(b'{"event_type":"e","payload":{"a":1},"dimensions":{}}', "t", "r", 1.5)]
         decode = EnvelopeReader(self.settings()).reading(event.decode_all)
         self.assertEqual(event.decode_all(envelopes), decode(self.written(avro.EVENTS, envelopes)))

@@ -62,7 +62,7 @@ class RestartsTest(base.BaseTestCase):
         self.loop.run()
         return self.loop.stopping.waits
 
-    def test_each_failure_in_a_row_waits_longer(self):
+    def test_each_consecutive_failure_waits_longer(self):
         waits = self.run_it(0, 0, 0)
         self.assertEqual([restart_delay_seconds(number) for number in (1, 2, 3)], waits)
         self.assertEqual(sorted(set(waits)), waits)

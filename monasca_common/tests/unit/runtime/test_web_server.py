@@ -64,7 +64,7 @@ class TestSilence(base.BaseTestCase):
                 accepted.settimeout(None)
                 self.assertRaises(BlockingIOError, accepted.recv, 1)
 
-    def test_a_silent_client_is_not_logged_and_an_error_is(self):
+    def test_an_error_is_logged_but_a_silent_client_is_not(self):
         log = WebServerLog(Config())
         faults = ValueError(), PermissionError(), OSError(errno.EMFILE, "Too many open files")
         with self.assertLogs("gunicorn.error", "ERROR") as logs:
@@ -75,7 +75,7 @@ class TestSilence(base.BaseTestCase):
                     log.exception("%s", type(error).__name__)
         self.assertEqual(["ValueError", "PermissionError", "OSError"], [record.getMessage() for record in logs.records])
 
-    def test_requests_are_not_logged_and_the_death_of_a_worker_is(self):
+    def test_the_death_of_a_worker_is_logged_but_requests_are_not(self):
         with self.assertLogs("gunicorn.error", "WARNING") as logs:
             log = WebServerLog(WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20).cfg)
             log.warning("Invalid request from ip=127.0.0.1: Invalid Method 'x'")

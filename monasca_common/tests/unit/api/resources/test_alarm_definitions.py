@@ -50,7 +50,7 @@ class AlarmDefinitionsContract(AlarmsCase):
     def version(self):
         return self.alarms_database.rows(sa.select(tables.alarm_definitions_version.c.version))[0][0]
 
-    def test_create_read_list_replace_update_and_delete(self):
+    def test_definitions_are_created_read_listed_replaced_updated_and_deleted(self):
         method = self.method()
         made = self.ask("POST", PATH, PLAIN, 201)
         path = f"{PATH}/{made['id']}"

@@ -128,7 +128,7 @@ class AlarmsContract(AlarmsCase):
         listed = self.get(PATH)
         self.assertEqual(({"links", "elements"}, [expected]), (set(listed), listed["elements"]))
 
-    def test_filters_of_lists_and_counts(self):
+    def test_lists_and_counts_are_filtered(self):
         low, high = self.definition("low"), self.definition("high", "HIGH")
         self.alarm("a", low, ("cpu", {"host": "x", "zone": "1"}), state="OK", lifecycle_state="OPEN")
         self.alarm("b", high, ("cpu", {"host": "y"}), ("mem", {"zone": "1"}), state="ALARM", link="http://s.com/a?b")
@@ -219,7 +219,7 @@ class AlarmsContract(AlarmsCase):
         self.assertTrue(0 < sum(asked) < count, asked)
         self.assertEqual(["010"], [each["id"] for each in self.elements(PATH, query="offset=10&limit=1")])
 
-    def test_counts_by_group(self):
+    def test_counts_are_grouped(self):
         low, high = self.definition("low"), self.definition("high", "HIGH")
         self.alarm("a", low, ("cpu", {"host": "x"}), ("cpu", {"host": "y"}), state="OK", link="l")
         self.alarm("b", high, ("cpu", {"host": "x"}), ("mem", {"host": "x", "bank": "0"}), state="ALARM")
@@ -519,7 +519,7 @@ class TestWithoutADatabase(ApiCase):
 
 
 class TestAlarmHistory(ReadsCase):
-    def test_the_history_of_all_alarms_and_of_one(self):
+    def test_the_history_of_all_alarms_or_of_one_is_listed(self):
         self.store(*(_transition(n) for n in range(3)), kind=Kind.ALARM_HISTORY)
         found = self.elements("/v2.0/alarms/state-history")
         self.assertEqual([f"alarm-{n}" for n in range(3)], [one["alarm_id"] for one in found])

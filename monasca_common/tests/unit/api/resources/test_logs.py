@@ -30,7 +30,7 @@ class TestLogs(ApiCase):
         self.assertEqual((422, "logs[1].dimensions"), (answer.status_code, violation["where"]))
         self.assertIn("has 101 entries: at most 100 are allowed", violation["rule"])
 
-    def test_no_logs_are_unprocessable(self):
+    def test_a_post_without_logs_is_unprocessable(self):
         for body in ({"dimensions": {}}, {"logs": None}, {}):
             self.assertEqual(422, self.post(LOGS, body).status_code, body)
 

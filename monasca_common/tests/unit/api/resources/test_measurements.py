@@ -103,7 +103,7 @@ class TestMeasurements(ReadsCase):
         body = self.get(_MEASUREMENTS, 422, name="many", start_time=START, merge_metrics="true")
         self.assertIn("restrict", body["error"]["message"])
 
-    def test_statuses_of_missing_or_invalid_parameters(self):
+    def test_missing_or_invalid_parameters_are_refused_with_their_statuses(self):
         for path in (_MEASUREMENTS, _STATISTICS):
             good = {"name": "mem", "start_time": START, "statistics": "avg"}
             for wrong, code in (

@@ -233,7 +233,7 @@ class TestLists(ReadsCase):
         self.assertEqual([{"name": "cpu"}], self.elements(_NAMES, start_time=iso(BASE_MS + 1)))
         self.assertEqual([{"name": "mem"}], self.elements(_NAMES, offset="d"))
 
-    def test_dimension_names_and_values_of_all_metrics_or_of_one(self):
+    def test_dimension_names_and_values_of_all_metrics_or_of_one_are_listed(self):
         self.assertEqual(["bank", "host", "zone"], [one["dimension_name"] for one in self.elements(_DIMENSIONS)])
         self.assertEqual(
             [{"dimension_name": "bank"}, {"dimension_name": "host"}], self.elements(_DIMENSIONS, metric_name="mem")

@@ -13,7 +13,7 @@ HOOK = {"name": "hook", "type": "WEBHOOK", "address": "http://localhost:4533/a",
 
 
 class NotificationMethodsContract(AlarmsCase):
-    def test_create_read_list_replace_update_and_delete(self):
+    def test_methods_are_created_read_listed_replaced_updated_and_deleted(self):
         made = self.ask("POST", PATH, {**EMAIL, "type": "eMail"}, 201)
         path = f"{PATH}/{made['id']}"
         self.assertEqual(

@@ -23,7 +23,7 @@ class SilencesContract(AlarmsCase):
         given = {"dimensions": {}, "until": NOW_MS + HOUR_MS, "author": "ann", **changes}
         return self.ask("POST", PATH, given, 201, tenant=tenant)
 
-    def test_create_read_list_and_end(self):
+    def test_silences_are_created_read_listed_and_ended(self):
         made = self.ask("POST", PATH, MAINTENANCE, 201)
         path = f"{PATH}/{made['id']}"
         self.assertEqual(

@@ -144,7 +144,7 @@ class CallsTest(AsyncProcessorCase):
 
         self.run_loop(test())
 
-    def test_many_calls_need_no_thread_for_each(self):
+    def test_concurrent_calls_share_threads(self):
         self.fill(80, key=80)
 
         async def test():
@@ -272,7 +272,7 @@ class OutcomesTest(AsyncProcessorCase):
         self.run_loop(test())
         self.assertEqual(0, self.committed())
 
-    def test_an_output_that_is_no_output_ends_the_run(self):
+    def test_a_return_value_that_is_not_an_output_ends_the_run(self):
         self.fill(1)
 
         async def handler(part):

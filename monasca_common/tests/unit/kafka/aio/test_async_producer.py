@@ -32,7 +32,7 @@ async def started(coroutine):
 
 
 class PublishTest(AioCase):
-    def test_concurrent_publishes_need_no_thread_for_each(self):
+    def test_concurrent_publishes_share_threads(self):
         async def test():
             async with self.producer() as producer:
                 await producer.publish("in", [b"first"])
@@ -215,7 +215,7 @@ class SendTest(AioCase):
         self.run_loop(test())
         self.assertEqual(51, len(self.values("in")))
 
-    def test_cancelling_one_task_that_awaits_the_report_leaves_the_others(self):
+    def test_cancelling_a_task_that_awaits_the_report_does_not_cancel_other_tasks(self):
         async def test():
             async with self.producer() as producer:
                 await producer.publish("in", [b"first"])

@@ -16,9 +16,9 @@ class ReadTest(ConfigurationTestCase):
         self.assertIn(f"line 2 of {path} is neither", reported)
         self.assertNotIn("pa55word", reported)
 
-    def test_a_file_that_is_not_there_is_named(self):
+    def test_a_missing_file_is_named(self):
         self.assertIn("/nowhere.conf: correct --config-file", self.refusal("/nowhere.conf"))
 
-    def test_a_folder_in_the_place_of_a_file_is_named(self):
+    def test_a_folder_instead_of_a_file_is_named(self):
         folder = self.useFixture(fixtures.TempDir()).path
         self.assertIn(f"{folder} cannot be read (Is a directory)", self.refusal(folder))

@@ -21,7 +21,7 @@ class ProducerConfigurationTest(ConfigurationTestCase):
         plain = ProducerSettings(ConnectionSettings("kafka.example.org:9092", security=settings.connection.security))
         self.assertEqual(plain, settings)
 
-    def test_values_arrive_in_the_settings(self):
+    def test_the_settings_contain_the_values(self):
         settings = producer_settings(
             self.with_kafka(
                 "compression = zstd",
@@ -89,7 +89,7 @@ class ProducerConfigurationTest(ConfigurationTestCase):
 
 
 class ConsumerConfigurationTest(ConfigurationTestCase):
-    def test_a_consumer_inherits_what_it_leaves_unset(self):
+    def test_a_consumer_inherits_options_that_it_does_not_set(self):
         conf = self.with_kafka(
             "client_id = mine", "batch_size = 7", "start = latest", kafka_metrics="batch_size = 8\ntopic = a,b\n"
         )
@@ -108,7 +108,7 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
             settings,
         )
 
-    def test_any_other_group_configures_a_consumer_too(self):
+    def test_any_other_group_also_configures_a_consumer(self):
         conf = self.with_kafka(billing="topic = usage\ngroup_id = billing\n")
 
         self.assertEqual(("usage",), consumer_settings(conf, "billing").topics)
@@ -163,7 +163,7 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
 
         self.assertIn("max_wait_time_seconds", self.refused(consumer_settings, conf, "kafka_metrics"))
 
-    def test_further_options_of_a_consumer_come_on_top_of_the_common_ones(self):
+    def test_further_options_of_a_consumer_are_added_to_common_options(self):
         conf = self.with_kafka(
             "consumer_options = fetch.min.bytes=1",
             "consumer_options = fetch.wait.max.ms=100",
@@ -193,7 +193,7 @@ class OptionNamesTest(ConfigurationTestCase):
         with mock.patch.dict(os.environ, {"OS_KAFKA__LINGERMS": "3"}):
             self.assertIn("'lingerms'", self.refused(producer_settings, self.with_kafka()))
 
-    def test_an_old_name_in_the_environment_is_an_error_for_it_would_be_ignored(self):
+    def test_an_old_name_in_the_environment_is_an_error_because_it_would_be_ignored(self):
         with mock.patch.dict(os.environ, {"OS_KAFKA__URI": "kafka:9092"}):
             self.assertIn("OS_KAFKA__URI", self.refused(producer_settings, self.with_kafka()))
 
@@ -202,7 +202,7 @@ class OptionNamesTest(ConfigurationTestCase):
 
         self.assertIn("'batch_sise'", self.refused(consumer_settings, conf, "Billing"))
 
-    def test_the_environment_configures_too(self):
+    def test_environment_variables_configure_options(self):
         with mock.patch.dict(os.environ, {"OS_KAFKA__LINGER_MS": "33"}):
             self.assertEqual(33, producer_settings(self.with_kafka()).linger_ms)
 
@@ -239,14 +239,14 @@ class OptionsTest(ConfigurationTestCase):
             for option in listed:
                 self.assertTrue(option.help, f"[{group}] {option.name}")
 
-    def test_what_a_consumer_inherits_has_no_default(self):
+    def test_inherited_options_of_a_consumer_have_no_default(self):
         inherited = {option.name for option in groups.group_of("kafka").oslo_options()}
         for option in groups.group_of("kafka_metrics").oslo_options():
             if option.name in inherited:
                 self.assertIsNone(option.default, option.name)
 
     # Rule 69
-    def test_no_secret_has_bounds_for_they_would_print_it(self):
+    def test_no_secret_has_bounds_because_their_errors_would_print_it(self):
         for _, listed in groups.list_opts():
             for option in listed:
                 if option.secret:

@@ -79,16 +79,16 @@ class GuardedOptionsTest(base.BaseTestCase):
         self.assertNotIn(f"={value}", str(error).replace("acks=all", ""))
 
     # Rule 1
-    def test_options_against_a_producers_guarantee_are_refused(self):
+    def test_options_that_undo_a_guarantee_of_producers_are_refused(self):
         for line in UNDOING_PRODUCERS + UNDOING_BOTH:
             self.assert_refused(line, "producer_options")
 
-    def test_options_against_a_consumers_guarantee_are_refused(self):
+    def test_options_that_undo_a_guarantee_of_consumers_are_refused(self):
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:
             self.assert_refused(line, "consumer_options")
 
     # Rule 1
-    def test_librdkafkas_prefix_for_options_of_topics_is_checked_too(self):
+    def test_options_with_librdkafkas_prefix_for_topics_are_also_checked(self):
         for line in UNDOING_PRODUCERS + UNDOING_BOTH:
             self.assert_refused(f"topic.{line}", "producer_options")
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:
@@ -100,7 +100,7 @@ class GuardedOptionsTest(base.BaseTestCase):
                 reason = guarded_options.refusal(option, name)
                 self.assertTrue(re.search(r"(use|remove|put|write|give|belong)", reason or ""), f"{option}: {name}")
 
-    def test_other_options_pass_as_they_are_written(self):
+    def test_other_options_are_unchanged(self):
         parsed = self.parse("statistics.interval.ms = 1000", "debug=broker,topic", "debug=msg", "x.y=a=b")
 
         self.assertEqual({"statistics.interval.ms": "1000", "debug": "msg", "x.y": "a=b"}, parsed)

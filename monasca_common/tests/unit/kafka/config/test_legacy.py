@@ -28,13 +28,13 @@ class LegacyFilesTest(ConfigurationTestCase):
         self.assertEqual((("metrics",), "1_metrics"), (metrics.topics, metrics.group_id))
         self.assertEqual((30_000, 20.0), (metrics.batch_size, metrics.max_wait_time_seconds))
 
-    def test_a_consumer_of_a_persister_overrides_what_is_common(self):
+    def test_a_consumer_of_a_persister_overrides_common_options(self):
         history = consumer_settings(self.sample("persister"), "kafka_alarm_history")
 
         self.assertEqual((1000, 5.0), (history.batch_size, history.max_wait_time_seconds))
         self.assertEqual(("alarm-state-transitions",), history.topics)
 
-    def test_dead_letters_of_a_persister_go_where_its_consumer_reads(self):
+    def test_dead_letters_of_a_persister_go_to_the_brokers_of_its_consumer(self):
         settings = producer_settings(self.sample("persister"), "kafka_alarm_history")
 
         self.assertEqual("kafka1.example.org:9092", settings.connection.bootstrap_servers)
@@ -56,7 +56,7 @@ class LegacyFilesTest(ConfigurationTestCase):
         self.assertEqual((("alarm-state-transitions",), "notification-engine"), (alarms.topics, alarms.group_id))
         self.assertIsNotNone(producer_settings(conf))
 
-    def test_an_api_gets_its_producer(self):
+    def test_the_old_file_of_an_api_configures_its_producer(self):
         settings = producer_settings(self.sample("api"))
 
         self.assertEqual("kafka1.example.org:9092", settings.connection.bootstrap_servers)
@@ -101,7 +101,7 @@ class LegacyFilesTest(ConfigurationTestCase):
             [record.getMessage().split()[1] for record in logs.records],
         )
 
-    def test_old_names_are_logged_once_whatever_is_loaded_or_read_again(self):
+    def test_old_names_are_logged_once_even_if_files_are_read_again(self):
         conf = self.sample("persister")
         with self.assertLogs(level="WARNING") as first:
             consumer_settings(conf, "kafka_metrics")
@@ -133,7 +133,7 @@ class LegacyTableTest(ConfigurationTestCase):
 
         self.assertEqual(sorted(set(names)), sorted(names))
 
-    def test_renamed_options_really_work(self):
+    def test_values_of_renamed_options_are_used(self):
         deprecated = {
             (former.rpartition(".")[0] or group, former.rpartition(".")[2])
             for group in ("kafka", "kafka_notifications")

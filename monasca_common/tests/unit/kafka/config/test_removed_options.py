@@ -38,7 +38,7 @@ def removed():
 
 
 class RemovedOptionsTest(ConfigurationTestCase):
-    def test_all_removed_names_of_a_group_are_in_one_error_with_what_decides(self):
+    def test_one_error_lists_all_removed_options_of_a_group_and_their_replacements(self):
         conf = self.with_kafka(api="max_gzip_ratio = 50\npage_limit = 9\n")
         self.assertEqual(
             f"max_gzip_ratio in group [api] has no effect: {DECISION}; page_limit in group [api] has no effect: "
@@ -53,16 +53,16 @@ class RemovedOptionsTest(ConfigurationTestCase):
             self.refused(api_settings, self.with_kafka()),
         )
 
-    def test_a_name_that_kafka_must_not_have_is_refused_in_the_group_of_a_consumer_too(self):
+    def test_a_name_refused_in_kafka_is_also_refused_in_the_group_of_a_consumer(self):
         line = "isolation_level = read_uncommitted\n"
         for conf in (self.with_kafka(line), self.with_kafka(kafka_metrics=line)):
             self.assertIn("consumers read committed messages", self.refused(consumer_settings, conf, "kafka_metrics"))
 
-    def test_a_group_with_options_of_a_consumer_reports_the_deciding_option_too(self):
+    def test_a_group_with_options_of_a_consumer_also_reports_the_deciding_option(self):
         conf = self.with_kafka(pipeline_archive="compact_to_mb = 64\n")
         self.assertIn("trigger_seconds determines the number of files", self.refused(archive_settings, conf))
 
-    def test_a_removed_name_is_not_an_option_and_none_of_an_option_s_former_names(self):
+    def test_a_removed_name_is_neither_an_option_nor_a_former_name_of_one(self):
         current = {(group, each.name) for group, options in own_options() for each in options}
         former = {
             (old.group or group, old.name)
@@ -73,7 +73,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
         self.assertLess(30, len(removed()))
         self.assertEqual(set(), removed() & (current | former))
 
-    def test_release_notes_name_each_of_them(self):
+    def test_release_notes_name_each_removed_option(self):
         notes = "".join(path.read_text() for path in (ROOT / "releasenotes" / "notes").glob("*.yaml"))
         for group, name in removed():
             for part in (group, f"``{name}``"):

@@ -41,14 +41,14 @@ class TestAssignment(base.BaseTestCase):
         state = self.assignment
         self.assertEqual(({}, set(), set(), set()), (state.positions, state.paused, state.out_of_range, state.owned))
 
-    def test_a_poll_forgets_what_was_removed_before_it(self):
+    def test_a_poll_ignores_partitions_removed_before_it(self):
         self.assignment.add([A, B])
         self.assignment.remove([A])
         self.assignment.begin_poll()
         self.assignment.remove([B])
         self.assertEqual({B}, self.assignment.removed)
 
-    def test_a_new_position_revives_what_was_out_of_range(self):
+    def test_a_new_position_revives_a_partition_that_was_out_of_range(self):
         self.assignment.add([A])
         self.assignment.out_of_range.add(A)
         self.assignment.started({A: 3})

@@ -50,7 +50,7 @@ class TestCommitter(base.BaseTestCase):
         self.assertEqual((True, None), (results[A].committed, results[A].error))
         self.assertEqual((False, refused, 7), (results[B].committed, results[B].error, results[B].next_offset))
 
-    def test_a_stale_partition_is_not_sent_and_the_others_are(self):
+    def test_a_commit_omits_a_stale_partition_and_sends_the_others(self):
         self.over.add(A)
         results = self.committer.commit({A: OffsetAndEpoch(1, 5), B: OffsetAndEpoch(1, 7)}, 10)
         self.assertEqual([{B: 7}], self.coordinator.sent)
@@ -80,7 +80,7 @@ class TestCommitter(base.BaseTestCase):
         second.join(50)
         self.assertEqual([{A: 5}], self.coordinator.sent)
 
-    def test_a_commit_that_breaks_is_an_error_and_the_next_one_works(self):
+    def test_a_failed_commit_is_an_error_and_the_next_commit_works(self):
         self.coordinator.commit, works = lambda offsets: 1 / 0, self.coordinator.commit
         self.assertIn("ZeroDivisionError", str(self.committer.commit({A: OffsetAndEpoch(1, 5)}, 10)[A].error))
         self.coordinator.commit = works
@@ -93,7 +93,7 @@ class TestCommitter(base.BaseTestCase):
         self.coordinator.held.set()
         self.assertTrue(self.committer.thread.settle(10))
 
-    def test_the_client_is_released_after_the_last_commit_and_close_waits_no_longer_than_its_time(self):
+    def test_the_client_is_released_after_the_last_commit_and_close_waits_at_most_its_time_out(self):
         self.coordinator.held.clear()
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         order: list[list[dict[TopicPartition, int]]] = []

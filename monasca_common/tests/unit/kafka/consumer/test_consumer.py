@@ -151,7 +151,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         self.assertEqual([(A, [0, 1])], [(part.topic_partition, part.offsets) for part in batch.partitions])
 
     # Rule 15
-    def test_rows_of_a_partition_taken_and_given_again_are_dropped_and_read_again(self):
+    def test_rows_of_a_partition_that_was_revoked_and_assigned_again_are_dropped_and_read_again(self):
         def come_and_go(callbacks):
             callbacks.on_revoke([A])
             callbacks.on_assign([A])
@@ -297,7 +297,7 @@ class TestStarts(ConsumerCase):
         self.assertEqual([{A: 50, B: 50}], self.commits())
         self.assertEqual(50, consumer.position(A))
 
-    def test_a_partition_without_offset_in_a_topic_begun_starts_at_its_beginning(self):
+    def test_a_partition_without_an_offset_in_a_topic_with_commits_starts_at_its_beginning(self):
         self.transport.stored = {A: 40}
         self.script(assign(A, B))
         consumer = self.consumer(start="latest")
@@ -344,7 +344,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((50, [{B: 50}]), (consumer.position(B), self.commits()))
 
-    def test_the_owner_of_partition_0_that_comes_after_the_limit_starts_its_own_by_the_option(self):
+    def test_an_owner_of_partition_0_that_joins_after_the_limit_uses_the_option_start_for_its_partitions(self):
         other = TopicPartition("metrics", 2)
         self.transport.partition_count = lambda *_: 4
         self.transport.stored = {B: 45}
@@ -353,7 +353,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((50, [{A: 50, other: 50}]), (consumer.position(other), self.commits()))
 
-    def test_a_reader_of_chosen_partitions_commits_the_starts_of_these_alone(self):
+    def test_a_reader_of_chosen_partitions_commits_only_their_starts(self):
         other = TopicPartition("metrics", 2)
         self.transport.partition_count = lambda *_: 4
         for stored in ({}, {B: 45}):
@@ -362,7 +362,7 @@ class TestStarts(ConsumerCase):
             consumer.poll(timeout=0)
             self.assertEqual((50, [{A: 50, other: 50}]), (consumer.position(A), self.commits()))
 
-    def test_a_reader_of_chosen_partitions_starts_by_the_option_where_another_has_committed_partition_0(self):
+    def test_a_reader_of_chosen_partitions_uses_the_option_start_even_if_partition_0_is_committed(self):
         self.transport.stored = {A: 40}
         consumer = self.consumer(start="latest", partitions=[B])
         consumer.poll(timeout=0)
@@ -453,7 +453,7 @@ class TestNoOffsets(ConsumerCase):
 
     NO_OFFSETS: ClassVar[tuple[Any, ...]] = (-1, -1001, "5", 5.0, None, 2**63)
 
-    def test_a_listener_that_returns_one_is_called_again(self):
+    def test_a_listener_that_returns_an_invalid_offset_is_called_again(self):
         answers = [*({A: offset} for offset in self.NO_OFFSETS), {A: 30}]
 
         class Database(RebalanceListener):
@@ -481,14 +481,14 @@ class TestNoOffsets(ConsumerCase):
             self.assertRaises(MisuseError, consumer.seek, A, offset)
         self.assertNotIn(("commit", {B: 7}), self.transport.calls)
 
-    def test_none_is_a_time_to_seek_to(self):
+    def test_no_negative_number_is_a_time_to_seek_to(self):
         self.script(assign(A))
         consumer = self.consumer()
         consumer.poll(timeout=0)
         for time_ms in (-1, -2, "5", 5.0, None, 2**63):
             self.assertRaises(MisuseError, consumer.seek_to_time, {A: time_ms})
 
-    def test_a_poll_for_less_than_a_message_is_misuse_and_loses_no_message(self):
+    def test_a_poll_for_fewer_than_one_message_is_misuse_and_loses_no_message(self):
         self.script(assign(A), lambda _: [message(A, 0)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
@@ -519,7 +519,7 @@ class TestNoOffsets(ConsumerCase):
 
 
 class TestGoingBack(ConsumerCase):
-    def test_without_a_commit_it_goes_back_to_where_the_assignment_began(self):
+    def test_without_a_commit_reading_resumes_at_the_start_of_the_assignment(self):
         class Database(RebalanceListener):
             def assigned(self, partitions):
                 return {A: 30}
@@ -567,7 +567,7 @@ class TestErrors(ConsumerCase):
             self.clock.advance(0.5)
         self.assertEqual([1, 0, 1, 0], reported)
 
-    def test_an_error_of_the_client_is_in_the_next_batch_unless_it_passes_by_itself(self):
+    def test_an_error_of_the_client_is_in_the_next_batch_unless_it_is_temporary(self):
         consumer = self.consumer()
         consumer.poll(timeout=0)
         self.transport.on_error(RetriableError("a broker is down", name="_TRANSPORT"))
@@ -577,7 +577,7 @@ class TestErrors(ConsumerCase):
         self.assertEqual((refused,), consumer.poll(timeout=0).errors)
         self.assertIs(refused, consumer.health().last_client_error)
 
-    def test_a_partition_that_the_client_began_without_an_offset_is_begun_again(self):
+    def test_a_partition_that_the_client_started_without_an_offset_is_restarted(self):
         no_offset = TransportError("No offset stored", code=-140, name="_AUTO_OFFSET_RESET")
         self.script(assign(A), lambda _: [failure(A, no_offset)])
         consumer = self.consumer()
@@ -587,7 +587,7 @@ class TestErrors(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual({A: 0}, self.transport.given)
 
-    def test_a_client_that_is_finished_is_reported_and_then_raised(self):
+    def test_a_fatal_error_of_the_client_is_reported_and_then_raised(self):
         ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")
         self.script(lambda _: [failure(A, ended)])
         consumer = self.consumer()
@@ -607,7 +607,7 @@ class TestClosing(ConsumerCase):
         consumer.close()
         self.assertEqual([("commit", {A: 9}), ("close", None)], self.transport.calls[-2:])
 
-    def test_the_time_since_the_last_poll_is_health(self):
+    def test_health_includes_the_time_since_the_last_poll(self):
         consumer = self.consumer()
         self.assertIsNone(consumer.health().seconds_since_poll)
         consumer.poll(timeout=0)

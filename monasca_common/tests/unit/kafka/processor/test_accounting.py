@@ -100,7 +100,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertEqual([b"bad1", b"bad2"], self.letters())
         self.assertEqual(2, self.committed())
 
-    def test_without_the_callback_every_restart_writes_them_again(self):
+    def test_without_the_callback_every_restart_writes_the_dead_letters_again(self):
         self.fill(b"bad1", b"bad2")
         for restarts in range(1, 4):
             running = self.begin(accounted=None)
@@ -253,7 +253,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertIsInstance(error.__cause__, ZeroDivisionError)
         self.assertEqual(0, self.committed())
 
-    def test_positions_elsewhere_need_the_order_of_the_partition_and_no_transaction(self):
+    def test_stored_positions_require_order_by_partition_and_no_transaction(self):
         for choices in ({"order": "key"}, {"transactional": True}):
             refused = self.assertRaises(
                 ConfigurationError,
@@ -330,7 +330,7 @@ class RevokedTest(AccountingCase):
         self.assertEqual({taken: 1}, self.revoked)
         self.assertEqual({IN: 1, IN_1: 1}, self.moved)
 
-    def test_an_unavailable_database_gets_one_last_try_without_a_wait(self):
+    def test_an_unavailable_database_is_tried_once_more_without_a_wait(self):
         def away(partition, start, end):
             raise RetryLater(after=3600)
 
@@ -355,13 +355,13 @@ class EndOfTheLogTest(AccountingCase):
         self.until(lambda: self.committed() == 4)
         self.assertEqual((4, [b"0", b"1"]), (self.positions.next, self.positions.rows))
 
-    def test_they_move_where_no_message_was_received_at_all(self):
+    def test_positions_move_even_if_no_message_was_received(self):
         self.skip(3)
         self.begin()
         self.until(lambda: self.committed() == 3)
         self.assertEqual(3, self.positions.next)
 
-    def test_without_positions_elsewhere_kafkas_commit_moves(self):
+    def test_without_stored_positions_the_commit_to_kafka_moves(self):
         for order in ("partition", "key"):
             self.fill(b"x")
             self.skip()
@@ -371,7 +371,7 @@ class EndOfTheLogTest(AccountingCase):
             self.until(lambda end=end: self.committed() == end)
             self.end(running)
 
-    def test_they_wait_for_the_messages_below(self):
+    def test_positions_wait_for_earlier_messages(self):
         self.fill(b"0")
         self.skip()
         go_on = threading.Event()
@@ -387,7 +387,7 @@ class EndOfTheLogTest(AccountingCase):
         go_on.set()
         self.until(lambda: self.committed() == 2)
 
-    def test_a_further_end_leaves_what_is_not_done_below_it_uncommitted(self):
+    def test_a_later_end_of_the_log_leaves_unfinished_messages_uncommitted(self):
         self.fill(b"0")
         self.skip()
         gate = Gate()

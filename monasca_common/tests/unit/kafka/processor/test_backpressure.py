@@ -34,12 +34,12 @@ class DecisionTest(base.BaseTestCase):
     def test_bytes_also_count(self):
         self.assertEqual({B}, self.decide(a=(1, 499), b=(1, 501)).pause)
 
-    def test_it_is_resumed_only_below_half_of_its_share(self):
+    def test_a_partition_is_resumed_only_below_half_of_its_share(self):
         self.decide(a=(100, 0))
         self.assertEqual(set(), self.decide(a=(25, 0)).resume)
         self.assertEqual({A}, self.decide(a=(24, 0)).resume)
 
-    def test_a_partition_with_too_much_uncommitted_is_paused_whatever_it_holds(self):
+    def test_a_partition_with_too_much_uncommitted_work_is_paused_even_if_its_buffer_is_empty(self):
         self.assertEqual({A}, self.decide(blocked={A}).pause)
         self.assertEqual({A}, self.decide().resume)
 
@@ -48,7 +48,7 @@ class DecisionTest(base.BaseTestCase):
         self.assertTrue(self.decide(a=(60, 0), b=(40, 0)).stalled)
 
     # Rule 19
-    def test_all_partitions_together_stay_within_the_whole(self):
+    def test_all_partitions_together_stay_within_the_limit(self):
         self.decide(a=(100, 0))
         self.assertEqual({B}, self.decide(a=(100, 0), b=(50, 0)).pause)
 
@@ -61,7 +61,7 @@ class DecisionTest(base.BaseTestCase):
 
 class ProcessingTest(ProcessorCase):
     # Rule 19
-    def test_a_backlog_behind_a_slow_handler_is_not_read_into_memory(self):
+    def test_a_backlog_of_a_slow_handler_is_not_read_into_memory(self):
         self.fill(*[b"x" * 1000] * 1000)
         open_gate = threading.Event()
 

@@ -46,7 +46,7 @@ class LetterTest(base.BaseTestCase):
             dict(letter.headers[2:]),
         )
 
-    def test_the_first_failure_is_the_messages_own_unless_it_was_sent_back(self):
+    def test_the_first_failure_is_that_of_the_message_unless_it_was_replayed(self):
         for headers, failed in (
             (((dl.FIRST_FAILURE, b"5"),), b"99"),
             (((dl.FIRST_FAILURE, b"5"), (dl.REPLAYS, b"1")), b"5"),
@@ -83,19 +83,19 @@ class LimitTest(base.BaseTestCase):
     def count(self, **limits):
         return dl.DeadLetterCount(dl.DeadLetters(**limits))
 
-    def test_the_message_after_the_last_allowed_in_a_row_is_refused(self):
+    def test_the_message_that_exceeds_the_consecutive_limit_is_refused(self):
         count = self.count(max_consecutive=2)
         count.admit(TP, FAILURE.error)
         count.admit(TP, FAILURE.error)
         self.assertRaises(DeadLetterLimit, count.admit, TP, FAILURE.error)
 
-    def test_a_handled_message_ends_a_row(self):
+    def test_a_handled_message_resets_the_count_of_consecutive_dead_letters(self):
         count = self.count(max_consecutive=1)
         for _ in range(5):
             count.admit(TP, FAILURE.error)
             count.passed(TP, 1)
 
-    def test_rows_are_counted_per_partition(self):
+    def test_consecutive_dead_letters_are_counted_per_partition(self):
         count = self.count(max_consecutive=1)
         count.admit(TP, FAILURE.error)
         count.admit(TopicPartition("t", 2), FAILURE.error)
@@ -108,7 +108,7 @@ class LimitTest(base.BaseTestCase):
         count.admit(TP, FAILURE.error)
         self.assertRaises(DeadLetterLimit, count.admit, TP, FAILURE.error)
 
-    def test_of_some_errors_those_before_the_limit_are_let_through(self):
+    def test_errors_before_the_limit_are_admitted(self):
         errors = dict.fromkeys((1, 2, 3), FAILURE.error)
         admitted, limit = self.count(max_consecutive=2).admit_some(TP, errors, 5)
         self.assertEqual([1, 2], admitted)
@@ -155,7 +155,7 @@ class ProcessingTest(ProcessorCase):
         self.assertEqual(0, self.committed())
         self.until(lambda: self.committed() == 1)
 
-    def test_a_dead_letter_that_is_refused_for_now_is_sent_until_it_is_acknowledged(self):
+    def test_a_temporarily_refused_dead_letter_is_sent_until_it_is_acknowledged(self):
         self.fill(b"bad")
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=10, topic="in.dlq")
         self.start(refuse(b"bad"), retry=ONCE)
@@ -177,7 +177,7 @@ class ProcessingTest(ProcessorCase):
         self.assertEqual([b"bad1", b"bad2"], self.values("in.dlq"))
         self.assertEqual(3, self.committed())
 
-    def test_a_limit_crossed_within_one_poisoned_batch_ends_the_run_too(self):
+    def test_a_limit_crossed_within_a_poisoned_batch_also_ends_the_run(self):
         self.fill(b"1", b"bad1", b"bad2", b"4")
 
         def handler(part):

@@ -32,7 +32,7 @@ class Broken(Hook):
 
 
 class HooksTest(base.BaseTestCase):
-    def test_hooks_lie_around_each_other_like_an_onion(self):
+    def test_hooks_are_nested(self):
         log: list[str] = []
         hooks = Hooks([Recorder("outer.", log), Recorder("inner.", log)])
         hooks.call("before_commit", {})
@@ -53,7 +53,7 @@ class ProcessingTest(ProcessorCase):
     def refuse(self, part):
         raise ValueError("bad")
 
-    def test_a_hook_sees_the_way_of_a_message(self):
+    def test_a_hook_observes_each_step_of_a_message(self):
         self.fill(b"bad")
         recorder = Recorder()
         self.start(self.refuse, retry=ONCE, hooks=[recorder])

@@ -48,7 +48,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done(TP, 1, 0)
         self.assertEqual({TP: OffsetAndEpoch(1, 6)}, self.tracker.committable())
 
-    def test_offsets_missing_from_the_log_are_no_gap(self):
+    def test_offsets_missing_from_the_log_are_not_a_gap(self):
         self.tracker.received(part([0, 5]))
         self.tracker.received(part([9, 10]))
         for offset in (0, 5, 9):
@@ -75,7 +75,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done(TP, 2, 1)
         self.assertEqual({TP: OffsetAndEpoch(2, 2)}, self.tracker.committable())
 
-    def test_messages_read_again_after_a_seek_are_undone_again(self):
+    def test_messages_read_again_after_a_seek_count_as_unfinished(self):
         self.tracker.received(part(range(5)))
         self.tracker.done_range(TP, 1, 0, 5)
         self.tracker.received(part(range(2, 5)))
@@ -102,7 +102,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.received(part(range(12, 21)))
         self.assertEqual(set(), self.tracker.full())
 
-    def test_unfinished_counts_what_is_not_done(self):
+    def test_unfinished_messages_are_counted(self):
         self.tracker.received(part(range(5)))
         self.tracker.received(part(range(2), partition=OTHER))
         self.tracker.done(TP, 1, 3)

@@ -32,7 +32,7 @@ def doubled(part):
 
 
 class OutputsTest(base.BaseTestCase):
-    def test_none_and_an_empty_list_are_no_outputs(self):
+    def test_none_and_an_empty_list_mean_no_outputs(self):
         self.assertEqual([[], []], [collect(None), collect([])])
 
     def test_a_result_that_is_not_an_output_is_refused(self):
@@ -45,17 +45,17 @@ class OutputsTest(base.BaseTestCase):
         self.assertEqual([b"g/t/0/6/0", b"g/t/0/6/1"], whole)
         self.assertEqual(whole, alone)
 
-    def test_an_own_id_is_kept(self):
+    def test_an_id_from_the_handler_is_kept(self):
         self.assertEqual([b"mine"], ids([Output("out", Record(b"a", message_id=b"mine"))], batch(5)))
 
-    def test_an_empty_id_is_not_an_id_so_that_a_repeat_has_the_same(self):
+    def test_an_empty_id_is_replaced_by_an_id_that_a_repetition_keeps(self):
         self.assertEqual([b"g/t/0/5/0"], ids([Output("out", Record(b"a", message_id=b""), 0)], batch(5)))
 
     def test_a_source_outside_the_batch_is_refused(self):
         self.assertRaises(MisuseError, ids, [Output("out", b"a", 3)], batch(5))
 
     @given(st.integers(2, 8), st.integers(1, 7))
-    def test_one_output_a_message_has_the_same_id_however_it_is_batched(self, count, cut):
+    def test_the_id_of_an_output_does_not_depend_on_batches(self, count, cut):
         cut = min(cut, count - 1)
         whole, first, second = batch(*range(count)), batch(*range(cut)), batch(*range(cut, count))
         self.assertEqual(ids(doubled(whole), whole), ids(doubled(first), first) + ids(doubled(second), second))

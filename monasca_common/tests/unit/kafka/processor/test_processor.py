@@ -58,7 +58,7 @@ class HandlingTest(ProcessorCase):
         self.until(lambda: self.committed() == 2)
         self.assertEqual([0, 1], offsets)
 
-    def test_a_failing_single_message_does_not_make_its_neighbours_come_again(self):
+    def test_a_failing_message_does_not_repeat_other_messages(self):
         self.fill(b"1", b"bad", b"3")
         calls: Counter[bytes] = Counter()
 
@@ -71,7 +71,7 @@ class HandlingTest(ProcessorCase):
         self.until(lambda: self.committed() == 3)
         self.assertEqual({b"1": 1, b"bad": 3, b"3": 1}, dict(calls))
 
-    def test_a_serializer_decodes_what_the_handler_gets(self):
+    def test_a_serializer_decodes_messages_for_the_handler(self):
         self.fill(b'{"a": 1}', b'{"a": 2}')
         seen = []
         self.start(lambda part: seen.extend(part.values), serializer=JsonSerializer())
@@ -116,7 +116,7 @@ class HandlingTest(ProcessorCase):
         self.assertIsInstance(self.failure(self.start(handler)), KeyboardInterrupt)
         self.assertEqual(0, self.committed())
 
-    def test_an_interrupt_of_the_polling_thread_commits_what_is_done_and_passes(self):
+    def test_an_interrupt_of_the_polling_thread_commits_finished_messages_and_is_raised(self):
         self.fill(b"1")
         done = threading.Event()
 
@@ -155,7 +155,7 @@ class OutputTest(ProcessorCase):
         self.assertIsNone(running.error)
 
     # Rule 19
-    def test_user_code_runs_once_while_the_producer_pushes_back(self):
+    def test_the_handler_runs_once_while_the_producer_has_no_room(self):
         self.fill(b"1", b"2")
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=20, topic="out")
         calls: Counter[bytes] = Counter()
@@ -215,13 +215,13 @@ class OutputTest(ProcessorCase):
         self.assertEqual(b"10000", dict(letter.headers)[VALUE_CUT_FROM])
         self.assertLess(5000, len(letter.value))
 
-    def test_a_return_value_that_is_not_an_output_ends_the_run_and_dead_letters_nothing(self):
+    def test_a_return_value_that_is_not_an_output_ends_the_run_without_dead_letters(self):
         self.fill(b"1")
         self.assertIsInstance(self.failure(self.start(lambda part: True)), MisuseError)
         self.assertEqual(0, self.committed())
         self.assertEqual([], self.values("in.dlq"))
 
-    def test_a_handler_may_be_a_generator_and_what_it_raises_is_a_failure_like_any_other(self):
+    def test_a_handler_may_be_a_generator_and_its_exception_is_a_failure_like_any_other(self):
         self.fill(b"1", b"bad")
 
         def handler(message):
@@ -272,7 +272,7 @@ class RetryTest(ProcessorCase):
         self.assertEqual({b"%d" % number: 1 for number in range(50) if number != 31}, dict(done))
 
     # Rule 17
-    def test_retry_later_offers_the_same_messages_again_and_dead_letters_nothing(self):
+    def test_retry_later_repeats_the_same_messages_and_dead_letters_none(self):
         self.fill(b"1", b"2")
         calls = []
 
@@ -321,7 +321,7 @@ class RetryTest(ProcessorCase):
         self.assertEqual(["assigned"], listener.events)
         self.assertEqual([[b"1"]], gate.calls)
 
-    def test_one_partition_that_waits_for_its_dependency_does_not_hold_the_others(self):
+    def test_a_partition_that_waits_for_its_dependency_does_not_delay_the_others(self):
         self.broker.add_partitions("in", 1)
         self.fill(b"stuck", partition=0)
         self.fill(b"fine", partition=1)
@@ -347,7 +347,7 @@ class RetryTest(ProcessorCase):
         self.assertIs(cause, error.__cause__)
         self.assertEqual(1, self.committed())
 
-    def test_poison_without_dead_letters_ends_the_run_too(self):
+    def test_poison_without_dead_letters_also_ends_the_run(self):
         self.fill(b"bad")
 
         def handler(part):
@@ -374,7 +374,7 @@ class OrderTest(ProcessorCase):
         self.until(lambda: all(self.committed(TopicPartition("in", number)) == 100 for number in range(3)))
         self.assertEqual({number: list(range(100)) for number in range(3)}, seen)
 
-    def test_each_key_is_handled_in_order_and_a_failing_key_does_not_hold_the_others(self):
+    def test_each_key_is_handled_in_order_and_a_failing_key_does_not_delay_the_others(self):
         for number in range(40):
             self.fill(b"%d" % number, key=b"k%d" % (number % 4))
         seen, failed = [], set()
@@ -445,7 +445,7 @@ class RebalanceTest(ProcessorCase):
     def owned(self, consumer):
         return len(consumer.assignment())
 
-    def test_a_revoke_finishes_what_is_in_flight_and_commits_it(self):
+    def test_a_revoke_finishes_messages_in_flight_and_commits_them(self):
         self.broker.add_partitions("in", 1)
         self.fill(b"1", partition=0)
         self.fill(b"1", partition=1)
@@ -517,7 +517,7 @@ class RebalanceTest(ProcessorCase):
 
 
 class ErrorTest(ProcessorCase):
-    def test_an_offset_out_of_range_ends_the_run_loudly(self):
+    def test_an_offset_out_of_range_ends_the_run_with_an_error(self):
         self.fill(*[b"x"] * 20)
         consumer = self.consumer()
         self.unhurried(lambda: consumer.poll(1, 0.1))
@@ -533,7 +533,7 @@ class ErrorTest(ProcessorCase):
         self.broker.inject("fetch", Fail("TOPIC_AUTHORIZATION_FAILED"), count=None, topic="in")
         self.assertIsInstance(self.failure(self.start(lambda part: None)), AuthorizationError)
 
-    def test_passing_errors_are_counted_and_survived(self):
+    def test_temporary_errors_are_counted_and_do_not_end_the_run(self):
         self.fill(b"1")
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), topic="in")
         running = self.start(lambda part: None)
@@ -552,7 +552,7 @@ class ErrorTest(ProcessorCase):
         self.assertIsInstance(error, ConfigurationError)
         self.assertIn("in.dlq", str(error))
 
-    def test_choices_that_cannot_work_are_refused(self):
+    def test_invalid_combinations_of_arguments_are_refused(self):
         consumer = self.consumer()
         for choices in ({"order": "none"}, {"threads": 0}, {"transactional": True}):
             self.assertRaises(ConfigurationError, Processor, consumer, print, **choices)

@@ -34,7 +34,7 @@ class ConsumerHangsTest(ProcessorCase):
         self.assertIsInstance(running.error, FatalError)
         self.assertIn("commit has not returned", str(running.error))
 
-    def test_a_stop_keeps_its_time_while_a_call_waits_for_the_brokers(self):
+    def test_a_stop_ends_at_its_deadline_while_a_call_waits_for_the_brokers(self):
         self.broker.inject("committed", Hang())
         running = self.start(lambda batch: None)
         self.until(lambda: running.consumer.health().oldest_call_seconds > 0.1, step=0.01)

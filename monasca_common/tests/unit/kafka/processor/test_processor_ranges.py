@@ -100,7 +100,7 @@ class ReadFromTest(ProcessorCase):
         self.assertGreater(table.refused, 0)
         self.assertEqual([], self.values("in.dlq"))
 
-    def test_a_lasting_cause_does_not_spin(self):
+    def test_a_persistent_cause_is_retried_with_pauses(self):
         self.fill(b"1")
         calls = []
 
@@ -131,7 +131,7 @@ class ReadFromTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual([[b"1"], [b"1"]], calls)
 
-    def test_a_rewind_for_one_key_goes_back_to_what_other_keys_have_not_done(self):
+    def test_a_rewind_for_one_key_includes_unfinished_messages_of_other_keys(self):
         self.fill(b"slow", key=b"d")
         self.fill(b"asks", key=b"a")
         go_on, handled, asked = threading.Event(), [], []

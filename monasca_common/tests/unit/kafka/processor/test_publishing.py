@@ -17,10 +17,10 @@ def split(sizes, *, messages=1000, size=1_000_000):
 
 
 class PortionsTest(base.BaseTestCase):
-    def test_few_records_are_one_bulk(self):
+    def test_few_records_form_one_bulk(self):
         self.assertEqual([3], [len(portion) for portion in split([1, 2, 3])])
 
-    def test_no_records_are_no_bulk(self):
+    def test_no_records_create_no_bulk(self):
         self.assertEqual([], split([]))
 
     def test_a_bulk_has_a_quarter_of_the_budgets_messages_at_most(self):
@@ -31,14 +31,14 @@ class PortionsTest(base.BaseTestCase):
         self.assertEqual([2, 1, 1], [len(portion) for portion in split([10, 20, 40, 10], size=budget)])
 
     @given(st.lists(st.integers(0, 500)), st.integers(1, 40), st.integers(1, 4000))
-    def test_all_are_there_in_order_and_none_twice(self, sizes, messages, size):
+    def test_the_bulks_contain_all_records_once_and_in_order(self, sizes, messages, size):
         pieces = split(sizes, messages=messages, size=size)
         self.assertEqual(sizes, [len(record.value) for piece in pieces for record in piece])
         self.assertNotIn([], pieces)
 
 
 class MoreThanTheBudgetTest(ProcessorCase):
-    def test_outputs_of_a_batch_that_no_budget_has_room_for_are_sent_one_after_the_other(self):
+    def test_outputs_larger_than_the_budget_are_sent_one_after_the_other(self):
         producer = plugins.memory_producer(self.kafka.producer_settings(budget_messages=10))
         self.addCleanup(self.unhurried, lambda: producer.close(0))
         self.fill(b"input")

@@ -36,7 +36,7 @@ def offsets(tasks):
 
 class TaskTest(base.BaseTestCase):
     @given(st.integers(1, 9), st.data())
-    def test_however_a_task_is_divided_no_message_is_lost_and_none_doubled(self, count, data):
+    def test_dividing_a_task_neither_loses_nor_duplicates_a_message(self, count, data):
         task = Task(batch(*range(count)))
         handled = data.draw(st.integers(0, count))
         failed = data.draw(st.integers(0, count - handled))
@@ -47,7 +47,7 @@ class TaskTest(base.BaseTestCase):
         if count > 1:
             self.assertEqual(everything, offsets(task.halves()))
 
-    def test_a_part_of_a_task_keeps_its_past(self):
+    def test_a_part_of_a_task_keeps_its_attempts(self):
         task = Task(batch(1, 2, 3))
         task.failed(5)
         task.failed(9)
@@ -72,7 +72,7 @@ class LanesTest(base.BaseTestCase):
             taken.append(self.lanes.next())
         return taken
 
-    def test_one_thread_at_a_time_works_on_a_lane(self):
+    def test_only_one_thread_at_a_time_handles_a_lane(self):
         self.lanes.add(batch(1))
         self.lanes.add(batch(2))
         ((lane, task),) = self.ready()
@@ -103,7 +103,7 @@ class LanesTest(base.BaseTestCase):
         self.lanes.wake()
         self.assertEqual(1, len(self.ready()))
 
-    def test_the_load_is_what_is_queued_or_in_flight(self):
+    def test_the_load_includes_queued_messages_and_messages_in_flight(self):
         self.lanes.add(batch(1, 2))
         self.lanes.add(batch(3))
         ((lane, task),) = self.ready()
@@ -156,7 +156,7 @@ class LanesTest(base.BaseTestCase):
         lanes.finished(lane, task, (), 0)
         self.assertEqual({}, lanes._lanes)
 
-    def test_messages_without_a_key_wait_for_no_other(self):
+    def test_messages_without_a_key_do_not_wait_for_other_messages(self):
         lanes = self.lanes = Lanes(self.clock, by_key=True)
         lanes.add(batch(1))
         lanes.add(batch(2))
@@ -244,7 +244,7 @@ class GatheringTest(base.BaseTestCase):
         lanes.add(batch(0))
         self.assertEqual([0], self.taken(lanes))
 
-    def test_new_messages_do_not_shorten_a_rest_after_a_failure(self):
+    def test_new_messages_do_not_shorten_the_delay_after_a_failure(self):
         lanes = self.lanes(fill_seconds=1)
         lanes.add(batch(0, 1, 2, 3))
         self.taken(lanes)

@@ -12,7 +12,7 @@ class RetryPolicyTest(base.BaseTestCase):
         policy = RetryPolicy(backoff_seconds=1, multiplier=2, max_backoff_seconds=5, jitter=0)
         self.assertEqual([1, 2, 4, 5, 5], [policy.delay(attempt, 0.3) for attempt in range(1, 6)])
 
-    def test_jitter_takes_its_share_of_the_delay_by_chance(self):
+    def test_jitter_shortens_the_delay_by_a_random_share(self):
         policy = RetryPolicy(backoff_seconds=8, max_backoff_seconds=8, jitter=0.5)
         self.assertEqual([8, 6, 4], [policy.delay(1, chance) for chance in (0, 0.5, 1)])
 

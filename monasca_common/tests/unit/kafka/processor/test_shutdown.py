@@ -26,5 +26,5 @@ class EndingTest(base.BaseTestCase):
         self.assertIs(failure, self.ended_by(failure))
         self.assertIsInstance(failure.__cause__, ValueError)
 
-    def test_without_another_failure_that_of_winding_down_is_raised(self):
+    def test_without_another_failure_the_failure_of_the_shutdown_is_raised(self):
         self.assertIsInstance(self.ended_by(None), ClosedError)

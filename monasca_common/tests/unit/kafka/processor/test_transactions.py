@@ -59,7 +59,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
         self.lanes.add(PartitionBatch(A, 1, [Raw()]))
         self.lane, self.task = self.lanes.next()
 
-    def test_a_transaction_that_cannot_be_begun_is_tried_again_with_what_is_read_again(self):
+    def test_a_transaction_that_cannot_begin_is_abandoned_and_its_messages_are_read_again(self):
         self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {"out": [Record(b"output")]})
         self.assertTrue(self.publisher.aborted)
 
@@ -71,7 +71,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
         self.publisher.rewind()
         self.assertFalse(self.publisher.aborted)
 
-    def test_going_back_waits_for_no_transaction(self):
+    def test_a_seek_back_does_not_wait_for_a_transaction(self):
         self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {})
         with self.publisher._one_at_a_time:  # like a handler thread whose call hangs
             self.publisher.rewind()
@@ -79,7 +79,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
         self.publisher.rewind()
         self.assertFalse(self.publisher.aborted)
 
-    def test_transactions_are_opened_again_and_again_until_there_is_an_answer_or_a_stop(self):
+    def test_opening_transactions_is_repeated_until_an_answer_or_a_stop(self):
         asked = []
 
         def init_transactions(timeout):

@@ -62,7 +62,7 @@ class BudgetTest(base.BaseTestCase):
         self.assertEqual((0, 0), (health.outstanding_messages, health.outstanding_bytes))
         self.assertEqual(1, len(producer.flush(30).failed))
 
-    def test_a_send_that_waits_gets_the_room_that_undelivered_messages_leave(self):
+    def test_a_waiting_send_receives_the_room_that_undelivered_messages_free(self):
         producer = self.producer(publish_timeout_seconds=2.0)
         held = BUDGET * 4 // 5
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=None)

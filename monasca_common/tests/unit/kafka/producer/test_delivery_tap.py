@@ -41,7 +41,7 @@ class DeliveryTapTest(ProducerCase):
             self.clock.advance(_BUCKET_MS / 1000)
         self.assertEqual(4, len(self.assert_counted_as_logged()))
 
-    def test_a_message_that_is_sent_again_counts_once_and_when_it_is_delivered(self):
+    def test_a_resent_message_counts_once_at_its_delivery(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         report = self.tapped.publish("t", [b"a"])
         self.assertEqual((0, 1), (self.tap.counted.total(), len(report.failed)))
@@ -49,19 +49,19 @@ class DeliveryTapTest(ProducerCase):
         self.assertTrue(self.tapped.retry(report).ok)
         self.assertEqual([1], list(self.assert_counted_as_logged().values()))
 
-    def test_a_reopened_producer_counts_what_its_new_client_delivers(self):
+    def test_a_reopened_producer_counts_messages_that_its_new_client_delivers(self):
         self.tapped.publish("t", [b"a"])
         self.tapped.reopen()
         self.tapped.publish("t", [b"b"])
         self.assertEqual([2], list(self.assert_counted_as_logged().values()))
 
-    def test_a_tap_that_raises_costs_no_outcome(self):
+    def test_a_tap_that_raises_loses_no_outcome(self):
         self.tap.add = self.fail
         self.assertTrue(self.tapped.publish("t", [b"a", b"b"]).ok)
         self.tapped.send("t", b"c")
         self.assertEqual(1, self.tapped.flush().delivered_count)
 
-    def test_each_producer_has_a_tap_of_its_own(self):
+    def test_each_producer_has_its_own_tap(self):
         other = Tap()
         self.producer(tap=lambda: other).publish("t", [b"a", b"b"])
         self.tapped.publish("t", [b"c"])

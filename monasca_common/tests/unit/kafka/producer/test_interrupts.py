@@ -178,22 +178,22 @@ class InterruptedPublishTest(InterruptedCallTest):
         return lambda producer, _: producer.publish("t", records, timeout=0.2)
 
     # Rule 9
-    def test_bytes_that_a_broker_accepts(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_that_a_broker_accepts(self):
         self.at_every_place(self.publish(PLAIN), self.flushed)
 
-    def test_bytes_that_a_broker_refuses(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_that_a_broker_refuses(self):
         self.at_every_place(self.publish(PLAIN), self.closed, before=self.refuse_one)
 
-    def test_bytes_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_while_no_broker_answers(self):
         self.at_every_place(self.publish_and_return(PLAIN), self.closed, before=self.broker.disconnect)
 
-    def test_records_that_a_broker_accepts(self):
+    def test_an_interrupt_loses_no_outcome_of_records_that_a_broker_accepts(self):
         self.at_every_place(self.publish(RECORDS), self.closed)
 
-    def test_records_that_a_broker_refuses(self):
+    def test_an_interrupt_loses_no_outcome_of_records_that_a_broker_refuses(self):
         self.at_every_place(self.publish(RECORDS), self.flushed, before=self.refuse_one)
 
-    def test_records_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_records_while_no_broker_answers(self):
         self.at_every_place(self.publish_and_return(RECORDS), self.closed, before=self.broker.disconnect)
 
     def publish_and_return(self, records):
@@ -205,19 +205,19 @@ class InterruptedSendTest(InterruptedCallTest):
         return lambda producer, _: producer.send("t", record)
 
     # Rule 9
-    def test_bytes_that_a_broker_accepts(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_that_a_broker_accepts(self):
         self.at_every_place(self.send(b"a"), self.flushed_all)
 
-    def test_bytes_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_while_no_broker_answers(self):
         self.at_every_place(self.send(b"a"), self.closed_all, before=self.broker.disconnect)
 
-    def test_a_record_that_a_broker_accepts(self):
+    def test_an_interrupt_loses_no_outcome_of_a_record_that_a_broker_accepts(self):
         self.at_every_place(self.send(RECORDS[1]), self.flushed_all)
 
-    def test_a_record_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_a_record_while_no_broker_answers(self):
         self.at_every_place(self.send(RECORDS[1]), self.closed_all, before=self.broker.disconnect)
 
-    def test_bytes_that_the_client_refuses(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_that_the_client_refuses(self):
         def refuse(producer):
             producer._clients.main._client._fatal = TransportError("no more")
 
@@ -245,10 +245,10 @@ class InterruptedRetryTest(InterruptedCallTest):
         return producer.retry(report, timeout=0.2)
 
     # Rule 4
-    def test_both_reports_can_be_retried_after_it(self):
+    def test_after_an_interrupted_retry_both_reports_can_be_retried(self):
         self.at_every_place(self.retry, self.closed_and_retried, prepare=self.refused)
 
-    def test_both_reports_can_be_retried_after_it_while_no_broker_answers(self):
+    def test_after_an_interrupted_retry_without_brokers_both_reports_can_be_retried(self):
         def retry(producer, report):
             return producer.retry(report, timeout=0)
 
@@ -269,14 +269,14 @@ class InterruptedFlushTest(InterruptedCallTest):
         for value in PLAIN:
             producer.send("t", value)
 
-    def test_the_next_one_reports_what_it_did_not(self):
+    def test_the_next_flush_reports_messages_that_an_interrupted_flush_did_not(self):
         self.at_every_place(
             lambda producer, _: producer.flush(_SECONDS),
             lambda producer, _, report=None: self.assert_flushed(report or producer.flush(_SECONDS)),
             prepare=self.sent,
         )
 
-    def test_the_close_reports_what_it_did_not_while_no_broker_answers(self):
+    def test_the_close_reports_messages_that_an_interrupted_flush_did_not(self):
         def sent(producer):
             self.broker.disconnect()
             self.sent(producer)
@@ -292,7 +292,7 @@ class InterruptedFlushTest(InterruptedCallTest):
 
 
 class InterruptedCloseTest(InterruptedCallTest):
-    def test_the_next_close_reports_what_it_gave_up_itself(self):
+    def test_the_next_close_reports_messages_that_an_interrupted_close_abandoned(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.producer.producer._GRACE_SECONDS", 0))
 
         def sent(producer):
@@ -344,11 +344,11 @@ class SendingHandlerTest(InterruptedCallTest):
         return {value: count for value, count in self.written().items() if value in (b"plain", b"record")}
 
     # Rule 9
-    def test_during_a_publish(self):
+    def test_a_publish_is_correct_if_a_signal_handler_sends(self):
         self.at_every_place(lambda producer: producer.publish("t", PLAIN, timeout=_SECONDS))
         self.at_every_place(lambda producer: producer.publish("t", RECORDS, timeout=_SECONDS))
 
-    def test_during_sends_and_a_flush(self):
+    def test_sends_and_a_flush_are_correct_if_a_signal_handler_sends(self):
         def call(producer):
             for topic in ("t", "u", "t"):
                 producer.send(topic, b"a")

@@ -7,13 +7,13 @@ from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
 
 class MessageIdsTest(ProducerCase):
     # Rule 3
-    def test_each_producer_has_a_prefix_of_its_own_of_at_least_64_random_bits(self):
+    def test_each_producer_has_its_own_prefix_of_at_least_64_random_bits(self):
         prefixes = {new_id_prefix() for _ in range(200)}
         self.assertEqual((200, {11}), (len(prefixes), set(map(len, prefixes))))
         self.assertEqual(64, len({byte for prefix in prefixes for byte in prefix}))  # 6 bits a byte
 
     # Rule 3
-    def test_they_are_printable_ascii_of_one_length_and_unique_whatever_call_sends_the_message(self):
+    def test_ids_of_all_calls_are_unique_printable_ascii_of_one_length(self):
         producer = self.producer()
         sent = []
         for _ in range(2):  # before the limit of the topic is known, and after
@@ -26,5 +26,5 @@ class MessageIdsTest(ProducerCase):
         self.assertTrue(all(each.decode("ascii").isprintable() for each in sent))
         self.assertEqual(sorted(sent), sorted(self.ids()))
 
-    def test_they_end_with_the_sequence_in_hexadecimal_digits(self):
+    def test_ids_end_with_the_sequence_in_hexadecimal_digits(self):
         self.assertEqual(b"prefix-----0000000000ff", message_id(b"prefix-----", 255))

@@ -46,24 +46,24 @@ class ClassifyTest(base.BaseTestCase):
     def test_an_unknown_error_code_makes_the_outcome_unknown(self):
         self.assertIs(Outcome.UNKNOWN, self.outcome("ERR_139?", 139))
 
-    def test_the_names_of_the_list_are_those_that_the_client_gives(self):
+    def test_the_listed_names_are_those_of_the_client(self):
         names = {getattr(KafkaError, name): name for name in outcome._NEVER_APPENDED}
         self.assertEqual(names, {code: KafkaError(code).name() for code in names})
 
     def test_the_same_rejection_is_unknown_after_a_connection_error(self):
         self.assertIs(Outcome.UNKNOWN, self.outcome("TOPIC_AUTHORIZATION_FAILED", 29, trouble=True))
 
-    def test_an_unknown_partition_is_failed_whatever_happened_before(self):
+    def test_an_unknown_partition_is_always_failed(self):
         self.assertIs(Outcome.FAILED, self.outcome("_UNKNOWN_PARTITION", -190, trouble=True))
 
     # Rule 5
-    def test_everything_the_client_decides_by_itself_is_unknown(self):
+    def test_every_outcome_that_the_client_decides_itself_is_unknown(self):
         codes = {"_MSG_TIMED_OUT": -192, "_TRANSPORT": -195, "_INCONSISTENT": -149, "_FATAL": -150, "_NEW_ONE": -1}
         for name, code in codes.items():
             self.assertIs(Outcome.UNKNOWN, self.outcome(name, code), name)
 
     # Rule 5
-    def test_every_purge_is_unknown_for_some_were_in_the_log(self):
+    def test_every_purge_is_unknown_because_some_messages_were_in_the_log(self):
         for name, code in {"_PURGE_QUEUE": -152, "_PURGE_INFLIGHT": -151}.items():
             outcome, error = classify(TransportError(name, code=code, name=name), trouble=False)
             self.assertIs(Outcome.UNKNOWN, outcome)

@@ -38,7 +38,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(report.ok)
         self.assertEqual(0, report.delivered_count)
 
-    def test_the_bulk_s_key_and_headers_reach_records_that_have_none(self):
+    def test_records_without_key_and_headers_have_those_of_the_bulk(self):
         records = [b"a", Record(b"b", key=b"own", headers=(("h", b"1"), ("h", None)))]
         self.producer().publish("t", records, key=b"k", headers=(("common", b"c"),))
         first, second = self.broker.records("t")
@@ -58,7 +58,7 @@ class PublishTest(ProducerCase):
             self.producer().publish("t", [b"a", b"b"])
         self.assertEqual(4, len(set(self.ids())))
 
-    def test_a_topic_whose_rows_have_a_natural_key_gets_no_ids(self):
+    def test_messages_of_a_topic_with_a_natural_key_have_no_ids(self):
         report = self.producer(topics_without_message_id=frozenset({"t"})).publish("t", [b"a"])
         self.assertEqual((), self.broker.records("t")[0].headers)
         self.assertIsNone(report.delivered[0].message_id)
@@ -74,7 +74,7 @@ class PublishTest(ProducerCase):
         self.assertIs(report, error.report)
         self.assertEqual(f"0 delivered, 0 failed, 1 unknown: {report.unknown[0].error}", str(error))
 
-    def test_a_message_over_the_topic_s_limit_is_not_sent_and_the_others_are(self):
+    def test_only_a_message_over_the_topic_s_limit_is_not_sent(self):
         self.broker.create_topic("small", 1, max_message_bytes=1000)
         report = self.producer().publish("small", [b"x" * 2000, b"fits"])
         self.assertEqual([b"fits"], self.values("small"))
@@ -84,7 +84,7 @@ class PublishTest(ProducerCase):
         self.assertEqual((1000, "small"), (failed.error.limit, failed.error.topic))
 
     # Rule 2
-    def test_a_topic_with_a_small_limit_gets_a_client_whose_batches_stay_below_it(self):
+    def test_a_topic_with_a_small_limit_has_a_client_with_smaller_batches(self):
         self.broker.create_topic("small", 1, max_message_bytes=1000)
         opened = []
         settings = self.kafka.producer_settings()
@@ -101,7 +101,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"a"]).ok)
         self.assertEqual([1_000_000, 1000], opened)
 
-    def test_a_transactional_producer_refuses_a_topic_that_takes_smaller_batches_than_it_makes(self):
+    def test_a_transactional_producer_refuses_a_topic_with_a_smaller_batch_limit(self):
         self.broker.create_topic("small", 1, max_message_bytes=1000)
         producer = self.producer(transactional_id="mine")
         [failed] = producer.publish("small", [b"a"]).failed
@@ -135,7 +135,7 @@ class PublishTest(ProducerCase):
         self.assertEqual("CLUSTER_AUTHORIZATION_FAILED", report.unknown[0].error.cause.name)
 
     # Rule 8
-    def test_a_bulk_without_room_is_failed_whole(self):
+    def test_all_messages_of_a_bulk_without_room_fail(self):
         producer = self.warm_producer(budget_messages=4)
         self.broker.disconnect()
         producer.publish("t", [b"a"] * 3, **AWAY)
@@ -160,7 +160,7 @@ class PublishTest(ProducerCase):
         self.assertRaises(LargerThanBudget, producer.send, "t", b"x" * 1000)
         self.assertEqual([b"small"], self.values())
 
-    def test_a_bulk_that_waits_for_room_goes_when_there_is_some(self):
+    def test_a_bulk_that_waits_for_room_is_sent_when_there_is_room(self):
         producer = self.warm_producer(budget_messages=2)
         self.broker.disconnect()
         producer.publish("t", [b"a", b"b"], **AWAY)
@@ -180,7 +180,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"3"]).ok)
         self.assertEqual([b"1", b"2", b"3"], self.values())
 
-    def test_a_cluster_that_never_reports_a_limit_is_written_to_under_the_configured_one(self):
+    def test_without_a_reported_limit_the_configured_limit_applies(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
         producer = self.producer(max_message_bytes=2000)
         report = producer.publish("t", [b"a", b"x" * 3000], **AWAY)
@@ -258,7 +258,7 @@ class RetryTest(ProducerCase):
         self.assertEqual((0, ()), (flushed.delivered_count, flushed.failed + flushed.unknown))
 
     # Rule 4
-    def test_queued_messages_are_attached_to_and_not_produced_again(self):
+    def test_a_retry_attaches_to_queued_messages_and_does_not_produce_them_again(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         report = producer.publish("t", [b"a", b"b"], **AWAY)
@@ -347,7 +347,7 @@ class RetryTest(ProducerCase):
         self.assertEqual((0, 1), (len(again.failed), len(again.unknown)))
 
     # Rule 4
-    def test_a_caller_s_own_id_that_is_outstanding_is_attached_to(self):
+    def test_a_message_attaches_to_an_outstanding_one_with_the_same_own_id(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         record = Record(b"a", message_id=b"own")
@@ -379,7 +379,7 @@ class RetryTest(ProducerCase):
 
 
 class SendTest(ProducerCase):
-    def test_a_send_returns_its_id_and_a_flush_that_it_was_delivered(self):
+    def test_a_send_returns_its_id_and_a_flush_reports_its_delivery(self):
         producer = self.producer()
         sent = [producer.send("t", b"a"), producer.send("t", b"b", key=b"k"), producer.send("t", Record(b"c"))]
         report = producer.flush()
@@ -392,7 +392,7 @@ class SendTest(ProducerCase):
         self.assertEqual(1, producer.flush().delivered_count)
         self.assertEqual(0, producer.flush().delivered_count)
 
-    def test_a_flush_reports_what_failed(self):
+    def test_a_flush_reports_failed_messages(self):
         producer = self.warm_producer()
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         failed = producer.send("t", b"a")
@@ -400,7 +400,7 @@ class SendTest(ProducerCase):
         report = producer.flush()
         self.assertEqual(([failed], 1), ([d.message_id for d in report.failed], report.delivered_count))
 
-    def test_a_flush_reports_what_has_no_answer_by_its_deadline(self):
+    def test_a_flush_reports_messages_without_an_answer_by_its_deadline(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         late = producer.send("t", b"a")
@@ -431,7 +431,7 @@ class SendTest(ProducerCase):
         self.assertEqual((sent, [b"a", b"b"]), (self.ids(), self.values()))
         self.assertEqual(b"k", self.broker.records("t")[0].key)
 
-    def test_a_flush_counts_but_does_not_list_what_a_listener_receives(self):
+    def test_a_flush_counts_but_does_not_list_messages_with_a_listener(self):
         producer = self.warm_producer()
         received, all_received = [], threading.Semaphore(0)
 
@@ -516,7 +516,7 @@ class SendTest(ProducerCase):
         self.assertTrue(done.wait(50))
         self.assertEqual(1, producer.health().failed_listeners)
 
-    def test_a_thread_that_gets_the_number_of_one_that_ended_may_wait(self):
+    def test_a_thread_that_reuses_the_id_of_an_ended_thread_may_wait(self):
         producer = self.producer()
         producer.send("t", b"a", on_delivery=lambda delivery: None)
         self.assertTrue(producer.close().ok)
@@ -581,7 +581,7 @@ class SendTest(ProducerCase):
 
 
 class TopicLimitChangeTest(ProducerCase):
-    def test_sends_before_and_after_it_are_waited_for_once(self):
+    def test_a_flush_waits_once_for_sends_before_and_after_a_publish(self):
         producer = self.warm_producer()
         producer.send("t", b"before")
         producer._limits.ready.clear()
@@ -601,7 +601,7 @@ class CloseTest(ProducerCase):
         self.assertEqual(1, len(report.unknown))
         self.assertIsInstance(report.unknown[0].error, DeliveryAbandoned)
 
-    def test_it_calls_the_listeners_of_abandoned_messages_before_it_returns(self):
+    def test_a_close_calls_the_listeners_of_abandoned_messages_before_it_returns(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
         for _ in range(20):
             producer, received = self.producer(), []
@@ -616,7 +616,7 @@ class CloseTest(ProducerCase):
         producer.send("t", b"a")
         self.assertEqual(1, len(producer.close(0).failed))
 
-    def test_closing_twice_gives_the_same_report(self):
+    def test_closing_twice_returns_the_same_report(self):
         producer = self.producer()
         self.assertIs(producer.close(), producer.close())
 
@@ -633,7 +633,7 @@ class CloseTest(ProducerCase):
         ):
             self.assertRaises(ClosedError, call)
 
-    def test_leaving_the_block_delivers_what_was_sent(self):
+    def test_leaving_the_block_delivers_sent_messages(self):
         with self.producer() as producer:
             producer.send("t", b"a")
         self.assertEqual([b"a"], self.values())

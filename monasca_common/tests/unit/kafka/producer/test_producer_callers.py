@@ -63,12 +63,12 @@ class SentAndPublishedTest(ProducerCase):
         self.assertEqual(1, len(producer.publish("t", [self.RECORD], **AWAY).unknown))
         return producer
 
-    def test_a_flush_that_does_not_wait_reports_it_and_the_next_one_does_not(self):
+    def test_a_message_is_reported_by_a_flush_that_does_not_wait_and_not_by_the_next_flush(self):
         producer = self.sent_and_published()
         self.assertEqual([b"mine"], [delivery.message_id for delivery in producer.flush(0).unknown])
         self.assertEqual(0, len(producer.flush(0).unknown))
 
-    def test_a_flush_reports_that_it_failed(self):
+    def test_a_flush_reports_a_failed_message(self):
         producer = self.sent_and_published()
         self.clock.advance(1)
         self.assertEqual(1, len(self.at_once(lambda: producer.flush(0.1)).failed))
@@ -95,7 +95,7 @@ class RepeatsInFlightTest(ProducerCase):
             self.assertEqual(1, len(self.patient.publish("t", [self.RECORD], **AWAY).unknown))
         self.assertEqual([], self.waiting())
 
-    def test_sends_leave_nothing_behind_and_a_flush_reports_the_message_once(self):
+    def test_sends_leave_no_state_and_a_flush_reports_the_message_once(self):
         for _ in range(200):
             self.patient.send("t", self.RECORD)
         self.assertEqual([], self.waiting())
@@ -143,7 +143,7 @@ class RepeatsInFlightTest(ProducerCase):
 class SameIdInFlightTest(ProducerCase):
     RECORD = Record(b"v", message_id=b"mine")
 
-    def test_one_that_is_in_flight_is_not_refused_with_its_bulk(self):
+    def test_a_message_in_flight_is_not_refused_with_its_bulk(self):
         producer = self.warm_producer(budget_messages=2)
         self.broker.disconnect()
         producer.send("t", self.RECORD)
@@ -154,7 +154,7 @@ class SameIdInFlightTest(ProducerCase):
         self.assertTrue(producer.retry(report, timeout=3600).ok)
         self.assertEqual([b"a", b"b", b"v"], sorted(self.values()))
 
-    def test_the_flush_of_one_caller_reports_it_although_another_caller_has_a_listener(self):
+    def test_a_flush_reports_a_message_although_another_caller_has_a_listener_for_it(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         reported = []
@@ -177,7 +177,7 @@ class SameIdTest(ProducerCase):
         self.assertEqual(1, len(self.crowded.publish("t", [b"first"], **AWAY).unknown))
 
     # Rule 4
-    def test_one_is_sent_and_the_others_attach_to_it_when_there_is_room(self):
+    def test_with_room_one_caller_sends_the_message_and_the_others_attach_to_it(self):
         reports = []
 
         def publish():
@@ -194,14 +194,14 @@ class SameIdTest(ProducerCase):
             threads[0].join(0.001)
         self.assertEqual([True] * 3, [report.ok for report in reports])
 
-    def test_each_is_refused_while_there_is_none_and_the_id_stays_free(self):
+    def test_without_room_every_caller_is_refused_and_the_id_stays_free(self):
         for _ in range(2):
             self.assertIsInstance(self.crowded.publish("t", [self.RECORD], **AWAY).failed[0].error, QueueFull)
         self.broker.reconnect()
         self.assertTrue(self.crowded.publish("t", [self.RECORD]).ok)
         self.assertEqual([b"first", b"v"], self.values())
 
-    def test_an_interrupt_while_there_is_none_is_reported_and_leaves_the_id_free(self):
+    def test_an_interrupt_without_room_is_reported_and_leaves_the_id_free(self):
         with mock.patch.object(self.crowded._serving, "wait", interrupt):
             self.assertRaises(KeyboardInterrupt, self.crowded.publish, "t", [self.RECORD])
         self.assertIsInstance(self.crowded.flush(0).unknown[0].error, DeliveryAbandoned)

@@ -55,7 +55,7 @@ class CloseTest(CutShortCase):
         producer = self.crowded()
         self.assertIsInstance(self.meanwhile_closed(producer, lambda: producer.send("t", b"late")), ClosedError)
 
-    def test_a_send_that_found_its_topic_before_it_is_refused_while_it_waits(self):
+    def test_a_send_that_found_its_topic_before_the_close_is_refused_while_it_waits(self):
         producer = self.warm_producer()
         wait, refused = producer._serving.wait, []
 
@@ -69,7 +69,7 @@ class CloseTest(CutShortCase):
         self.assertEqual([], self.values())
 
     # Rule 9
-    def test_a_listener_that_does_not_return_does_not_hold_it_up(self):
+    def test_a_listener_that_does_not_return_does_not_delay_a_close(self):
         producer = self.warm_producer()
         called, released = threading.Event(), threading.Event()
         self.addCleanup(released.set)
@@ -117,7 +117,7 @@ class SendRacingCloseTest(CutShortCase):
         return reports[0]
 
     # Rule 9
-    def test_one_that_is_checked_before_the_close_and_reserved_after_it_is_refused(self):
+    def test_a_message_checked_before_the_close_and_reserved_after_it_is_refused(self):
         producer = self.warm_producer()
         report, refused = self.sent_while_closed(producer, Record(b"late"), producer._table, "reserve")
         self.assertIsInstance(refused, ClosedError)
@@ -132,7 +132,7 @@ class SendRacingCloseTest(CutShortCase):
         self.assertEqual((0, True), (report.delivered_count, report.ok))
 
     # Rule 9
-    def test_one_that_is_reserved_before_the_close_is_in_its_report(self):
+    def test_a_message_reserved_before_the_close_is_in_its_report(self):
         for record in (b"late", Record(b"late")):
             producer = self.warm_producer()
             client = producer._clients.main._client
@@ -140,7 +140,7 @@ class SendRacingCloseTest(CutShortCase):
             self.assertEqual([message_id], [delivery.message_id for delivery in report.failed + report.unknown])
 
     # Rule 9
-    def test_a_bulk_that_is_reserved_before_the_close_is_in_the_report_of_publish(self):
+    def test_a_bulk_reserved_before_the_close_is_in_the_report_of_publish(self):
         producer = self.warm_producer()
         transport = producer._limits.ready["t"].transport
         produce = transport.produce
@@ -156,7 +156,7 @@ class SendRacingCloseTest(CutShortCase):
 
 
 class InterruptTest(CutShortCase):
-    def test_the_next_flush_reports_for_an_interrupted_one(self):
+    def test_the_next_flush_reports_messages_of_an_interrupted_flush(self):
         producer = self.warm_producer()
         producer.send("t", b"delivered")
         self.wait_until_settled(producer)
@@ -166,14 +166,14 @@ class InterruptTest(CutShortCase):
         report = producer.flush(0)
         self.assertEqual((1, 1), (report.delivered_count, len(report.unknown)))
 
-    def test_the_next_close_reports_for_an_interrupted_one(self):
+    def test_the_next_close_reports_messages_of_an_interrupted_close(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         producer.send("t", b"on its way")
         self.interrupted(producer, producer.close)
         self.assertEqual(1, len(self.at_once(lambda: producer.close(0)).unknown))
 
-    def test_what_an_interrupted_retry_did_not_send_the_next_one_sends(self):
+    def test_messages_that_an_interrupted_retry_did_not_send_are_sent_by_the_next_retry(self):
         producer = self.crowded()
         report = producer.publish("t", [b"again"], **AWAY)
         self.interrupted(producer, lambda: producer.retry(report))

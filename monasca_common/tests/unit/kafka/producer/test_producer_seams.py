@@ -118,7 +118,7 @@ class ReopenedMeanwhileTest(SeamCase):
 
 
 class AttachedTest(SeamCase):
-    def test_a_retry_that_attaches_to_a_repeat_of_the_caller_is_as_doubtful_as_what_it_repeats(self):
+    def test_a_retry_that_attaches_to_a_repeated_publish_stays_unknown(self):
         record = Record(b"a", message_id=b"mine")
         self.broker.inject("produce", LoseAnswer(0, error="REQUEST_TIMED_OUT"))
         before = self.warm_producer().publish("t", [record])
@@ -219,13 +219,13 @@ class SignalTest(SeamCase):
         producer.send("t", b"a")
         self.assertEqual((1, 1), (len(refused), producer.flush().delivered_count))
 
-    def test_a_handler_may_publish_by_another_producer(self):
+    def test_a_signal_handler_may_publish_with_another_producer(self):
         producer, other = self.producer(), self.producer()
         self.interrupted(producer._serving, "wait", lambda: other.publish("t", [b"b"]).raise_for_undelivered())
         self.assertTrue(producer.publish("t", [b"a"]).ok)
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
-    def test_while_a_close_waits_for_a_listener(self):
+    def test_an_interrupt_while_a_close_waits_for_a_listener_still_closes_the_clients(self):
         producer = self.warm_producer()
         clients = [len(producer._clients.in_use())]
         stop = producer._serving.stop
@@ -262,7 +262,7 @@ class LogTest(SeamCase):
         producer._serving.wake()
 
     # Rule 9
-    def test_one_that_raises_ends_no_thread(self):
+    def test_a_log_handler_that_raises_ends_no_thread(self):
         producer = self.producer()
         raised = threading.Event()
 
@@ -275,7 +275,7 @@ class LogTest(SeamCase):
         self.assertTrue(raised.wait(_SECONDS))
         self.assertTrue(self.at_once(lambda: producer.publish("t", [b"b"], timeout=3600)).ok)
 
-    def test_one_that_sends_by_the_same_producer_does_not_wait_for_it(self):
+    def test_a_log_handler_that_sends_with_the_same_producer_does_not_wait_for_it(self):
         producer = self.warm_producer(budget_messages=1)
         self.broker.disconnect()
         producer.send("t", b"a")
@@ -295,7 +295,7 @@ class LogTest(SeamCase):
         self.assertTrue(over.wait(_SECONDS))
         self.assertEqual([InCallbackError, InCallbackError, QueueFull], refused)
 
-    def test_one_that_publishes_while_it_logs_a_topic_is_refused(self):
+    def test_a_log_handler_that_publishes_while_a_topic_is_logged_is_refused(self):
         producer, seen = self.producer(), []
         over = threading.Event()
 
@@ -341,7 +341,7 @@ class LimitsTest(SeamCase):
         refuses.clear()
         self.assertTrue(self.at_once(lambda: producer.retry(report, timeout=3600)).ok)
 
-    def test_messages_fail_after_the_patience_if_their_client_cannot_be_opened(self):
+    def test_messages_fail_after_a_time_limit_if_their_client_cannot_be_opened(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
 

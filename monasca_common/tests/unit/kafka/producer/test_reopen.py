@@ -30,7 +30,7 @@ class FinishedTest(ProducerCase):
         self.wait_until_settled(producer)
         return producer, report
 
-    def test_health_reports_it(self):
+    def test_health_reports_the_refusal(self):
         producer, _ = self.finished()
         self.assertTrue(producer.health().finished)
         self.assertFalse(self.producer().health().finished)
@@ -41,7 +41,7 @@ class FinishedTest(ProducerCase):
             self.assertIsInstance(producer.publish("t", records, timeout=3600).failed[0].error.cause, FatalError)
 
     # Rule 6
-    def test_reports_cannot_be_retried_until_it_is_opened_again(self):
+    def test_reports_cannot_be_retried_before_the_producer_is_reopened(self):
         producer, report = self.finished()
         self.assertFalse(report.retriable)
         producer.reopen()
@@ -51,7 +51,7 @@ class FinishedTest(ProducerCase):
         self.assertIsNone(producer.health().last_error)
         self.assertEqual([b"a"], self.values())
 
-    def test_another_producers_retry_sends_it_as_before(self):
+    def test_a_retry_by_another_producer_sends_the_message_as_before(self):
         _, report = self.finished()
         self.assertTrue(self.producer().retry(report).ok)
         self.assertEqual(self.ids(), [report.unknown[0].message_id])
@@ -151,7 +151,7 @@ class ReopenTest(ProducerCase):
         self.assertEqual([b"before", b"a", b"b", b"c"], self.values())
 
     # Rule 9
-    def test_one_that_is_interrupted_while_it_gives_up_continues_with_the_new_client(self):
+    def test_a_reopen_interrupted_while_it_abandons_messages_continues_with_the_new_client(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         sent = producer.send("t", b"a")
@@ -170,7 +170,7 @@ class ReopenTest(ProducerCase):
         producer.close()
         self.assertRaises(ClosedError, producer.reopen)
 
-    def test_with_a_transactional_id_that_is_taken_over_first_and_a_failure_changes_nothing(self):
+    def test_a_transactional_id_is_taken_over_first_and_a_failure_changes_nothing(self):
         settings = self.kafka.producer_settings(transactional_id="mine")
         calls = []
 
@@ -230,7 +230,7 @@ class OpenTransactionTest(ProducerCase):
         self.assertEqual([b"a"], self.values())
         self.assertEqual("commit", self.clients[0].asked[-1])
 
-    def test_it_can_be_reopened_after_a_transaction_block_however_that_ended(self):
+    def test_a_producer_can_be_reopened_after_a_transaction_with_any_outcome(self):
         self.clients[0].commit_transaction = mock.Mock(side_effect=FencedError("another", name="_FENCED"))
         self.assertRaises(FencedError, self.transact)
         self.opened.reopen()

@@ -48,7 +48,7 @@ class TestReturningCallers(base.BaseTestCase):
         self.assertEqual(3, len(self.waits))
         self.assertLessEqual(max(self.waits), 0.001)
 
-    def test_a_caller_that_is_late_delays_no_other(self):
+    def test_a_late_caller_does_not_delay_other_callers(self):
         self.collect_for(3)
         self.serving._return_deadline = 1000.0
         self.come(1)

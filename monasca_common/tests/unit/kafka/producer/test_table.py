@@ -201,7 +201,7 @@ class SettleTest(TableCase):
         self.assertEqual(([0, 2], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
         self.assertEqual((2, (0, 0)), (report.delivered_count, self.room()))
 
-    def test_only_messages_that_are_not_delivered_get_objects_of_their_own(self):
+    def test_only_undelivered_messages_have_their_own_objects(self):
         bulk = self.bulk(*[b"x"] * 100)
         messages = self.of(bulk)
         self.settle(*messages[:50], refused=[messages[50]])
@@ -256,7 +256,7 @@ class OutcomeTest(TableCase):
         self.assertIs(Outcome.FAILED, self.outcome_of_a_rejection())
 
     # Rule 5
-    def test_an_error_of_the_connection_after_a_message_was_queued_makes_its_rejection_unknown(self):
+    def test_a_rejection_is_unknown_after_a_connection_error_since_the_message_was_queued(self):
         bulk = self.bulk(b"a")
         self.table.note_trouble(TransportError("cut"))
         self.settle(refused=self.of(bulk))
@@ -284,7 +284,7 @@ class OutcomeTest(TableCase):
         self.assertEqual((Outcome.UNKNOWN, b"own"), (again.outcome, again.message_id))
 
     # Rule 5
-    def test_a_message_is_as_doubtful_as_the_retry_that_attaches_to_it(self):
+    def test_a_rejected_message_with_an_attached_retry_is_unknown(self):
         [first] = self.attempts(b"a", message_id=b"own")
         [retry] = self.attempts(b"a", message_id=b"own")
         retry.doubtful = True
@@ -295,7 +295,7 @@ class OutcomeTest(TableCase):
         self.assertIs(Outcome.UNKNOWN, first.outcome)
 
     # Rule 4
-    def test_an_own_id_that_is_in_flight_is_attached_to_on_its_topic_only(self):
+    def test_a_message_attaches_only_to_one_with_its_id_on_its_topic(self):
         first, second = self.attempts(b"a", b"b", message_id=b"own")
         [third] = self.attempts(b"c", message_id=b"own")
         [elsewhere] = self.attempts(b"d", topic="u", message_id=b"own")
@@ -314,7 +314,7 @@ class OutcomeTest(TableCase):
         self.assertFalse(attempt.is_worth_sending)
         self.assertIn("cannot be sent again", str(attempt.error))
 
-    def test_what_a_client_purges_after_a_fatal_error_has_that_error(self):
+    def test_messages_purged_after_a_fatal_error_have_that_error(self):
         self.table.finished = TransportError("fenced", fatal=True)
         sequence = self.send(b"a")
         self.settle(refused=[(sequence, b"a")], error=TransportError("purged", name="_PURGE_QUEUE"))
@@ -328,14 +328,14 @@ class RoomTest(TableCase):
         return super().new_table(**{"max_messages": 4, "max_bytes": 10_000} | limits)
 
     # Rule 8
-    def test_a_bulk_enters_whole_or_not_at_all(self):
+    def test_room_is_reserved_for_a_whole_bulk_or_not_at_all(self):
         self.bulk(*[b"x"] * 3)
         self.assertIsNone(self.bulk(b"x", b"x"))
         self.assertFalse(self.table.reserve(self.attempts(b"x", b"x")[0].bulk))
         self.assertEqual(3, self.table.messages)
         self.assertIsNotNone(self.bulk(b"x"))
 
-    def test_it_is_free_as_soon_as_a_message_is_settled(self):
+    def test_room_is_free_as_soon_as_a_message_is_settled(self):
         bulk = self.bulk(b"a", b"bb")
         before = self.table.bytes
         a, b = self.of(bulk)
@@ -366,14 +366,14 @@ class RoomTest(TableCase):
         reservation = self.table.open_sends("t", PREFIX, 1, Reservation, 1_000_000)
         self.assertEqual(reservation.next, reservation.end)
 
-    def test_undelivered_sends_keep_it_until_a_flush_reports_them(self):
+    def test_undelivered_sends_keep_their_room_until_a_flush_reports_them(self):
         sequence = self.send(b"a")
         self.settle(refused=[(sequence, b"a")])
         self.assertEqual(1, self.table.messages)
         self.flush()
         self.assertEqual((0, 0), self.room())
 
-    def test_messages_keep_it_until_their_last_listener_returned(self):
+    def test_messages_keep_their_room_until_their_last_listener_returned(self):
         attempts = self.attempts(b"a", b"b")
         for attempt in attempts:
             attempt.listeners += [lambda _: None] * 2
@@ -424,7 +424,7 @@ class RoomTest(TableCase):
 
 
 class AgeTest(TableCase):
-    def test_the_oldest_message_in_flight_counts_whatever_was_settled_after_it(self):
+    def test_the_age_is_that_of_the_oldest_message_in_flight(self):
         old = self.bulk(b"a", b"b")
         self.clock.advance(5)
         self.table.close_sends()
@@ -461,7 +461,7 @@ class AgeTest(TableCase):
 
 
 class FlushTest(TableCase):
-    def test_it_counts_delivered_sends_once_and_lists_the_others(self):
+    def test_a_flush_counts_delivered_sends_once_and_lists_the_others(self):
         sent = [self.send(b"%d" % number) for number in range(4)]
         self.settle((sent[0], b"0"), (sent[1], b"1"), refused=[(sent[2], b"2")])
         delivered, rest = self.flush()
@@ -478,7 +478,7 @@ class FlushTest(TableCase):
         self.assertEqual((b"a", True), (attempt.record.value, attempt.is_worth_sending))
         self.assertEqual(((0, 0), (0, [])), (self.room(), self.flush()))
 
-    def test_it_reports_neither_bulks_nor_messages_with_a_listener(self):
+    def test_a_flush_reports_neither_bulks_nor_messages_with_a_listener(self):
         bulk = self.bulk(b"a", b"b")
         [received] = self.attempts(b"c")
         received.listeners.append(lambda _: None)
@@ -486,7 +486,7 @@ class FlushTest(TableCase):
         self.settle(self.of(bulk)[0], refused=[self.of(bulk)[1], (received.sequence, b"c")])
         self.assertEqual((0, []), self.flush())
 
-    def test_it_counts_a_delivered_message_that_a_listener_receives(self):
+    def test_a_flush_counts_a_delivered_message_with_a_listener(self):
         [received] = self.attempts(b"c")
         received.listeners.append(lambda _: None)
         self.reserve([received])
@@ -563,7 +563,7 @@ class AbandonTest(TableCase):
             self.assertEqual((0, 0), self.room())
 
     # Rule 5
-    def test_a_send_that_the_client_did_not_take_is_failed_whatever_the_connection_did(self):
+    def test_a_send_that_the_client_did_not_accept_is_failed_even_after_connection_errors(self):
         sequence = self.send(b"a")
         self.table.note_trouble(TransportError("cut"))
         refused = UndeliveredMessage(sequence, RetriableError("full"), b"a", None, taken=False)
@@ -761,7 +761,7 @@ class SwitchingThreadsTest(TableCase):
         sys.setswitchinterval(1e-6)
 
     # Rule 9
-    def test_threads_reserve_while_another_settles(self):
+    def test_threads_can_reserve_while_another_thread_settles(self):
         waiting, over = deque(), threading.Event()
 
         def settle():

@@ -67,7 +67,7 @@ class TopicLimitsCase(ProducerCase):
 
 class TestRequests(TopicLimitsCase):
     # Rule 2
-    def test_each_topic_is_requested_once_and_waits_for_no_other(self):
+    def test_the_limit_of_each_topic_is_requested_once_and_waits_for_no_other_topic(self):
         producer = self.hold("a")
         late = [f"late-{number}" for number in range(60)]
         for topic in late:
@@ -203,7 +203,7 @@ class TestByTopic(TopicLimitsCase):
         self.assertEqual([b"2", b"3"], self.values("good"))
         self.assertNotIn("bad", self.broker.topics())
 
-    def test_the_patience_of_each_topic_starts_with_its_first_message(self):
+    def test_the_time_limit_of_each_topic_starts_with_its_first_message(self):
         self.broker.create_topic("early")
         self.broker.create_topic("late")
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)

@@ -45,7 +45,7 @@ class HostileTest(AvroCase):
 
         self.assertIn("schema 2: EOFError", self.refused(value, reader=READING))
 
-    def test_every_cut_or_longer_value_is_rejected_with_its_schema(self):
+    def test_every_truncated_or_extended_value_is_rejected_with_its_schema(self):
         for length in range(5, len(self.value)):
             self.assertIn("Avro schema 1: ", self.refused(self.value[:length]))
         self.assertIn("Avro schema 1: 1 bytes remain", self.refused(self.value + b"x"))
@@ -108,7 +108,7 @@ class MixedTest(AvroCase):
         self.assertEqual(VALUE, serializer.loads(self.value, self.context))
         self.assertRaises(SerializationError, serializer.loads, b"no json", self.context)
 
-    def test_they_are_rejected_in_another_topic(self):
+    def test_mixed_values_are_rejected_in_another_topic(self):
         serializer = self.avro(mixed_topics=[self.topic])
 
         self.assertIn("mixed_topics", self.refused(b"{}"))

@@ -32,7 +32,7 @@ class JsonSchemaTest(MemoryRegistryCase):
         error = self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "kitchen"}')
         self.assertIn("$.room breaks the rule maxLength", str(error))
 
-    def test_no_address_in_a_schema_is_asked(self):
+    def test_no_url_in_a_schema_is_requested(self):
         other = f"{self.memory.url}/subjects"
         start = self.registered({"$schema": f"{other}/meta", "properties": {"room": {"$ref": other}}})
 
@@ -45,7 +45,7 @@ class JsonSchemaTest(MemoryRegistryCase):
             error = self.assertRaises(SerializationError, serializer.dumps, value, self.context)
             self.assertNotIn("sesame", f"{error} {error.__context__} {error.__cause__}")
 
-    def test_what_is_not_a_schema_is_rejected(self):
+    def test_text_that_is_not_a_schema_is_rejected(self):
         start = self.registered({"type": "record", "name": "Reading", "fields": []})
 
         error = self.assertRaises(SerializationError, self.serializer().loads, start + b"{}")

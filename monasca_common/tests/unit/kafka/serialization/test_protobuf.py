@@ -69,7 +69,7 @@ class ProtobufTest(MemoryRegistryCase):
         value = reading(room="hall").SerializeToString()
         self.assertEqual(reading(room="hall"), self.serializer(reading).loads(value, context))
 
-    def test_what_is_not_a_message_is_rejected_with_its_schema(self):
+    def test_bytes_that_are_not_a_message_are_rejected_with_their_schema(self):
         reading, other = reading_class()
         serializer = self.serializer(reading, schema=PROTO_READING, mixed_topics=[self.topic])
         value = serializer.dumps(reading(room="hall"), self.context)

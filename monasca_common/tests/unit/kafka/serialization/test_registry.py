@@ -108,7 +108,7 @@ class OutageTest(MemoryRegistryCase):
                     self.assertFalse(thread.is_alive())
             self.assert_recovers(serializer)
 
-    def test_after_a_time_out_nothing_is_asked_for_as_long(self):
+    def test_after_a_time_out_no_request_is_sent_for_the_same_time(self):
         for timeout, backoff in ((3.0, 3.0), (300.0, 30.0)):
             serializer = self.avro(timeout_seconds=timeout)
             with mock.patch.object(serializer.registry, "_answer", return_value=(None, TimeoutError())) as answer:
@@ -294,7 +294,7 @@ class LostSchemasTest(MemoryRegistryCase):
             for _ in range(40):
                 self.clock.advance(self.unavailable(serializer).after)
 
-    def test_a_registry_that_gives_its_ids_again_rejects_nothing(self):
+    def test_a_registry_that_reassigns_its_ids_rejects_nothing(self):
         serializer = self.avro()
         serializer.loads(self.value, self.context)
         self.memory.clear()
@@ -341,7 +341,7 @@ class LostSchemasTest(MemoryRegistryCase):
             self.compared(serializer)
             self.assertEqual(VALUE, serializer.loads(self.value, self.context))
 
-    def test_the_schema_of_a_writer_is_compared_too(self):
+    def test_the_schema_of_a_writer_is_also_compared(self):
         serializer = self.avro(schema=READING)
         serializer.dumps(VALUE, self.context)
         self.memory.clear()

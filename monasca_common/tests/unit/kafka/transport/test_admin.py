@@ -47,7 +47,7 @@ class ScriptedClient:
 
 
 class PatienceTest(base.BaseTestCase):
-    def test_an_answer_that_does_not_come_may_come_another_time(self):
+    def test_a_missing_answer_is_retriable(self):
         self.assertRaises(RetriableError, Admin({})._result, concurrent.futures.Future(), 0)
 
 
@@ -61,13 +61,13 @@ class RefusalTest(base.BaseTestCase):
         admin = self.admin(([KafkaError._AUTHENTICATION], KafkaError._TRANSPORT))
         self.assertRaises(AuthenticationError, admin.wait_for_brokers, 1, 0)
 
-    def test_a_refusal_that_is_over_explains_no_later_failure(self):
+    def test_a_past_refusal_is_not_the_reason_of_a_later_failure(self):
         admin = self.admin(([KafkaError._SSL], KafkaError._TRANSPORT), Metadata([1]), ([], KafkaError._TIMED_OUT))
         self.assertRaises(AuthenticationError, admin.wait_for_brokers, 1, 0)
         admin.wait_for_brokers(1, 0)
         self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
 
-    def test_brokers_that_do_not_answer_are_named_with_what_to_check(self):
+    def test_an_error_names_brokers_that_do_not_answer_and_the_settings_to_check(self):
         admin = self.admin(([], KafkaError._TRANSPORT))
         reported = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
         self.assertEqual("_TRANSPORT", reported.name)
@@ -254,7 +254,7 @@ class ReplacedClientTest(base.BaseTestCase):
         self.clients.append(weakref.ref(client))
         return client
 
-    def test_a_client_without_an_answer_is_closed_on_another_thread_and_the_next_call_has_another(self):
+    def test_a_client_without_an_answer_is_closed_on_another_thread_and_replaced(self):
         error = self.assertRaises(RetriableError, self.admin.groups, 0)
         self.assertEqual("_TIMED_OUT", error.name)
         self.assertIn("0 s without a response: no answer from kafka1:9092", str(error))
@@ -281,7 +281,7 @@ class ReplacedClientTest(base.BaseTestCase):
         self.assertRaises(RetriableError, self.admin._result, concurrent.futures.Future(), 0, early)
         self.assertIs(present, self.admin._client)
 
-    def test_all_requests_of_a_call_share_its_time(self):
+    def test_all_requests_of_a_call_share_its_time_out(self):
         found = self.admin.max_message_bytes([f"t{number}" for number in range(1000)], 0.05)
         self.assertEqual({"_TIMED_OUT"}, {error.name for error in found.values()})
 
@@ -378,13 +378,13 @@ class CreateTopicTest(base.BaseTestCase):
         self.assertEqual([["t", "u"]], self.brokers.requests)
         self.assertEqual([1, 2] * 5, self.brokers.asked)
 
-    def test_leaders_that_all_serve_the_old_one_still_are_waited_for(self):
+    def test_a_creation_waits_for_leaders_that_still_serve_the_old_topic(self):
         self.brokers.ids = {1: "old", 2: "old"}
         self.brokers.late = {1: 3, 2: 5}
         self.admin.create_topic("t", 2)
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
 
-    def test_leaders_with_different_ids_are_waited_for_without_knowledge_of_the_old_one(self):
+    def test_a_creation_waits_for_leaders_with_different_ids_even_if_the_old_id_is_unknown(self):
         self.brokers.ids = {1: None, 2: None}
         self.brokers.late = {1: 2, 2: 0}
         self.brokers.between = "old"

@@ -70,7 +70,7 @@ class ProducerTest(BoundedCase):
         self.assertTrue(TIMEOUT <= self.clock.monotonic() <= TIMEOUT + 2 * GRACE_SECONDS)
         self.assertTrue(self.producer.health().poisoned)
 
-    def test_a_poisoned_client_gets_no_more_calls(self):
+    def test_a_poisoned_client_receives_no_further_calls(self):
         self.hang("commit")
         self.assertRaises(FatalError, self.transact)
         self.client.asked.clear()
@@ -104,7 +104,7 @@ class ProducerTest(BoundedCase):
         published = self.producer.retry(published, timeout=1)
         self.assertIsInstance((published.unknown + published.failed)[0].error.cause, FatalError)
 
-    def test_the_first_call_of_all_has_a_deadline_too(self):
+    def test_the_first_call_also_has_a_deadline(self):
         self.hang("init")
         self.assertRaises(FatalError, self.producer.transaction)
         self.assertEqual(TIMEOUT + GRACE_SECONDS, self.clock.monotonic())
@@ -125,7 +125,7 @@ class ProducerTest(BoundedCase):
         self.assertRaises(FatalError, self.transact)
         self.assertTrue(self.producer.health().poisoned)
 
-    def test_close_keeps_its_time_while_a_call_hangs(self):
+    def test_close_ends_at_its_time_out_while_a_call_hangs(self):
         self.hang("close")
         begun = self.clock.monotonic()
         self.producer.close(3)
@@ -193,7 +193,7 @@ class ConsumerTest(BoundedCase):
         self.kafka.broker.clear_faults()
         self.assertRaises(FatalError, self.poll)
 
-    def test_close_keeps_its_time_while_a_call_hangs(self):
+    def test_close_ends_at_its_time_out_while_a_call_hangs(self):
         self.own()
         self.hang("commit")
         self.consumer.commit({T: 0}, 0.0)
@@ -202,7 +202,7 @@ class ConsumerTest(BoundedCase):
         self.assertTrue(self.clock.monotonic() - begun <= 4.0)
         self.assertIn("did not leave group test-group in time", self.log.output)
 
-    def test_another_resumes_from_committed_messages(self):
+    def test_another_consumer_resumes_after_the_committed_messages(self):
         self.own()
         self.hang("committed")
         with contextlib.suppress(FatalError):

@@ -23,7 +23,7 @@ class ClientLogTest(base.BaseTestCase):
     def complain(self, milliseconds=0):
         self.log.log(logging.ERROR, "%s [%s]: refused after %dms", "FAIL", "b:9092", milliseconds)
 
-    def test_a_complaint_is_passed_on_once_however_long_it_took(self):
+    def test_a_message_is_logged_once_regardless_of_its_duration(self):
         for milliseconds in range(20):
             self.complain(milliseconds)
         self.assertEqual(["FAIL [b:9092]: refused after 0ms"], self.lines)
@@ -33,7 +33,7 @@ class ClientLogTest(base.BaseTestCase):
         self.log.log(logging.ERROR, "FAIL [b:9093]: 100 % refused")
         self.assertEqual(["FAIL [b:9092]: refused after 0ms", "FAIL [b:9093]: 100 % refused"], self.lines)
 
-    def test_one_that_lasts_is_repeated_with_how_often_it_came(self):
+    def test_a_lasting_message_is_repeated_with_its_number(self):
         for _ in range(3):
             self.complain()
         self.clock.advance(REPEAT_SECONDS)

@@ -66,7 +66,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIn("open another", str(error))
         self.assertIn(str(error), self.log.output)
 
-    def test_a_poisoned_client_gets_no_more_calls(self):
+    def test_a_poisoned_client_receives_no_further_calls(self):
         self.assertRaises(FatalError, self.thread.call, "commit", self.hang, 1.0)
         asked = []
         self.assertRaises(FatalError, self.thread.call, "abort", asked.append, 1.0)
@@ -114,7 +114,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.until(lambda: destroyed)
         self.assertEqual(["test-calls"], destroyed)
 
-    def test_it_is_not_destroyed_while_a_poll_is_still_in_it(self):
+    def test_a_client_is_not_destroyed_during_a_poll(self):
         destroyed = []
         self.thread.on_poison = lambda: lambda: destroyed.append(True)
         with self.thread.watch("poll", 1.0):
@@ -148,7 +148,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.until(lambda: self.thread.inspect() or self.thread.failure)
         self.assertIn("commit has not returned", str(self.thread.failure))
 
-    def test_a_poll_that_hangs_is_reported_with_its_age_once_and_when_it_comes_back(self):
+    def test_a_hanging_poll_is_reported_once_with_its_age_and_again_when_it_returns(self):
         with self.thread.watch("poll", 1.0):
             self.clock.advance(20.0)
             self.thread.inspect()
@@ -167,14 +167,14 @@ class ClientThreadTest(base.BaseTestCase):
         self.clock.advance(7.0)
         self.assertEqual(7.0, self.thread.oldest_seconds())
 
-    def test_the_client_is_released_last_and_gets_no_calls_afterwards(self):
+    def test_the_client_is_released_last_and_receives_no_calls_afterwards(self):
         order = []
         self.thread.submit("commit", lambda: order.append("commit"), 5.0)
         self.until(lambda: self.thread.finish(lambda: order.append("close"), 5.0) or order == ["commit", "close"])
         self.assertEqual(["commit", "close"], order)
         self.assertRaises(ClosedError, self.thread.call, "commit", order.append, 5.0)
 
-    def test_a_close_behind_a_call_that_hangs_waits_no_longer_than_its_time(self):
+    def test_a_close_after_a_hanging_call_waits_no_longer_than_its_time_out(self):
         self.thread.submit("commit", self.hang, 300.0)
         closed = []
         self.assertFalse(self.thread.finish(lambda: closed.append(True), 2.0))

@@ -24,10 +24,10 @@ class TestOffsetsForTimes(base.BaseTestCase):
         self.assertIsInstance(error, RetriableError)
         self.assertEqual((KafkaError._UNKNOWN_PARTITION, "_UNKNOWN_PARTITION"), (error.code, error.name))
 
-    def test_a_right_that_is_missing_is_not(self):
+    def test_a_missing_permission_is_not_retriable(self):
         self.assertNotIsInstance(self.refused(KafkaError.TOPIC_AUTHORIZATION_FAILED), RetriableError)
 
-    def test_of_no_partitions_there_are_none(self):
+    def test_no_partitions_have_no_offsets(self):
         # Another member has just committed the starts of all partitions.
         consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
         self.addCleanup(consumer.close)
@@ -36,7 +36,7 @@ class TestOffsetsForTimes(base.BaseTestCase):
 
 
 class TestWatermarks(base.BaseTestCase):
-    def test_none_in_time_may_come_another_time(self):
+    def test_missing_watermarks_are_retriable(self):
         consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
         self.addCleanup(consumer.close)
         client = mock.Mock(get_watermark_offsets=mock.Mock(return_value=None))
@@ -56,9 +56,9 @@ class TestSignals(base.BaseTestCase):
         with mock.patch.object(consumer, "_client", mock.Mock(poll=mock.Mock(side_effect=returned))):
             return self.assertRaises(KeyboardInterrupt, consumer.poll, 1, 0.0)
 
-    def test_a_poll_that_returns_in_spite_of_a_signal_raises_what_its_handler_raised(self):
+    def test_a_poll_that_returns_despite_a_signal_raises_the_exception_of_the_handler(self):
         raised = self.Stopped()
         self.assertIs(raised, self.interrupted(raised))
 
-    def test_a_poll_that_lost_what_the_handler_raised_is_interrupted_all_the_same(self):
+    def test_a_poll_that_lost_the_exception_of_the_handler_raises_an_interrupt(self):
         self.assertIs(KeyboardInterrupt, type(self.interrupted(None)))

@@ -20,5 +20,5 @@ class TranslateTest(base.BaseTestCase):
             for part in ("ssl://kafka1:9093/1", "expired", "another host", "authority", "openssl s_client"):
                 self.assertIn(part, str(error))
 
-    def test_a_connection_that_breaks_is_a_passing_error(self):
+    def test_a_broken_connection_is_a_temporary_error(self):
         self.assertIsInstance(translate(KafkaError(KafkaError._TRANSPORT, "kafka1: Disconnected")), RetriableError)

@@ -39,7 +39,7 @@ class ProducerOptionsTest(base.BaseTestCase):
         self.assertEqual(safe, {name: options[name] for name in safe})
         self.assertTrue(5 <= int(str(options["linger.ms"])) <= 50)
 
-    def test_a_client_that_cannot_connect_comes_back_at_most_twice_a_second(self):
+    def test_a_client_that_cannot_connect_tries_at_most_twice_a_second(self):
         for options in (producer_options(PRODUCER), consumer_options(CONSUMER), admin_options(CONNECTION)):
             self.assertEqual(500, options["reconnect.backoff.ms"])
 
@@ -85,7 +85,7 @@ class ProducerOptionsTest(base.BaseTestCase):
         ):
             confluent_kafka.Producer({**QUIET, **producer_options(dataclasses.replace(PRODUCER, **changes))})
 
-    def test_further_options_replace_what_is_only_a_default(self):
+    def test_further_options_override_defaults(self):
         raw = {"socket.keepalive.enable": "false", "fetch.queue.backoff.ms": "20"}
 
         self.assertEqual(
@@ -95,7 +95,7 @@ class ProducerOptionsTest(base.BaseTestCase):
 
 
 class ConsumerOptionsTest(base.BaseTestCase):
-    def test_a_consumer_decides_about_offsets_itself(self):
+    def test_a_consumer_does_not_let_the_client_manage_offsets(self):
         options = consumer_options(CONSUMER)
 
         own = {

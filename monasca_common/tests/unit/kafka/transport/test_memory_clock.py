@@ -49,7 +49,7 @@ class BrokersTest(base.BaseTestCase):
         reset_brokers()
         self.assertIsNot(first, broker_for("one:9092"))
 
-    def test_the_fixture_puts_a_fresh_broker_behind_its_address(self):
+    def test_the_fixture_provides_a_new_broker_at_its_address(self):
         stale = broker_for("memory:9092")
         kafka = self.useFixture(MemoryKafka())
         self.assertIsNot(stale, kafka.broker)

@@ -156,14 +156,14 @@ class OutOfRangeTest(ConsumerCase):
         self.consumer.assign({TP: 7})
         self.assert_out_of_range_once(7)
 
-    def test_records_deleted_under_a_reader_are_an_error_too(self):
+    def test_records_deleted_before_they_are_read_are_also_an_error(self):
         self.fill(5)
         self.consumer.assign({TP: 0})
         self.poll(1)
         self.broker.delete_records("t", 0, before=4)
         self.assert_out_of_range_once(1)
 
-    def test_a_dead_partition_refuses_to_be_sought_and_lives_again_when_assigned(self):
+    def test_a_dead_partition_refuses_a_seek_and_is_revived_by_an_assignment(self):
         self.fill(1)
         self.consumer.assign({TP: 7})
         self.poll()

@@ -80,12 +80,12 @@ class GroupCase(base.BaseTestCase):
 
 
 class IncrementalTest(GroupCase):
-    def test_the_first_member_gets_everything(self):
+    def test_the_first_member_receives_all_partitions(self):
         reader = self.reader()
         reader.poll()
         self.assertEqual([("assign", [0, 1, 2, 3])], reader.events)
 
-    def test_a_second_member_gets_its_half_once_the_first_has_let_go(self):
+    def test_a_second_member_receives_its_half_after_the_first_revoked_it(self):
         first, second = self.reader(), self.reader()
         first.poll()
         second.poll()
@@ -95,7 +95,7 @@ class IncrementalTest(GroupCase):
         second.poll()
         self.assertEqual([("assign", [0, 1])], second.events)
 
-    def test_kept_partitions_are_read_without_a_break(self):
+    def test_kept_partitions_are_read_without_an_interruption(self):
         first, second = self.two_settled_readers()
         third = self.reader()
         third.poll()
@@ -135,7 +135,7 @@ class IncrementalTest(GroupCase):
         reader.poll()
         self.assertEqual([("assign", [0, 1, 2, 3]), ("assign", [4, 5])], reader.events)
 
-    def test_more_members_than_partitions_leave_some_idle(self):
+    def test_members_without_a_partition_are_idle(self):
         readers = [self.reader() for _ in range(5)]
         for _ in range(3):
             for reader in readers:
@@ -165,7 +165,7 @@ class EagerTest(GroupCase):
         self.assertEqual([("assign", [0, 1, 2, 3]), ("revoke", [0, 1, 2, 3]), ("assign", [2, 3])], first.events)
         self.assertEqual([("assign", [0, 1])], second.events)
 
-    def test_no_member_starts_before_the_others_have_let_go(self):
+    def test_no_member_starts_before_the_others_have_revoked(self):
         first, second = self.two_settled_readers(assignment_strategy="roundrobin")
         third = self.reader(assignment_strategy="roundrobin")
         third.poll()

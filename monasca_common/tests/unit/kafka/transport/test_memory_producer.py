@@ -69,7 +69,7 @@ class ProduceTest(ProducerCase):
             ([0], [2], [0], [2]), tuple(map(list, (found.sequences, found.partitions, found.offsets, found.bytes)))
         )
 
-    def test_a_record_without_a_timestamp_gets_the_clock_s(self):
+    def test_a_record_without_a_timestamp_gets_the_time_of_the_clock(self):
         self.produce("t", b"v")
         self.assertEqual([self.clock.time_ms()], [message.timestamp_ms for message in self.broker.records("t")])
 
@@ -108,14 +108,14 @@ class ProduceTest(ProducerCase):
         self.produce("new", b"v")
         self.assertEqual(("new",), self.broker.topics())
 
-    def test_a_key_goes_where_the_java_client_sends_it(self):
+    def test_a_key_determines_the_same_partition_as_in_the_java_client(self):
         self.broker.create_topic("t", 7)
         for number in range(20):
             self.produce("t", b"v", b"key-%d" % number)
         for message in self.broker.records("t"):
             self.assertEqual(partition_for(message.key or b"", 7), message.partition)
 
-    def test_keyless_records_are_spread_evenly(self):
+    def test_records_without_keys_are_spread_evenly(self):
         self.broker.create_topic("t", 3)
         for _ in range(6):
             self.produce("t", b"v")

@@ -82,11 +82,11 @@ class TestAvailability(base.BaseTestCase):
     def test_the_extension_is_built(self):
         self.assertIsNone(native.reason(), "install a C compiler and Python's headers, then run `pip install -e .`")
 
-    def test_without_the_extension_the_reason_names_it(self):
+    def test_without_the_extension_the_reason_names_the_extension(self):
         with mock.patch.object(importlib, "import_module", side_effect=ModuleNotFoundError("no module")):
             self.assertIn("was not built", native.reason.__wrapped__())
 
-    def test_a_client_library_that_lacks_a_function_is_the_reason(self):
+    def test_the_reason_names_a_function_that_the_client_library_lacks(self):
         for library, said in ((_ctypes.__file__, "the library has no function rd_kafka_"), (__file__, __file__)):
             program = f"""
 import sys, types
@@ -110,7 +110,7 @@ import _librdkafka
             self.assertEqual(expected, run.returncode, run.stderr)
             self.assertIn("failed with exit code 1", run.stderr)
 
-    def test_transactions_are_left_to_the_other_driver(self):
+    def test_transactions_require_the_other_driver(self):
         settings = ProducerSettings(ConnectionSettings(NO_BROKER), transactional_id="t")
         self.assertIn("transactions", native.native_can(settings))
 
@@ -123,7 +123,7 @@ class TestWithoutBroker(NativeCase):
             self.assertEqual(expected, send(producer, "t", b"v", None, sequence, PREFIX))
         self.assertEqual(b"", send(producer, "t", b"v", None, 2, None))
 
-    def test_an_undelivered_message_has_what_was_handed_over(self):
+    def test_an_undelivered_message_has_its_value_and_key(self):
         producer = self.open()
         producer.produce_record("t", b"", b"", ANY_PARTITION, 0, (), 1)
         producer.produce_record("t", None, None, 3, 12345, (("h", b"x"),), 2)
@@ -246,7 +246,7 @@ class TestWithoutBroker(NativeCase):
         self.assertEqual(set(range(10)), {message.sequence for message in outcomes.undelivered})
         self.assertEqual(1, producer.queued())
 
-    def test_one_poll_at_a_time(self):
+    def test_concurrent_polls_are_refused(self):
         producer = self.open(self.silent_broker())
         with PollingThread(producer):
             self.assertRaises(RuntimeError, producer.poll, 0)
@@ -321,7 +321,7 @@ class TestWithoutBroker(NativeCase):
 
 
 class TestForkedChild(base.BaseTestCase):
-    def test_it_does_not_destroy_the_client_that_it_inherited(self):
+    def test_a_forked_child_does_not_destroy_the_inherited_client(self):
         program = """
 import os, signal, sys
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
@@ -406,7 +406,7 @@ class TestWithBroker(NativeCase):
         self.assertEqual(expected, facts)
         self.assertEqual([12345], [message.timestamp()[1] for message in written if message.value() is None])
 
-    def test_a_partition_that_does_not_exist_is_undelivered(self):
+    def test_a_message_to_a_missing_partition_is_undelivered(self):
         producer = self.open(self.broker.bootstrap_servers)
         producer.produce_record("t", b"v", b"k", 99, 0, (), 0)
         (message,) = producer.flush(PATIENCE_SECONDS).undelivered
@@ -427,7 +427,7 @@ class TestWithBroker(NativeCase):
             totals[topic] = totals.get(topic, 0) + count
         self.assertEqual({"t": 2, "other": 1}, totals)
 
-    def test_a_bulk_goes_to_its_topic_whatever_a_finalizer_sends_in_the_meantime(self):
+    def test_a_bulk_goes_to_its_topic_even_if_a_finalizer_sends_in_the_meantime(self):
         """An allocation can run the garbage collector, and a finalizer that uses the same client."""
         producer = self.open(self.broker.bootstrap_servers)
         producer.count(60)

@@ -127,7 +127,7 @@ for thread in threads:
             with contextlib.suppress(RuntimeError):  # during a poll of the other thread
                 consumer.poll(1, PATIENCE_SECONDS)
 
-    def test_it_is_freed_without_the_garbage_collector(self):
+    def test_a_consumer_is_freed_without_the_garbage_collector(self):
         consumer = self.open()
         consumer.close()
         alive = weakref.ref(consumer)
@@ -155,13 +155,13 @@ for thread in threads:
         ):
             self.assertRaises((TypeError, ValueError, OverflowError), call, *arguments)
 
-    def test_watermarks_are_of_one_partition_that_is_given_twice(self):
+    def test_watermarks_require_one_partition_given_twice(self):
         client = self.open()._client
         for partitions in ([], [("t", 0, 0)], [("t", 0, 0)] * 3):
             error = self.assertRaises(self.client_error(), client.watermarks, partitions, 0)
             self.assertEqual(KafkaError._INVALID_ARG, error.args[0])
 
-    def test_a_poll_may_want_more_than_memory_could_hold(self):
+    def test_a_poll_may_request_more_messages_than_memory_could_hold(self):
         parts, events, _ = self.open()._client.poll(2**60, 0) or ([], [], [])
         self.assertEqual(([], []), (parts, events))
 
@@ -178,7 +178,7 @@ for thread in threads:
 
 
 class TestForkedChild(base.BaseTestCase):
-    def test_it_destroys_neither_the_client_nor_the_messages_that_it_inherited(self):
+    def test_a_forked_child_destroys_neither_the_inherited_client_nor_its_messages(self):
         program = """
 import os, signal, sys
 from confluent_kafka import KafkaError, Producer
@@ -318,7 +318,7 @@ class TestWithBroker(NativeConsumerCase):
             [(event.error.name, event.topic, event.partition, event.offset) for event in events],
         )
 
-    def test_what_an_interrupted_poll_took_is_read_again_after_a_seek(self):
+    def test_messages_of_an_interrupted_poll_are_read_again_after_a_seek(self):
         consumer = self.reading("facts", 1)
         self.read(consumer, 3)
         self.interrupt_after(0.02)
@@ -327,7 +327,7 @@ class TestWithBroker(NativeConsumerCase):
         ((_, columns),), _ = self.read(consumer, 2)
         self.assertEqual([1, 2], columns.column("offsets"))
 
-    def test_answers_about_partitions(self):
+    def test_offsets_and_positions_of_partitions_are_returned(self):
         consumer = self.reading("facts", 1)
         partition = TopicPartition("facts", 0)
         self.assertEqual({partition: None}, consumer.position([partition]))
@@ -396,7 +396,7 @@ class TestWithBroker(NativeConsumerCase):
                 offsets += columns.column("offsets") if partition == first else []
         self.assertEqual(50, offsets[0])
 
-    def test_a_callback_that_assigns_does_not_keep_what_is_revoked(self):
+    def test_a_callback_that_assigns_does_not_keep_revoked_partitions(self):
         class Callbacks:
             def on_assign(self, partitions):
                 consumer.assign_owned(dict.fromkeys(partitions, BEGINNING))

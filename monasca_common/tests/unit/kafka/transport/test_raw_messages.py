@@ -17,11 +17,11 @@ def messages(names):
 
 class TestGrouped(base.BaseTestCase):
     @given(st.lists(st.tuples(st.just("metrics"), st.integers(0, 3)), min_size=1))
-    def test_one_topic_is_grouped_by_partition_in_order(self, names):
+    def test_messages_of_one_topic_are_grouped_by_partition_in_order(self, names):
         self._check(("metrics",), names)
 
     @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 3)), min_size=1))
-    def test_several_topics_are_grouped_by_both(self, names):
+    def test_several_topics_are_grouped_by_topic_and_partition(self, names):
         self._check(TOPICS, names)
 
     def _check(self, topics, names):

@@ -42,7 +42,7 @@ class TestTopicWatch(base.BaseTestCase):
         self.assertEqual("logs", failure.topic)
         self.assertIn("two is now three", str(failure))
 
-    def test_a_topic_that_was_missing_in_between_is_recognised(self):
+    def test_a_temporarily_missing_topic_is_recognized(self):
         del self.topics.ids["metrics"]
         self.watch.check()
         self.assertIsNone(self.watch.failure)
@@ -64,7 +64,7 @@ class TestTopicWatch(base.BaseTestCase):
         )
         self.assertIsNone(watch.failure)
 
-    def test_a_topic_that_is_added_is_known_by_the_id_that_it_has_then(self):
+    def test_an_added_topic_is_watched_with_its_current_id(self):
         asked = threading.Event()
         self.topics.asked = asked.set
         watch = TopicWatch(self.topics, (), 3600.0)

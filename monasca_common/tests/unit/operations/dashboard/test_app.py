@@ -55,7 +55,7 @@ class AppCase(base.BaseTestCase):
 
 
 class PagesTest(AppCase):
-    def test_text_from_a_message_is_text_and_no_html(self):
+    def test_text_from_a_message_is_escaped(self):
         reason = DeadLetterReason("metrics", "g", "<script>alert(1)</script>", 1, 0)
         client = self.client(dead_letters=(DeadLetterFigures("metrics.dlq", 1, (reason,)),))
         for path in ("/", "/dead-letters"):
@@ -63,7 +63,7 @@ class PagesTest(AppCase):
             self.assertIn("&lt;script&gt;alert(1)", text)
             self.assertNotIn("<script>alert", text)
 
-    def test_of_a_thousand_groups_a_page_has_fifty_and_the_overview_a_few(self):
+    def test_a_page_shows_fifty_of_a_thousand_groups_and_the_overview_a_few(self):
         client = self.client(lag=lag_of(1000))
         self.assertIn("page 1 of 20", client.simulate_get("/lag").text)
         second = client.simulate_get("/lag?page=2").text
@@ -116,7 +116,7 @@ class ViewsTest(base.BaseTestCase):
         lag.refresh()
         self.assertEqual([2, 3], [len(views[1].rows) for views in (first, panels.views())])
 
-    def test_figures_that_cannot_be_shown_leave_the_other_panels(self):
+    def test_figures_that_cannot_be_shown_do_not_affect_the_other_panels(self):
         sources = {"lag": source("lag", lag_of(3)), "durability": source("durability", "no figures")}
         panels = Panels(sources, lambda: 0)
         views = {view.name: view for view in panels.views()}
@@ -182,13 +182,13 @@ class LoginTest(AppCase):
             self.assertEqual(303, answer.status_code)
             self.assertTrue(answer.headers["location"].startswith("/login?then="))
 
-    def test_the_right_password_leads_to_the_page_that_was_wanted(self):
+    def test_the_correct_password_leads_to_the_requested_page(self):
         answer = self.submit(then="%2Flag%3Fpage%3D1")
         self.assertEqual((303, "/lag?page=1"), (answer.status_code, answer.headers["location"]))
         cookies = {"monasca-session": answer.cookies["monasca-session"].value}
         self.assertEqual(200, self.browser.simulate_get("/", cookies=cookies).status_code)
 
-    def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(self):
+    def test_scripts_and_other_sites_cannot_read_the_cookie(self):
         cookie = self.submit().headers["set-cookie"]
         self.assertIn("HttpOnly", cookie)
         self.assertIn("SameSite=Strict", cookie)
@@ -230,12 +230,12 @@ class LoginTest(AppCase):
         self.submit("wrong", user="joan")
         self.assertEqual(429, self.submit("wrong", user="mary").status_code)
 
-    def test_capitals_and_spaces_do_not_make_another_user(self):
+    def test_capitals_and_spaces_do_not_change_the_user(self):
         for user in ("Ada", "ADA", "ada+"):
             self.submit("wrong", user=user)
         self.assertEqual(429, self.submit().status_code)
 
-    def test_a_keystone_that_does_not_answer_is_503_and_no_wrong_password(self):
+    def test_a_keystone_that_does_not_answer_is_503_and_not_a_wrong_password(self):
         self.users.error = RetriableError("Keystone does not answer")
         self.assertEqual(503, self.submit().status_code)
 
@@ -247,7 +247,7 @@ class LoginTest(AppCase):
         self.assertEqual(303, self.post("/logout", {"form_token": token}, cookies).status_code)
         self.assertEqual(303, self.browser.simulate_get("/", cookies=cookies).status_code)
 
-    def test_a_form_that_is_too_long_or_no_form_is_refused(self):
+    def test_a_body_that_is_too_long_or_not_a_form_is_refused(self):
         self.assertEqual(413, self.post("/login", {"user": "x" * 9000}).status_code)
         self.assertEqual(415, self.browser.simulate_post("/login", body="{}").status_code)
 

@@ -40,7 +40,7 @@ def texts(view):
 
 
 class HealthTest(base.BaseTestCase):
-    def test_it_is_ready_once_each_source_has_figures_or_an_error(self):
+    def test_the_dashboard_is_ready_once_each_source_has_figures_or_an_error(self):
         def fail(_now):
             raise RetriableError("no broker answers")
 
@@ -84,7 +84,7 @@ class AuditPanelTest(base.BaseTestCase):
         """Return the cells of the first four minutes in the first row."""
         return [(cell.text, cell.shade) for cell in view.rows[0].cells[6:10][::-1]]
 
-    def test_everything_that_arrived_is_fine(self):
+    def test_a_topic_without_missing_messages_is_ok(self):
         view = self.panel(self.balance(1), self.balance(2))
         self.assertEqual(("1 topic is counted; 0 messages missing.", ()), (view.summary, view.concerns))
         self.assertEqual([("", "none"), ("100", "full"), ("100", "full"), ("", "none")], self.cells(view))
@@ -179,7 +179,7 @@ class LagPanelTest(base.BaseTestCase):
     def panel(self, *groups):
         return lag_panel(Snapshot(groups, 0), 0)
 
-    def test_a_group_that_keeps_up_is_no_problem(self):
+    def test_a_group_that_keeps_up_is_not_a_problem(self):
         view = self.panel(group("persister", lag(), unread=(0, 4, 2), per_second=12.5))
         self.assertEqual(
             ("1 group keeps up, 0 with problems.", (), Tone.GOOD), (view.summary, view.concerns, view.tone)

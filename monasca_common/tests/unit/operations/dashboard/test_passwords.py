@@ -30,7 +30,7 @@ class PasswordFileTest(base.BaseTestCase):
         self.assertFalse(file.log_in("ada", PASSWORD + "x"))
         self.assertFalse(file.log_in("bob", PASSWORD))
 
-    def test_a_line_does_not_have_the_password_and_is_never_the_same_twice(self):
+    def test_a_line_does_not_contain_the_password_and_is_different_each_time(self):
         lines = {password_line("ada", PASSWORD) for _ in range(2)}
         self.assertEqual(2, len(lines))
         self.assertFalse([line for line in lines if "horse" in line])

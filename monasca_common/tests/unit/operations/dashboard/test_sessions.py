@@ -29,7 +29,7 @@ class SessionsTest(base.BaseTestCase):
         self.assertIsNone(self.sessions.find(cookie))
         self.assertIsNotNone(self.sessions.find(other))
 
-    def test_the_oldest_ends_where_there_are_too_many(self):
+    def test_the_oldest_session_ends_if_there_are_too_many(self):
         first = self.sessions.open(Account("ada"))
         cookies = [self.sessions.open(Account("ada")) for _ in range(sessions._MAX_SESSIONS)]
         self.assertIsNone(self.sessions.find(first))

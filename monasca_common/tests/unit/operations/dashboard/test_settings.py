@@ -21,7 +21,7 @@ class DashboardSettingsTest(base.BaseTestCase):
     def refusal(self, **options):
         return str(self.assertRaises(ConfigurationError, self.read, **options))
 
-    def test_it_listens_on_a_loopback_address_by_default(self):
+    def test_the_default_is_a_loopback_address(self):
         settings = self.read(login="none")
         self.assertEqual(("127.0.0.1", True, False), (settings.host, settings.is_local, settings.has_tls))
 

@@ -79,7 +79,7 @@ class PageTest(base.BaseTestCase):
         rows = [row("a"), row("b", weight=5), row("c", Tone.WARNING), row("d", Tone.ERROR)]
         self.assertEqual(["d", "c", "b", "a"], names(page_of(rows, 1, "", 10)))
 
-    def test_a_page_is_a_part_of_the_rows_that_match_the_filter(self):
+    def test_a_page_shows_part_of_the_rows_that_match_the_filter(self):
         rows = [row(f"topic-{number:04}") for number in range(1000)]
         page = page_of(rows, 3, "TOPIC-00", 40)
         self.assertEqual((3, 3, 100), (page.number, page.count, page.found))

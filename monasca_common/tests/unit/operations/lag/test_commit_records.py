@@ -40,11 +40,11 @@ class TestCommitRecord(base.BaseTestCase):
         expected = CommitRecord("späte gruppe", TopicPartition("metrics", 3), None, 5)
         self.assertEqual(expected, commit_record(_key(), None, 5))
 
-    def test_records_about_members_and_of_newer_versions_are_left_out(self):
+    def test_records_about_members_and_of_newer_versions_are_ignored(self):
         self.assertIsNone(commit_record(struct.pack(">h", 2) + _text("group"), b"\x00\x03anything", 5))
         self.assertIsNone(commit_record(_key(), struct.pack(">hq", 5, 42) + bytes(40), 5))
 
-    def test_a_record_that_is_cut_off_anywhere_is_left_out(self):
+    def test_a_record_truncated_anywhere_is_ignored(self):
         for value in _VALUES.values():
             for length in range(len(value) - 9):
                 self.assertIsNone(commit_record(_key(), value[:length], 5))
@@ -52,6 +52,6 @@ class TestCommitRecord(base.BaseTestCase):
             self.assertIsNone(commit_record(_key()[:length], _VALUES[3], 5))
 
     @given(st.binary(max_size=80), st.none() | st.binary(max_size=80))
-    def test_no_bytes_raise_anything(self, key, value):
+    def test_no_bytes_raise_an_exception(self, key, value):
         commit_record(key, value, 5)
         commit_record(_key(), value, 5)

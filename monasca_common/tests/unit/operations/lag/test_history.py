@@ -111,7 +111,7 @@ class TestScans(base.BaseTestCase):
         scans = self.scans((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
         self.assertEqual(scans[0], kept_scans(scans, WINDOW)[0])
 
-    def test_moves_of_the_start_are_kept_with_the_scans_before_them(self):
+    def test_moves_of_the_start_of_the_log_are_kept_with_the_scans_before_them(self):
         scans = self.scans(*[(0, 900, 5, True)] * 50, *[(20, 900, 5, True)] * 600)
         self.assertEqual([0, 20], sorted({scan.first for scan in kept_scans(scans, WINDOW)}))
         self.assertEqual([scans[49], scans[50]], list(kept_scans(scans, WINDOW)[:2]))
@@ -137,7 +137,7 @@ class TestScans(base.BaseTestCase):
 
 
 class TestVerdict(base.BaseTestCase):
-    def test_the_verdict_is_the_one_of_the_last_scan(self):
+    def test_the_verdict_is_that_of_the_last_scan(self):
         state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
         known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
         self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))

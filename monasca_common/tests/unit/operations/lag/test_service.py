@@ -142,7 +142,7 @@ class LagServiceTest(base.BaseTestCase):
         service.failed = fail_and_stop
         service.run()
 
-    def test_it_is_live_while_it_loops_and_ready_while_its_surveys_are_fresh(self):
+    def test_the_service_is_live_while_it_loops_and_ready_while_its_surveys_are_fresh(self):
         service = self.service()
         service.survey(self.producer)
         self.clock.advance(599)

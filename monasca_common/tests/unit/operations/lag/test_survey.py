@@ -182,7 +182,7 @@ class TestTimeIsUp(base.BaseTestCase):
         self.assertEqual((LagStatus.STOP, 1000), (good.status, good.messages))
         self.assertRaises(RetriableError, survey, admin, silent=("metrics",))
 
-    def test_commits_that_were_not_read_in_time_are_no_stop(self):
+    def test_commits_that_were_not_read_in_time_are_not_a_stop(self):
         """A group commits every second and stays 90 s behind. Only half of its commits are read in time."""
         log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
         commits = [(NOW - 600_000 + 1000 * n, max(0, n - 90)) for n in range(600)]
@@ -208,7 +208,7 @@ class TestFutureTimestamp(base.BaseTestCase):
 
 
 class TestFrequentSurveys(base.BaseTestCase):
-    def test_a_stall_is_found_at_any_survey_interval(self):
+    def test_a_stall_is_detected_at_any_survey_interval(self):
         window = LagWindow()
         for interval in (1, 2, 5, 6, 10, 30):
             known: list[CommitRecord] = []
@@ -221,7 +221,7 @@ class TestFrequentSurveys(base.BaseTestCase):
 
 
 class TestRewinds(base.BaseTestCase):
-    def test_a_small_rewind_is_not_lost_between_two_commits_that_are_kept(self):
+    def test_a_small_rewind_between_two_stored_commits_is_detected(self):
         """The group was at 6000 and is reset to 5600, an hour later or immediately after its last commit."""
         for later_ms in (100, 3_600_000):
             commits = [CommitRecord("g", TP, 100 * n, NOW + 1000 * n) for n in range(61)]
@@ -292,7 +292,7 @@ class TestDurabilityOffline(base.BaseTestCase):
         self.assertEqual(1, status)
         self.assertEqual(["offline"], [row["rule"] for row in json.loads(out.getvalue())])
 
-    def test_a_topic_that_is_asked_for_is_judged_although_another_is_offline(self):
+    def test_a_requested_topic_has_a_verdict_although_another_topic_is_offline(self):
         admin = SurveyedAdmin(FakeLog([]), {TopicPartition("other", 0): 0}, [])
         admin.partition_counts = lambda: {OFFSETS_TOPIC: 1, "metrics": 1, "other": 1}
         admin.describe_topics = lambda names: {
@@ -441,7 +441,7 @@ class TestUnknownGroup(base.BaseTestCase):
 
 
 class TestOutage(base.BaseTestCase):
-    def test_brokers_that_do_not_answer_or_refuse_are_status_2(self):
+    def test_brokers_that_do_not_answer_or_refuse_end_with_status_2(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
         for error in (RetriableError("no answer from kafka1:9092"), AuthorizationError("not allowed")):
             admin.groups = mock.Mock(side_effect=error)
@@ -526,7 +526,7 @@ class TestUnassignedPartitions(base.BaseTestCase):
             lag = self.lag(history=self.history)
             self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
 
-    def test_a_group_whose_clients_chose_their_partitions_is_judged_by_these(self):
+    def test_the_verdict_of_a_group_with_chosen_partitions_is_that_of_these(self):
         self.assertIsNone(self.lag())
 
 
@@ -537,7 +537,7 @@ class TestOfflinePartitions(base.BaseTestCase):
         self.admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 0, self.offline: 3}, [(NOW - 900_000, 0)])
         self.admin.leaders = lambda: {OFFSETS_TOPIC: {0: 1}, "metrics": {0: 1, 1: None}}
 
-    def test_the_other_partitions_are_judged(self):
+    def test_the_other_partitions_have_verdicts(self):
         found = survey(self.admin)
         self.assertEqual(LagStatus.STOP, found[TP][1].status)
         self.assertEqual(LagStatus.OFFLINE, found[self.offline][1].status)

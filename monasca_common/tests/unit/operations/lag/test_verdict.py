@@ -70,12 +70,12 @@ _GAPS = {
 
 
 class TestStatus(base.BaseTestCase):
-    def test_how_offsets_and_lags_moved_decides(self):
+    def test_the_moves_of_offsets_and_lags_determine_the_verdict(self):
         for name, (moves, expected) in _CASES.items():
             with self.subTest(name):
                 self.assertEqual(expected, _judged(_state(_commits(*moves))).status)
 
-    def test_pauses_between_commits_say_how_long_silence_may_last(self):
+    def test_pauses_between_commits_determine_the_allowed_silence(self):
         for name, (minutes_ago, waiting, expected) in _GAPS.items():
             with self.subTest(name):
                 commits = tuple(
@@ -147,13 +147,13 @@ def _scan(minutes_ago, end, position, *, first=0, is_unread=True, read_to=None):
 
 
 class TestAllowedLag(base.BaseTestCase):
-    def test_a_group_that_has_stopped_with_that_many_unread_messages_is_ok(self):
+    def test_a_stopped_group_within_the_allowed_number_of_unread_messages_is_ok(self):
         stopped = _state(_commits((990, 1000), until_ms=_NOW - 9 * _MINUTE))
         for allowed_lag, expected in ((9, LagStatus.STOP), (10, LagStatus.OK)):
             lag = partition_lag(stopped, _NOW, replace(_WINDOW, allowed_lag=allowed_lag))
             self.assertEqual((expected, 10), (lag.status, lag.messages))
 
-    def test_messages_of_a_group_that_has_stopped_expire_soon_however_few_they_are(self):
+    def test_even_a_few_messages_of_a_stopped_group_expire_soon(self):
         commits = _commits((10, 900), (450, 950), (950, 1000), until_ms=_NOW - 9 * _MINUTE)
         for retention_ms, expected in ((11 * _MINUTE, True), (30 * _MINUTE, False)):
             stopped = _state(commits, retention_ms=retention_ms)
@@ -233,7 +233,7 @@ class TestHistory(base.BaseTestCase):
         self.assertEqual(0.25, _judged(state).completeness)
         self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, scans=scans)).completeness)
 
-    def test_headroom_by_size_is_how_long_the_start_of_the_log_takes_to_the_position(self):
+    def test_headroom_by_size_is_the_time_until_the_start_of_the_log_reaches_the_position(self):
         # The start moves by 150 offsets every three minutes, the last time two minutes ago.
         steady = (_scan(9, 900, 500), _scan(8, 910, 500, first=50), _scan(5, 920, 500, first=200))
         steady += (_scan(2, 950, 500, first=350),)
@@ -259,7 +259,7 @@ class TestHistory(base.BaseTestCase):
                 room = _judged(state).headroom_seconds
                 self.assertEqual(expected if expected is None else round(expected, 6), room and round(room, 6))
 
-    def test_headroom_by_size_is_right_after_the_first_move_following_a_long_pause(self):
+    def test_headroom_by_size_is_correct_after_the_first_move_following_a_long_pause(self):
         """The group stopped at 400 three days ago. Then the log becomes full, and its start moves by 10 offsets per
         minute."""
         stopped, waiting, began = (Commit(_NOW - 1000, 400, 400),), 3 * 24 * 60, _NOW
@@ -275,7 +275,7 @@ class TestHistory(base.BaseTestCase):
             scan = LogScan(now_ms, first, state.end, 400, is_unread=True, read_to=400)
             scans = kept_scans((*scans, scan), _WINDOW)
 
-    def test_the_nearer_of_time_and_size_is_the_headroom(self):
+    def test_headroom_is_the_shorter_of_time_and_size(self):
         scans = (_scan(10, 700, 500), _scan(2, 950, 500, first=150))
         for retention_ms, expected in ((2 * _MINUTE, 60.0), (90 * _MINUTE, 580.0)):
             state = PartitionState(
@@ -308,7 +308,7 @@ class TestFigures(base.BaseTestCase):
         self.assertIsNone(_judged(_state(_commits((1, 2)))).headroom_seconds)
         self.assertIsNone(_judged(_state(_commits((1, 2)), unread_since_ms=None, retention_ms=1)).headroom_seconds)
 
-    def test_completeness_is_the_part_of_the_window_that_there_is(self):
+    def test_completeness_is_the_known_share_of_the_window(self):
         self.assertEqual(0.5, _judged(_state(_commits((1, 2), (2, 3)))).completeness)
         self.assertEqual(1.0, _judged(_state(_commits(*[(1, 2)] * 9))).completeness)
 
@@ -325,7 +325,7 @@ class TestLoss(base.BaseTestCase):
         state = PartitionState(0, end, commits, _NOW - 40 * _MINUTE, retention_ms, **facts)
         return partition_lag(state, _NOW, LagWindow(commits=4, seconds=60.0, least_headroom=least_headroom))
 
-    def test_a_group_that_reads_slower_than_messages_came_is_overtaken(self):
+    def test_retention_overtakes_a_group_that_reads_slower_than_messages_arrive(self):
         # The numbers of offsets read in 61 s, while one message per second arrives.
         cases = {
             "it reads nothing, and is overtaken as soon as can be": ((0, 0, 0, 0), 1200.0),
@@ -344,7 +344,7 @@ class TestLoss(base.BaseTestCase):
         lag = _judged(PartitionState(0, 2700, commits, _NOW - 40 * _MINUTE, 60 * _MINUTE))
         self.assertEqual((LagStatus.STOP, 1200.0), (lag.status, lag.lost_in_seconds))
 
-    def test_retention_by_size_overtakes_as_well(self):
+    def test_retention_by_size_also_deletes_unread_messages(self):
         def at(first, offsets):
             scans = (_scan(5, 0, 0), _scan(4, 0, 0, first=first - 60), _scan(3, 0, 0, first=first))
             state = PartitionState(
@@ -393,7 +393,7 @@ def _rooms(lag):
 
 
 class TestGroup(base.BaseTestCase):
-    def test_a_group_is_as_well_as_its_worst_partition(self):
+    def test_the_status_of_a_group_is_that_of_its_worst_partition(self):
         parts = [
             LagVerdict(LagStatus.OK, 5, 1.0, 0, 100.0, 1.0, lost_in_seconds=100.0, expires_soon=True),
             LagVerdict(LagStatus.STALL, 7, 3.0, 2, 40.0, 0.5, lost_in_seconds=400.0),
@@ -404,7 +404,7 @@ class TestGroup(base.BaseTestCase):
         self.assertEqual((2, 40.0, 0.5), (group.deleted, group.headroom_seconds, group.completeness))
         self.assertEqual((100.0, True), (group.lost_in_seconds, group.expires_soon))
 
-    def test_a_group_without_partitions_is_not_late(self):
+    def test_a_group_without_partitions_has_no_lag(self):
         group = group_lag([])
         self.assertEqual((LagStatus.OK, 0, None, 1.0), (group.status, group.messages, group.headroom_seconds, 1.0))
 

@@ -58,7 +58,7 @@ class AgainstReferenceTest(base.BaseTestCase):
 
     # Rule 29
     @given(strategies.rows(), strategies.messages(), st.randoms(use_true_random=False))
-    def test_the_output_is_byte_identical_however_the_input_is_split_and_merged(self, rows, messages, chance):
+    def test_the_output_is_byte_identical_for_every_split_and_merge_of_the_input(self, rows, messages, chance):
         specs = specifications(*rows)
         whole = partials_of(specs, messages, bounds=BOUNDS)
         pieces = self._in_pieces(specs, messages, chance)

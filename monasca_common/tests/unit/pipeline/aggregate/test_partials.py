@@ -67,7 +67,7 @@ class MergeTest(base.BaseTestCase):
 
 
 class ExactSumTest(base.BaseTestCase):
-    def test_an_exact_sum_keeps_what_floats_round_off(self):
+    def test_an_exact_sum_keeps_digits_that_floats_lose(self):
         self.assertEqual((1.0,), exact_sum([1e16, 1.0, -1e16]))
         self.assertEqual((), exact_sum([0.1, -0.1, 0.0]))
         self.assertEqual(exact_sum([0.1, 0.2, 0.3]), exact_sum([0.3, 0.2, 0.1]))

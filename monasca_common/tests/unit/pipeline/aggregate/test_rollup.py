@@ -29,7 +29,7 @@ def cpu(minute, value, host="a", **dimensions):
 
 
 class UsageTest(pipeline_case.PipelineCase):
-    def test_of_equal_times_the_higher_partition_and_offset_is_used(self):
+    def test_the_higher_partition_and_offset_is_used_for_equal_times(self):
         messages = [(cpu(1, 10), 0, 7), (cpu(1, 20), 1, 3), (cpu(1, 30), 1, 2)]
         for operation in ("latest", "oldest"):
             specs = fetching(usage_fetch_operation=operation)

@@ -11,7 +11,7 @@ from monasca_common.pipeline.archive.store import Store
 
 
 class SelectionTest(base.BaseTestCase):
-    def test_bounds_include_the_first_and_not_the_last(self):
+    def test_a_range_includes_its_first_and_excludes_its_last_bound(self):
         selection = Selection(from_ms=10, to_ms=20)
         for first, last, has in ((0, 9, False), (0, 10, True), (19, 30, True), (20, 30, False), (0, 100, True)):
             self.assertEqual(has, selection.has_time(first, last))

@@ -58,7 +58,7 @@ class JoinTest(base.BaseTestCase):
         self.assertEqual((), joined([("h",)], {CPU: [("h",)]}, subs=[CPU]).parts)
 
     @given(st.data())
-    def test_complete_values_create_the_same_alarms_however_they_are_batched(self, data):
+    def test_complete_values_create_the_same_alarms_in_any_batches(self, data):
         values = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"))
         arrivals = data.draw(st.lists(st.tuples(st.sampled_from([CPU, DISK]), values), max_size=12))
         alarms, parts, known = [], set(), {CPU: set(), DISK: set()}

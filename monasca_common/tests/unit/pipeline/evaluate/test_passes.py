@@ -260,7 +260,7 @@ class PassesContract:
         self.assertEqual({"ALARM"}, {row.state for row in self.rows(tables.alarm)})
 
     # Rule 46
-    def test_of_two_concurrent_evaluators_one_is_fenced(self):
+    def test_one_of_two_concurrent_evaluators_is_fenced(self):
         alarms = self.alarms(count=3)
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])

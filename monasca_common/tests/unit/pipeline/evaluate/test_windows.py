@@ -48,7 +48,7 @@ def folded(one, readings):
 
 class WindowFoldTest(base.BaseTestCase):
     @given(st.sampled_from(TEXTS), READINGS, st.randoms(use_true_random=False))
-    def test_random_tasks_give_the_same_rows_as_one_list(self, text, values, random: Random):
+    def test_random_tasks_produce_the_same_rows_as_one_list(self, text, values, random: Random):
         one = active(text)
         sub = one.expression
         readings = [Reading(float(time), 0, offset, value) for offset, (time, value) in enumerate(values)]

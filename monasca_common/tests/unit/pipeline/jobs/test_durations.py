@@ -79,10 +79,10 @@ class NewestTimeTest(base.BaseTestCase):
         ((_, _, newest),) = told
         return newest
 
-    def test_one_partition_has_its_newest_time(self):
+    def test_the_newest_time_of_one_partition_is_kept(self):
         self.assertEqual({3: 7_000.0}, self.newest((3, 5_000), (3, None), (3, 7_000), (3, 6_000)))
 
-    def test_several_partitions_have_their_newest_times(self):
+    def test_the_newest_times_of_several_partitions_are_kept(self):
         self.assertEqual({0: 5_000.0, 1: 7_000.0}, self.newest((0, 5_000), (1, 7_000), (1, 6_000), (2, None)))
 
     def test_without_records_there_is_no_newest_time(self):

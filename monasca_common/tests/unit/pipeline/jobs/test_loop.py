@@ -60,13 +60,13 @@ class LoopTest(base.BaseTestCase):
         self.assertEqual([{"merge": 1.0}, {"merge": 2.0}], [each.stage_seconds for each in self.reported])
         self.assertEqual([(first,), (last,)], [each.lags for each in self.reported])
 
-    def test_each_retriable_error_in_a_row_waits_longer(self):
+    def test_each_consecutive_retriable_error_waits_longer(self):
         self.run_through(
             StorageUnavailable("unavailable"), StagingLost("gone"), StorageUnavailable("unavailable"), JobProgress()
         )
         self.assertEqual([0.5, 1.0, 2.0], self.rests)
 
-    def test_five_failures_in_a_row_end_a_run_with_once(self):
+    def test_five_consecutive_failures_end_a_run_with_once(self):
         error = StorageUnavailable("unavailable")
         self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 5))
         self.run_through(*[error] * 4, JobProgress(1, 1), *[error] * 4, JobProgress())
@@ -88,7 +88,7 @@ class LoopTest(base.BaseTestCase):
     def test_another_error_ends_the_job_immediately(self):
         self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
 
-    def test_a_fenced_job_continues_however_often(self):
+    def test_a_job_continues_after_any_number_of_fences(self):
         self.assertEqual(1, self.run_through(*[Fenced("t", 0, 1, 2)] * 9, JobProgress(1)).done)
 
     def test_once_does_not_end_before_all_messages_are_acknowledged(self):

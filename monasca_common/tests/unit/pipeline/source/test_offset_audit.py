@@ -133,7 +133,7 @@ class OffsetAuditTest(AuditCase):
         self.count(since_ms=0)
         self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)] * 3, self.handled())
 
-    def test_of_two_drivers_of_a_batch_the_fenced_one_reports_nothing(self):
+    def test_the_fenced_driver_of_a_batch_reports_nothing(self):
         self.send()
         with self.job() as first, self.job() as second:
             starts = second.next_offsets(SOURCE)

@@ -71,7 +71,7 @@ class OffsetStoreTest(DatabaseCase):
         self.assertEqual({0: 3, 1: 4, 2: 0}, self.offset_store.next_offsets(SOURCE))
         self.advance((0, 3, 5))  # other processes do not wait for it
 
-    def test_of_two_concurrent_transactions_only_one_succeeds(self):
+    def test_only_one_of_two_concurrent_transactions_succeeds(self):
         self.offset_store.begin(SOURCE, {0: 0})
         barrier, outcomes = threading.Barrier(2), []
 
