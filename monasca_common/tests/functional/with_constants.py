@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command with other constants: ``python -m … '{"package.module.NAME": 0.1}' api --config-file F``."""
+"""A command with other constants, and without a guarantee if a mutant is named:
+``python -m … '{"package.module.NAME": 0.1}' package.module:mutant api --config-file F``."""
 
 import importlib
 import json
+import pkgutil
 import sys
 
 from monasca_common.cli.main import main
 
 
-def command_with(constants):
-    """Return the beginning of the command line. ``constants``: dotted name -> value."""
-    return [sys.executable, "-m", __name__, json.dumps(constants)]
+def command_with(constants, mutant=None):
+    """Return the beginning of the command line. ``constants``: dotted name -> value. ``mutant``: a function of a module
+    that is called before the command."""
+    name = "" if mutant is None else f"{mutant.__module__}:{mutant.__name__}"
+    return [sys.executable, "-m", __name__, json.dumps(constants), name]
 
 
 def set_constants(constants):
@@ -24,4 +28,6 @@ def set_constants(constants):
 
 if __name__ == "__main__":
     set_constants(json.loads(sys.argv[1]))
-    sys.exit(main(sys.argv[2:]))
+    if sys.argv[2]:
+        pkgutil.resolve_name(sys.argv[2])()
+    sys.exit(main(sys.argv[3:]))

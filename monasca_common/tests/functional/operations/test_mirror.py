@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import uuid
 from dataclasses import replace
@@ -38,6 +37,7 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.audit.audit_case import reconciliations
 
@@ -116,8 +116,8 @@ class MirrorCase(Waiting, base.BaseTestCase):
         finally:
             running.stop()
 
-    def program(self, *, mutant="none", kill_at=None):
-        """Start the command as a process."""
+    def program(self, *, mutant=None, kill_at=None):
+        """Start the command as a process, with small batches. ``mutant``: removes a guarantee."""
         text = (
             f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
             f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
@@ -126,9 +126,9 @@ class MirrorCase(Waiting, base.BaseTestCase):
         )
         path = self.create_tempfiles([(uuid.uuid4().hex, text)], ".conf")[0]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at[0]}=kill@{kill_at[1]}"} if kill_at else {}
-        module = "monasca_common.tests.functional.operations.mirror_program"
+        command = command_with({"monasca_common.operations.mirror.mirror._BATCH_MESSAGES": 10}, mutant)
         process = subprocess.Popen(
-            [sys.executable, "-m", module, mutant, "mirror", "run", "--config-file", path],
+            [*command, "mirror", "run", "--config-file", path],
             env={**os.environ, **armed},
             stderr=subprocess.PIPE,
             text=True,
@@ -138,14 +138,14 @@ class MirrorCase(Waiting, base.BaseTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def run_and_kill(self, point, nth, mutant="none"):
+    def run_and_kill(self, point, nth, mutant=None):
         process = self.program(mutant=mutant, kill_at=(point, nth))
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(-signal.SIGKILL, process.returncode, errors)
 
-    def run_to(self, count, mutant="none"):
+    def run_to(self, count):
         """Run until this number of messages is copied. SIGTERM then ends the process with 0."""
-        process = self.program(mutant=mutant)
+        process = self.program()
         self.wait_until_copied(count)
         self.stop(process)
 
@@ -291,6 +291,47 @@ class TestRefusals(MirrorCase):
         return generate_latest(running.status.registry)
 
 
+def notes_positions_after_the_copies():
+    _in_two_transactions(copies_first=True)
+
+
+def notes_positions_before_the_copies():
+    _in_two_transactions(copies_first=False)
+
+
+def _in_two_transactions(*, copies_first):
+    def copy_batch(_mirror, producer, batch, moved):
+        copies = [(message.topic, mirror.copy_of(message)) for message in batch]
+        noted = [(POSITIONS_TOPIC, position.record()) for position in moved.values()]
+        for records in (copies, noted) if copies_first else (noted, copies):
+            with producer.transaction() as transaction:
+                for topic, record in records:
+                    transaction.send(topic, record)
+            mirror.fail_point("mirror.after_commit")
+
+    mock.patch.object(Mirror, "_copy_batch", copy_batch).start()
+
+
+def fences_nobody():
+    """Give each process its own transactional id."""
+    make = mirror._producer_settings
+    own = uuid.uuid4().hex
+    mock.patch.object(mirror, "_producer_settings", lambda *facts: replace(make(*facts), transactional_id=own)).start()
+    freezes_in_its_transaction()
+
+
+def freezes_in_its_transaction():
+    """Stop the process (SIGSTOP) after it has sent the first copies. This is not a mutant."""
+    reached = mirror.fail_point
+
+    def freeze(name):
+        if name == "mirror.before_commit":
+            mock.patch.object(mirror, "fail_point", reached).start()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    mock.patch.object(mirror, "fail_point", freeze).start()
+
+
 class TestCrashes(MirrorCase):
     def values(self):
         return sorted(int(each[2]) for each in self.read(self.target))
@@ -317,7 +358,7 @@ class TestCrashes(MirrorCase):
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
     def test_mutant_that_writes_positions_after_the_copies_is_detected(self):
         self.put(_COUNT)
-        self.run_and_kill("mirror.after_commit", 1, "notes_positions_after_the_copies")
+        self.run_and_kill("mirror.after_commit", 1, notes_positions_after_the_copies)
         with self.mirror():
             self.wait_until_copied(_COUNT + 1)
         self.assertGreater(len(self.values()), _COUNT)
@@ -325,7 +366,7 @@ class TestCrashes(MirrorCase):
     # Rule 61
     def test_mutant_that_writes_positions_before_the_copies_is_detected(self):
         self.put(_COUNT)
-        self.run_and_kill("mirror.after_commit", 1, "notes_positions_before_the_copies")
+        self.run_and_kill("mirror.after_commit", 1, notes_positions_before_the_copies)
         with self.mirror():
             self.wait_until(self.is_done, "the rest")
         self.assertLess(len(self.values()), _COUNT)
@@ -337,7 +378,7 @@ class TestCrashes(MirrorCase):
     @periodic("waits for two processes; test_killed_before_or_after_a_commit is in the gate")
     def test_a_second_mirror_of_the_same_name_stops_the_first(self):
         self.put(_COUNT)
-        status, errors = self.run_two("freezes_in_its_transaction")
+        status, errors = self.run_two(freezes_in_its_transaction)
         self.assertEqual(1, status, errors)
         self.assertIn("another process copies as mirror", errors)
         self.assert_the_same()
@@ -346,14 +387,14 @@ class TestCrashes(MirrorCase):
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
     def test_mutant_without_fencing_is_detected(self):
         self.put(_COUNT)
-        self.run_two("fences_nobody")
+        self.run_two(fences_nobody)
         self.assertGreater(len(self.values()), _COUNT)
 
     def run_two(self, mutant):
         """The first mirror is frozen in its transaction, and continues after the second one has copied all messages."""
         first = self.program(mutant=mutant)
         self.wait_until(lambda: "T (stopped)" in Path(f"/proc/{first.pid}/status").read_text(), "the first one's halt")
-        is_caught = mutant == "fences_nobody"
+        is_caught = mutant is fences_nobody
         with self.mirror():
             # An open transaction hides later messages of the same partition.
             self.wait_until(self.is_done_uncommitted if is_caught else self.is_done, "the copies of the second")
