@@ -231,8 +231,8 @@ class SeriesCase(Scenario, PostgresqlTestCase):
             if name == point and left:
                 left.pop()()
 
-        for module in ("series", "writer"):
-            self.useFixture(MonkeyPatch(f"monasca_common.storage.postgresql.{module}.fail_point", reached))
+        for module in ("postgresql.series", "sql.writer"):
+            self.useFixture(MonkeyPatch(f"monasca_common.storage.{module}.fail_point", reached))
 
     def store_beside(self, number):
         """Store in a thread, and return when it waits for pruning."""
