@@ -49,6 +49,7 @@ COMMANDS = {
     "audit_count": ("audit", "count"),
     "mirror": ("mirror", "run"),
     "dashboard": ("dashboard",),
+    "sink": ("sink", "run"),
 }
 EVALUATOR = "pipeline_evaluate"
 _MADE = [word for service in ("api", "persister", "notification", "lag") for word in ("--service", service)]
@@ -91,6 +92,15 @@ login = none
 interval_seconds = 1
 port = {dashboard_port}
 status_port = {dashboard}
+[sink]
+mapping_file = {mapping}
+status_port = {sink}
+"""
+_MAPPING = """\
+[readings]
+topic = "metrics"
+[readings.columns]
+reading = {type = "double", from = "value.metric.value"}
 """
 
 
@@ -107,6 +117,10 @@ class RealServices(Waiting):
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.api = f"http://127.0.0.1:{self.ports.pop('api_port')}"
         url = f"sqlite:///{self.folder}/monasca.sqlite"
+        mapping = Path(self.folder, "mapping.toml")
+        mapping.write_text(_MAPPING)
+        # SQLite permits one process that writes, and the persister is that of the other database.
+        Path(self.folder, "sink.conf").write_text(f"[database]\nconnection = sqlite:///{self.folder}/sink.sqlite\n")
         self.configuration = Path(self.folder, "monasca.conf")
         self.configuration.write_text(
             _CONFIGURATION.format(
@@ -115,6 +129,7 @@ class RealServices(Waiting):
                 mirrored=mirrored,
                 url=url,
                 folder=self.folder,
+                mapping=mapping,
                 api_port=self.api.rpartition(":")[2],
                 **self.ports,
             )
@@ -122,6 +137,8 @@ class RealServices(Waiting):
         del self.ports["dashboard_port"]
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(0, main.main(["init", "--execute", *_MADE, "--config-file", str(self.configuration)]))
+            for words in (["db", "upgrade"], ["sink", "plan", "--execute"]):
+                self.assertEqual(0, main.main([*words, *self.files("sink")]))
         self.processes = []
         self.addCleanup(self.stop_services)
         for service, words in COMMANDS.items():
@@ -131,9 +148,13 @@ class RealServices(Waiting):
     def start_service(self, service, *words):
         # The API's metrics need an environment variable that the API sets before its imports.
         quick = {"monasca_common.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
-        command = [*command_with(quick), *words, "--config-file", str(self.configuration)]
+        command = [*command_with(quick), *words, *self.files(service)]
         with self.log_of(service).open("wb") as log:
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    def files(self, service):
+        own = ("--config-file", f"{self.folder}/sink.conf") if service == "sink" else ()
+        return "--config-file", str(self.configuration), *own
 
     def stop_services(self):
         for process in self.processes:
