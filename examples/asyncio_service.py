@@ -21,7 +21,9 @@ RETRY_PAUSE_SECONDS = 0.5
 
 async def publish(producer: aio.AsyncProducer, topic: str) -> None:
     json = kafka.load_serializer("json")
-    report = await producer.publish(topic, [json.dumps({"room": f"room-{n}", "celsius": 20}) for n in range(COUNT)])
+    rooms = [f"room-{number}" for number in range(COUNT)]
+    records = [kafka.Record(json.dumps({"room": room, "celsius": 20}), key=room.encode()) for room in rooms]
+    report = await producer.publish(topic, records)
     while report.retriable:
         await asyncio.sleep(RETRY_PAUSE_SECONDS)
         report = await producer.retry(report)  # the same messages under the same ids
@@ -53,16 +55,15 @@ class Rooms:
             self.complete.set()
 
 
-async def process(consumer: kafka.KafkaConsumer, producer: kafka.KafkaProducer) -> None:
+async def process(consumer: kafka.KafkaConsumer) -> None:
     rooms = Rooms()
     processor = aio.AsyncProcessor(
         kafka.Processor(
             consumer,
             rooms.handle,
             per_message=True,
-            order="key",
+            order="key",  # one message of a room at a time
             serializer=kafka.load_serializer("json"),
-            producer=producer,  # for outputs and dead letters
         ),
         concurrency=50,
     )
@@ -85,7 +86,7 @@ async def run(conf: cfg.ConfigOpts) -> None:
             await read(reader)
         await publish(producer, topic)
         with kafka.load_consumer(conf, "kafka_readings") as consumer:
-            await process(consumer, producer.producer)
+            await process(consumer)
 
 
 def main() -> int:

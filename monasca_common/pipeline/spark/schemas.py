@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_MOST_IDS = 1000  # that one run of a batch notes; corrupt values can have any number
+_MOST_IDS = 20_000  # that one run of a batch notes; corrupt values can have any number, and each run notes more
 _ID_END = 5
 
 
