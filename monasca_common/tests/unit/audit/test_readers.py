@@ -354,7 +354,7 @@ class CleanRunsTest(AuditCase):
     s old, and all reports arrive within 25 s, so the grace period is sufficient."""
 
     def test_nothing_is_missing(self):
-        for seed in range(CASES):
+        for seed in range(min(CASES, 60)):
             with self.subTest(seed=seed):
                 self.run_once(random.Random(seed))
 
