@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of one process: opens and closes producers, reader and application together.
+"""The API of one process, which opens and closes its producers, reader and application together.
 
 Create it after a fork, because Kafka clients and database connections do not survive a fork.
 """

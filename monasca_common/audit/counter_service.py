@@ -52,7 +52,7 @@ class CounterStatus(ServiceMetrics):
         self.health = self._state.probes
 
     def turned(self, messages: int) -> None:
-        """Note the number of messages of one poll."""
+        """Record the number of messages of one poll."""
         self._state.turned()
         self.messages += messages
         self._messages.inc(messages)

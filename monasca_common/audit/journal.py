@@ -23,7 +23,7 @@ from monasca_common.kafka.errors import ConfigurationError
 LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".sqlite"
-_MAX_PENDING = 10_000  # one report a second, and brokers unavailable for hours
+_MAX_PENDING = 10_000  # reports of about three hours, at one per second
 _TABLE = "CREATE TABLE IF NOT EXISTS report (number INTEGER PRIMARY KEY, id TEXT UNIQUE, value BLOB)"
 
 

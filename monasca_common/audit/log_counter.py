@@ -152,7 +152,7 @@ class LogCounter:
         self._positions.clear()
 
     def _begin(self) -> None:
-        """Before the first report of the first counter, report its start for all topics, also for idle ones. Then
+        """Report the start of the first counter for all topics, including idle ones, before its first report. Then
         commit, so that the next counter continues from there if this process is killed."""
         if self._starts is None or self._since_ms is None:
             return

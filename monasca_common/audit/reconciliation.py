@@ -145,8 +145,8 @@ class _TierCounts:
             self.positions[handled.partition].add(handled.position)
 
     def covered(self) -> dict[int, Runs]:
-        """Return the handled offsets, including those below a position in the reader's database, which it stored before
-        it was killed without a report."""
+        """Return the handled offsets. They include the offsets below a position in the reader's database, because a
+        reader that was killed may have stored them without a report."""
         found = {}
         for partition, runs in self.handled.items():
             filled = runs
@@ -221,8 +221,8 @@ class AuditTotals:
             counts.has_handled(handled)
 
     def forget(self, before_ms: int) -> None:
-        """Drop earlier buckets, ids of reports that were sent earlier and have only such buckets, and readers without a
-        report since the start of a dropped bucket, which are out of service."""
+        """Drop earlier buckets, and the ids of earlier reports that have only such buckets. Drop readers without a
+        report since the start of a dropped bucket, because they are out of service."""
         long_ago_ms = before_ms - self._rules.bucket_seconds * 1000
         for topic in list(self._topics):
             tiers = self._topics[topic]
@@ -241,7 +241,7 @@ class AuditTotals:
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def _rest(self, topic: str) -> None:
-        """For an idle topic, keep only the positions of readers and the starts of counters."""
+        """Keep only the positions of readers and the starts of counters of an idle topic."""
         kept = {
             key: counts
             for key, counts in self._topics.pop(topic).items()

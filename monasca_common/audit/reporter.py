@@ -91,8 +91,8 @@ class AuditReporter:
         """Add handled ranges to the journal, and return the report's id. Commit the offsets afterwards, because the
         journal survives this process.
 
-        ``held``: the report is sent after a call of `settle`, at the close, or, if this process is killed, by the next
-        one. In the last case, uncommitted messages are handled and reported again.
+        ``held``: the report is sent after a call of `settle` or at the close. If this process is killed, the next
+        process sends it, and handles and reports uncommitted messages again.
         """
         fail_point("audit.before_journal")
         report_id = self._add(handled=tuple(ranges), held=held)

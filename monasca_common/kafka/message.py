@@ -247,7 +247,7 @@ class PartitionBatch(Generic[T_co]):
         )
 
     def slice(self, start: int, stop: int) -> PartitionBatch[T_co]:
-        """Return messages ``start`` to ``stop``, with the range of offsets between the neighbouring messages."""
+        """Return messages ``start`` to ``stop``. Their offset range begins after the preceding message of the batch."""
         first = self.offsets[start - 1] + 1 if start else self.start_offset
         following = None if stop < len(self) else self.next_offset
         return self._picked(range(len(self))[start:stop], first, following)

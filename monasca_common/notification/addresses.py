@@ -22,7 +22,7 @@ from monasca_common.notification.slots import TenantSlots
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-#: As `socket.getaddrinfo`.
+#: A function with the parameters and the result of `socket.getaddrinfo`.
 Lookup: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 
 _PORTS = {"http": 80, "https": 443}
@@ -38,7 +38,7 @@ _NEVER = tuple(
         ipaddress.ip_network,
         (
             "168.63.129.16/32",  # Azure's services for virtual machines
-            "192.0.0.0/24",  # one cloud's metadata; older Pythons call most of it global
+            "192.0.0.0/24",  # contains a cloud's metadata service; older Python versions classify most of it as global
             "192.88.99.0/24",  # relays of 6to4
             "2001::/32",  # Teredo, which holds an IPv4 address
             "2002::/16",  # 6to4, which holds an IPv4 address
@@ -132,7 +132,7 @@ class AddressRules:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Return whether this machine has the address, because a socket can be bound to it."""
+    """Return whether this machine has the address. If it does, a socket can be bound to the address."""
     return _can_bind(address) and not _can_bind(_OTHERS[address.version])
 
 
@@ -204,7 +204,7 @@ def _literal(host: str) -> list[IpAddress]:
 
 
 def _refusal(host: str, address: IpAddress) -> AddressRefused:
-    """Return the error for a forbidden address. It is only in ``detail``, because it reveals a private network."""
+    """Return the error for a forbidden address. Only ``detail`` has the address, which reveals a private network."""
     return AddressRefused(
         f"notifications must not be sent to {host}: use a public address, or have the operator add its network to "
         "allowed_networks in the group [notification]",

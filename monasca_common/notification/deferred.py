@@ -285,11 +285,11 @@ class DeferredNotifications:
     def message(self, message_id: str) -> Notification | None:
         """Return the message with its members, or ``None`` if the message has ended."""
         rows = self._database.rows(sa.select(*_WHOLE).where(_DEFERRED.c.message_id == message_id))
-        # Its id is that of all members, of which some may be superseded.
+        # The id identifies all members, including members that have been superseded since.
         return replace(group_of([_whole(row).notification for row in rows]), id=message_id) if rows else None
 
     def finish(self, message_id: str, now_ms: int) -> None:
-        """After the message has ended, end its members with the same outcome. A repeated call has no effect."""
+        """End the members of a message that has ended, with its outcome. A repeated call has no effect."""
         self._database.write(lambda connection: _finish(connection, message_id, now_ms))
 
     def _execute(self, statement: sa.Update | sa.Delete) -> None:
@@ -312,7 +312,8 @@ def defer_again(connection: sa.Connection, row: DeferredRow, deferral: Deferral,
 
 
 def end_withholding(connection: sa.Connection, row: DeferredRow) -> None:
-    """Record that it is about to be sent, so that the method counts as notified for a change that is read before."""
+    """Record that the notification is about to be sent. The stages of later changes then regard the method as notified,
+    even before the attempt."""
     withheld = (_NOTIFICATION.c.id == row.notification_id, _NOTIFICATION.c.state.in_((SILENCED, INHIBITED)))
     values = {"state": HELD, "reason": "it is about to be sent"}
     connection.execute(_NOTIFICATION.update().where(*withheld).values(values))
@@ -335,8 +336,8 @@ def _advanced(row: DeferredRow, due_ms: int) -> sa.Update:
 
 
 def _due(connection: sa.Connection, deferral: Deferral, now_ms: int) -> int | None:
-    """Return when it is due: now, if its silence was deleted since it was read. A transaction that deletes the silence
-    in the meantime waits for this transaction, and then finds the row."""
+    """Return when the notification is due: now, if its silence has been deleted since the facts were read. A concurrent
+    transaction that deletes the silence waits for this transaction, and then finds the row."""
     if not deferral.silence_id:
         return deferral.due_ms
     lasting = sa.select(_SILENCE.c.id).where(_SILENCE.c.id == deferral.silence_id).with_for_update(read=True)
@@ -372,7 +373,7 @@ def _whole(row: Row) -> Deferred:
 
 
 def _finish(connection: sa.Connection, message_id: str, now_ms: int) -> None:
-    """After the message has ended, end its members with the same outcome."""
+    """End the members of a message that has ended, with its outcome."""
     ended = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.reason)
     ended = ended.where(_NOTIFICATION.c.id == message_id, _NOTIFICATION.c.state.in_(ENDED))
     message = connection.execute(ended).one_or_none()

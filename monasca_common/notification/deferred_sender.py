@@ -28,11 +28,11 @@ LOG = logging.getLogger(__name__)
 
 RETRY_THREADS = 64
 _ROWS_A_PASS = 100
-_PASS_SECONDS = 1.0  # after which attempts begin
+_PASS_SECONDS = 1.0  # the time to release rows, after which due attempts are started
 _REST_SECONDS = 0.5
-_BUSY_REST_SECONDS = 0.05  # while rows are due
-_LEASE_MS = 30_000  # after which another process continues what a dead one has claimed
-_CHANGING_MS = 1_000  # after which an alarm is read again that another transaction is changing
+_BUSY_REST_SECONDS = 0.05  # the pause between passes while rows are due
+_LEASE_MS = 30_000  # after which another process takes over the claims of a dead process
+_CHANGING_MS = 1_000  # after which an alarm is read again if another transaction was changing it
 _DATABASE_SECONDS = 1.0  # between two tries of an attempt while the database is unavailable
 _LONGEST_MS = 600_000  # between two tries of a row after permanent errors
 
@@ -80,7 +80,7 @@ class DeferredSender(Loop):
 
     def failed(self, error: Exception) -> None:
         self.health.failed(error)
-        # The database may have been unavailable for all processes: those that live renew their claims first.
+        # The database may have been unavailable to all processes, so let live processes renew their claims first.
         self._takeover_ms = self._later(_LEASE_MS)
 
     def run(self) -> None:
@@ -177,7 +177,7 @@ class DeferredSender(Loop):
         return next((failure.reason + more for failure in failures.values()), "")
 
     def release_due(self) -> int:
-        """Decide on rows that are due, and return their number; those that the time of a pass does not reach stay
+        """Decide on due rows, and return the number of due rows. Rows that do not fit into the time of a pass stay
         due. Raises `StorageError`."""
         rows = self._deferred.due(self.clock.time_ms(), _ROWS_A_PASS)
         ends = self.clock.monotonic() + _PASS_SECONDS

@@ -24,7 +24,7 @@ _DELAY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 _BY_TYPE = {
     "sent": ("sent", "Notifications that a receiver accepted"),
     "failed attempts": ("failed_attempts", "Failed attempts; most are repeated"),
-    "repeated": ("repeated", "Attempts after one whose outcome a crash lost; the receiver may get two"),
+    "repeated": ("repeated", "Attempts repeated because a crash hid the outcome; the receiver may get two messages"),
 }
 _OTHERS = {
     "given up": ("given_up", "Notifications that were given up"),
@@ -75,5 +75,5 @@ class NotificationMetrics(ServiceMetrics):
             retries = sum(count for kind, count in rows if kind == SCHEDULED)
             return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]
 
-        text = "Notifications that wait in the database: retries, held"
+        text = "Notifications stored in the database until they are due: retries, held"
         self.computed_gauge("waiting", text, "where", samples=samples)

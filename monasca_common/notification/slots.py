@@ -172,7 +172,7 @@ class _Queue:
     """The slots of one receiver or tenant, and the number of threads that wait for one. The caller holds the lock.
 
     ``is_failing``: the last attempt failed and lasted at least ``tolerated_seconds``. ``threads``: the shared slots
-    and the tenant for which each slot of this queue takes one of them.
+    and the tenant. Each slot of this queue takes one of the shared slots for the tenant.
     """
 
     def __init__(

@@ -18,11 +18,11 @@ from monasca_common.sink.values import Columns, Steps, columns_at
 from monasca_common.storage import row_keys
 from monasca_common.storage.tables.rows import TableChanges, TableRows
 
-_BLOCK = 100  # values that are decoded before their fields are read: few, because they are larger than their fields
+_BLOCK = 100  # values that are decoded together; few, because a decoded value is larger than the fields read from it
 
 
 class Faults:
-    """What cannot be stored of a batch: whole messages, or elements of arrays; with the reasons by offset."""
+    """The messages of a batch, or elements of arrays, that cannot be stored, with the reasons by offset."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, list[str]] = {}

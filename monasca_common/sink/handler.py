@@ -49,7 +49,8 @@ class SinkHandler(BatchHandler):
     def __call__(self, part: PartitionBatch) -> None:
         partition, faults = part.topic_partition, Faults()
         for offset in self._siblings[partition].keys() & set(part.offsets) if self._siblings[partition] else ():
-            del self._siblings[partition][offset]  # its message is read again, and another one in a recreated topic
+            # The message is read again. In a recreated topic, the offset belongs to another message.
+            del self._siblings[partition][offset]
         changes: Changes = self._decoders[partition.topic].decode(part, faults)
         claim = self._claim(partition, part.start_offset, part.next_offset)
         with self._translated(partition), self._writers.writer() as writer:

@@ -21,7 +21,7 @@ E = TypeVar("E")
 
 _MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 _PATH = re.compile(r'\.(?:"([^"]+)"|([^."\[\]]+))|\[(\d+)\]')
-_MANY = "is there twice, because case is ignored: rename one"
+_MANY = "is defined twice, because case is ignored: rename one"
 
 
 class Mode(StrEnum):
@@ -59,7 +59,7 @@ _OF_DELETIONS = (MessagePart.KEY, MessagePart.HEADER, MessagePart.TOPIC, Message
 
 
 class ColumnSource(NamedTuple):
-    """Where a column's value is. ``header``: the name of the header."""
+    """The source of a column's value. ``header``: the name of the header."""
 
     part: MessagePart
     steps: Steps = ()

@@ -14,7 +14,7 @@ from monasca_common.sink.values import kind_of
 
 
 def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Return what a sample of a topic shows, as (place, finding): messages that would become dead letters, and fields
+    """Return findings of a sample of a topic, as (place, finding): messages that would become dead letters, and fields
     that no column reads. Raises `RetryLater`."""
     findings: dict[tuple[str, str], None] = {}
     for partition, chosen in groupby(sorted(messages, key=_partition), key=_partition):

@@ -193,7 +193,7 @@ def _protobuf_names(text: str) -> dict[str, set[str]]:
 
 
 def schema_findings(decoder: TopicDecoder, table: TableMapping) -> Iterator[SchemaFinding]:
-    """Return how a table differs from the latest schemas of its keys and values, if their formats have schemas.
+    """Yield the differences of a table from the latest schemas of its keys and values, if their formats have schemas.
 
     Raises `RegistryUnavailable`.
     """
@@ -226,7 +226,7 @@ def _compared(
 
 
 def _reads(table: TableMapping, which: str) -> Iterator[tuple[str, Steps, SinkColumn | None]]:
-    """Return the paths in the value or key, with what reads them; without a column, it is ``each``."""
+    """Yield (description, path, column) for each read of the value or key; the column is ``None`` for ``each``."""
     if table.each is not None and which == "value":
         yield f"each reads {_shown(which, table.each)}", table.each, None
     for column in table.columns:

@@ -68,7 +68,7 @@ class ColumnType:
                 raise ValueError("is missing or null")
             return default
         if isinstance(value, bytes) and self.plain is not bytes:
-            with contextlib.suppress(ValueError):  # whose text may quote the value
+            with contextlib.suppress(ValueError):  # raise another one, because its text may quote the value
                 return self.convert(self.parse(value.decode()))
             raise ValueError("has bytes that cannot be read as this type")
         return self.convert(value)
@@ -194,7 +194,7 @@ TYPES: Mapping[str, ColumnType] = {
 
 
 def columns_at(paths: Iterable[Steps], values: Sequence[Any]) -> Columns:
-    """Return what is at these paths of values; ``None`` where something is missing."""
+    """Return a column for each path and each of its prefixes, with ``None`` for values that lack the path."""
     columns: dict[Steps, Sequence[Any]] = {(): values}
     for steps in paths:
         for depth in range(len(steps)):
@@ -221,5 +221,5 @@ def _member(value: Any, step: str | int) -> Any:
     has_field = getattr(value, "HasField", None)  # of Protobuf, which gives a default for a field that is not set
     try:
         return getattr(value, step, None) if has_field is None or has_field(step) else None
-    except ValueError:  # a field that is always there
+    except ValueError:  # the presence of this field is not tracked
         return getattr(value, step, None)

@@ -434,8 +434,8 @@ class Table:
             return {place: attempt.latest for place, attempt in sorted(bulk.attempts.items())}
 
     def take_report(self, waited_for: Iterable[Bulk]) -> tuple[int, list[DeliveryAttempt]]:
-        """Return the report of a flush: the number of delivered sends, the undelivered sends, and the messages in
-        flight of the bulks that the flush waited for. The lock is held."""
+        """Return the number of delivered sends, and the attempts for the report of a flush: undelivered sends, and
+        messages still in flight in the bulks that the flush waited for. The caller holds the lock."""
         in_flight = [attempt for bulk in waited_for for attempt in bulk.unsettled() if attempt.for_flush]
         attempts = [*self._undelivered, *in_flight]
         delivered, count = self._delivered, len(self._undelivered)

@@ -40,7 +40,7 @@ class EmailNotifier(Notifier):
 
     def send(self, notification: Notification, address: str) -> str:
         message = message_of(notification, self._texts, sender=self._settings.from_addr, receiver=address)
-        own = f"{self._settings.server}:{self._settings.port}"  # of the operator's network
+        own = f"{self._settings.server}:{self._settings.port}"  # only logged: it belongs to the operator's network
         with SendDeadline(self._settings.timeout) as deadline:
             try:
                 self._deliver(message, deadline)

@@ -62,7 +62,7 @@ class JiraNotifier(Notifier):
             return f"created {self._create(notification, target)}"
         contains_id = f'(description ~ "{notification.id}" OR comment ~ "{notification.id}")'
         if self._search(f'project = "{target.project}" AND {alarm} AND {contains_id}') is not None:
-            return f"{issue} has it already"
+            return f"{issue} already contains the notification"
         self._post(f"/issue/{issue}/comment", {"body": self._text(notification)})
         return f"commented on {issue}"
 

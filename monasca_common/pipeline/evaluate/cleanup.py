@@ -60,8 +60,8 @@ class Cleanup:
 
 
 def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], now_ms: int) -> bool:
-    """Delete the series that were not seen for a day, except the last series of an alarm, which keeps the alarm's
-    values known. Return whether more series may be left."""
+    """Delete the series that were not seen for a day. Keep the last series of an alarm, so that the alarm's values
+    remain known. Return whether more series may be left."""
     old = (_SERIES.c.sub_expression_id.in_(sub_expression_ids), _SERIES.c.seen < now_ms - DAY_MS)
     # Use two statements. If their conditions were joined by OR, the database would search for each row separately.
     count = connection.execute(_delete(_SERIES, *old, ~_has_same_key(_PART, _SERIES))).rowcount

@@ -67,12 +67,12 @@ def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) ->
         removed = _remove(give, timeout_seconds, dead)
         if removed:
             yield Pruned("series", removed, "rows")
-            time.sleep(time.monotonic() - began)  # writers waited as long
+            time.sleep(time.monotonic() - began)  # let writers proceed for as long as they waited
 
 
 def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, dead: Sequence[bytes]) -> int:
-    """Remove the series in ``dead`` that still have no measurement. New writers queue while this waits for the lock, so
-    the first wait is short and each further one longer, within ``timeout_seconds``."""
+    """Remove the series in ``dead`` that still have no measurement. New writers queue while this transaction waits for
+    the lock. Therefore the first wait is short; each further one is twice as long, within ``timeout_seconds``."""
     deadline = time.monotonic() + timeout_seconds
     wait_seconds = min(_FIRST_WAIT_SECONDS, timeout_seconds / 4)
     with translated():

@@ -23,7 +23,7 @@ from monasca_common.storage.sql.bounded import BoundedConnection
 _MAKE = "CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table}) ON COMMIT DELETE ROWS"
 _TABLES = {"staged": "measurements", "taken": "measurements"}
 
-# The new rows are returned by key, because sorting out the others in the server costs half as much again.
+# Return the keys of new rows, because selecting the other rows in the server would take half as long again.
 _INSERT = b"INSERT INTO measurements SELECT * FROM pg_temp.staged ON CONFLICT DO NOTHING RETURNING series_id, time"
 # The bounds exclude all other partitions, so these statements are planned for each batch and not prepared.
 _MATCH = "m.series_id = s.series_id AND m.time = s.time AND m.time BETWEEN %s AND %s"
@@ -39,8 +39,8 @@ _REPLACE = f"""
     FROM pg_temp.{{taken}} AS s WHERE {_MATCH} AND {_GREATER}
 """
 
-# Ordered by id, so that two writers of the same ids wait for each other instead of deadlocking. Parameters in
-# binary form: as text they take twice the time, and a temporary table costs each commit some milliseconds.
+# Ordered by id, so that two writers of the same ids wait for each other instead of deadlocking. The parameters are
+# binary, because text takes twice as long, and a temporary table would add some milliseconds to each commit.
 _NOTE_IDS = """
     INSERT INTO {table}_by_id (message_id, time) SELECT * FROM unnest(%b::bytea[], %b::bigint[])
     ON CONFLICT DO NOTHING RETURNING message_id

@@ -30,7 +30,7 @@ from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement
 
 LOG = logging.getLogger(__name__)
 
-_ATTEMPTS = 4  # an existing key and a missing partition, and each again after the other
+_ATTEMPTS = 4  # a batch can hit an existing key and a missing partition, each of them twice
 
 # Sorted, so that two writers that insert the same series wait for each other instead of deadlocking.
 _INSERT_SERIES = b"""
@@ -62,8 +62,8 @@ class PostgresqlWriter(SqlWriter):
         self._arguments = arguments
         self._days: dict[Kind, set[int]] = {}  # with a partition
         self._today: dict[Kind, int] = {}  # the last day of `_make_ahead`
-        # Kinds whose last batch had existing keys. Repeated batches come in sequence, and a failed copy adds half of
-        # the cost. A batch of only new rows removes the kind.
+        # Kinds whose last batch had existing keys. Repeated batches follow one another, and a failed copy makes a batch
+        # half as expensive again. A batch of only new rows removes the kind.
         self._merging: set[Kind] = set()
         self._repeating = False  # all measurements of the last merge existed
         self._can_merge = False  # this connection has its temporary tables
@@ -117,7 +117,7 @@ class PostgresqlWriter(SqlWriter):
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
         if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
-            # Only "no partition found for row" has no name: another process dropped a partition that is cached here.
+            # Only "no partition found for row" has no constraint name. Another process has dropped a cached partition.
             self._days.pop(rows.kind, None)
             return _PartitionMissing({partitions.day_of(time) for time in times_of(rows)})
         if not is_of_a_row(error):
@@ -149,7 +149,7 @@ class PostgresqlWriter(SqlWriter):
         if len(days) > 1 or not days <= known:
             missing = {partitions.day_of(time) for time in times} - known
             if missing:
-                # Not within this transaction, because a new partition locks out other creators until its end.
+                # Do not create it in this transaction, which would then lock out other creators until it ends.
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
@@ -224,7 +224,7 @@ class PostgresqlWriter(SqlWriter):
             with translated():
                 yield connection
         except BaseException as error:
-            # Also after an interruption, which may have come in the middle of an answer.
+            # Disconnect after an interruption too, because the connection may be in the middle of a response.
             if isinstance(error, StorageUnavailable) or not isinstance(error, Exception) or connection.closed:
                 self._disconnect()
             raise

@@ -18,9 +18,9 @@ class Bounds:
     def settings(self) -> dict[str, str]:
         return {
             "statement_timeout": milliseconds(self.statement_seconds),
-            # Different from the time-out of a statement, so that a wait for a lock has its own error.
+            # A separate time-out, so that a wait for a lock has its own error.
             "lock_timeout": milliseconds(self.lock_seconds),
-            # So that a process that is frozen in a transaction does not lock out its successor indefinitely.
+            # Otherwise a process frozen in a transaction would lock out its successor indefinitely.
             "idle_in_transaction_session_timeout": milliseconds(self.idle_seconds),
         }
 

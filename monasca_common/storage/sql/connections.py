@@ -32,7 +32,7 @@ from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.queries import UNHEX
 
 _SQLITE_STEPS = 5_000  # instructions between two checks of the clock: less than a millisecond
-_MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's error codes
+_MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's error codes for temporary errors
 _SNAPSHOT = {"sqlite": "BEGIN", "postgresql": "BEGIN ISOLATION LEVEL REPEATABLE READ"}
 _ROWS_A_STEP = 50  # a row can be as long as a message: 1 MB
 
@@ -58,7 +58,8 @@ class Deadline:
 
     def error(self) -> QueryTimeout:
         return QueryTimeout(
-            f"the query took longer than {self.seconds:g} s: ask for less time, fewer series or a longer period"
+            f"the query took longer than {self.seconds:g} s: request a shorter time range, fewer series or a longer "
+            "period"
         )
 
 
@@ -195,7 +196,7 @@ def _postgresql_engine(settings: StorageSettings, check: Check | None) -> sa.Eng
 
     arguments, seconds = connect_arguments(settings.connection), settings.read_timeout_seconds
     # JIT compilation takes longer than any of these statements. Cursors are usually read to their end, but by default
-    # planned for a quick first tenth.
+    # PostgreSQL plans them to return the first tenth quickly.
     session = {"default_transaction_read_only": "on", "jit": "off", "cursor_tuple_fraction": "1"}
 
     def connect() -> BoundedConnection:
@@ -251,7 +252,7 @@ def translated(error: Exception, deadline: Deadline) -> StorageError:
     if code in ("42P01", "42703") or reason.startswith(("no such table", "no such column")):
         return SchemaMismatch(f"a table or column is missing ({reason}): run `monasca-common db upgrade`")
     if code == "22003":
-        return QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
+        return QueryTooLarge("a sum exceeds what a double can hold: request a shorter time range or fewer series")
     if error.connection_invalidated:
         return ConnectionDied(reason)
     if code == "55P03" or reason == "database is locked":

@@ -173,7 +173,7 @@ class Queries:
         """Return the conditions that a JSON object has each key, with one of its values if any are given."""
         if not self._on_postgresql:
             return [_pair_of(document, key, values) for key, values in dimensions.items()]
-        # As few as possible: each takes PostgreSQL milliseconds to plan.
+        # Use as few conditions as possible, because PostgreSQL takes milliseconds to plan each of them.
         bare = [key for key, values in dimensions.items() if not values]
         single = {key: values[0] for key, values in dimensions.items() if len(values) == 1}
         many = {key: values for key, values in dimensions.items() if len(values) > _FEW_VALUES}

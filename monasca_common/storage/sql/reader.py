@@ -159,7 +159,7 @@ def _transition(row: sa.Row[*tuple[Any, ...]]) -> StoredTransition:
 def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:
     """Yield slices of the groups that one statement can answer, each with the number of its first group.
 
-    Groups of one series each, ascending, come in the order of the key, so one statement reads many of them.
+    One statement reads many groups if each has one series and their order is that of the key.
     """
     first = 0
     while first < len(groups):
@@ -178,5 +178,5 @@ def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Seq
 def _finite(values: Sequence[Any]) -> tuple[float, ...]:
     numbers = tuple(map(float, values))
     if not all(map(math.isfinite, numbers)):  # SQLite sums to infinity, which JSON cannot hold
-        raise QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
+        raise QueryTooLarge("a sum exceeds what a double can hold: request a shorter time range or fewer series")
     return numbers

@@ -26,7 +26,7 @@ Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions; a test compares them.
 REVISION = "0024"
-_FIRST = "0024"  # that of release 4.0.0; builds before it had others
+_FIRST = "0024"  # the revision of release 4.0.0; earlier builds had others
 _POOLS: Mapping[bool, Mapping[str, Any]] = {
     False: {"poolclass": pool.NullPool},
     True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},

@@ -433,7 +433,7 @@ alarm_part = sa.Table(
 alarm_changed = sa.Table("alarm_changed", metadata, sa.Column("alarm_id", _NAME, primary_key=True))
 
 # The results of executors for a range that is not accounted for yet: partials (without ``series_id``), and series
-# (without ``window_start``). After a crash it is useless, so PostgreSQL does not log this table (UNLOGGED).
+# (without ``window_start``). After a crash they are useless, so PostgreSQL does not log this table (UNLOGGED).
 alarm_staging = sa.Table(
     "alarm_staging",
     metadata,

@@ -123,7 +123,7 @@ class SqlWriter(Writer):
         return [found[each] for each in sorted(found)]
 
     def _remember(self, series: Sequence[Series]) -> None:
-        # Only after the commit, because a cached series that was rolled back would leave measurements without a series.
+        # Called only after the commit: if a cached series were rolled back, its measurements would have no series.
         if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
             self._known.clear()
         self._known.update(each.id for each in series)

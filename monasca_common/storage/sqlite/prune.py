@@ -68,7 +68,7 @@ def _steps(path: Path, connection: sqlite3.Connection, step: _Step, table: str) 
         if removed:
             yield Pruned(table, removed, "rows")
         if more:
-            # A waiting writer polls the lock only from time to time.
+            # Pause, because a waiting writer only polls the lock.
             time.sleep(took_seconds)
 
 

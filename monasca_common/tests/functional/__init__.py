@@ -5,10 +5,11 @@ import faulthandler
 import os
 from pathlib import Path
 
-# oslotest gives every test an empty HOME, and with it an empty cache: Kafka would be fetched again by each test.
+# oslotest gives every test an empty HOME, and therefore an empty cache. Without this variable, each test would download
+# Kafka again.
 os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
-# A process that hangs within the client's C code hears no alarm, so that a test's own time limit does not reach it:
-# it shows where it is and ends.
+# The time limit of a test cannot interrupt a process that hangs in the client's C code, because Python handles the
+# signal only afterwards. Such a process prints its traceback and exits.
 if "OS_TEST_TIMEOUT" in os.environ:
     faulthandler.dump_traceback_later(3000, exit=True)

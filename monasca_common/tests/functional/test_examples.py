@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples on a real Kafka, each as a process of its own."""
+"""The examples on a real Kafka, each in its own process."""
 
 import json
 import os
@@ -31,7 +31,7 @@ PAGES = Path(__file__).parents[3] / "doc" / "source" / "user"
 
 class FirstSparkJobTest(ExampleCase):
     @periodic("starts a JVM; test_own_job runs the same steps")
-    def test_it_prints_what_the_page_states(self):
+    def test_the_first_spark_job_prints_the_output_of_the_page(self):
         printed = self.succeeds("first_spark_job/averages.py")
 
         self.assertEqual(2, len(printed.splitlines()))
@@ -41,7 +41,7 @@ class FirstSparkJobTest(ExampleCase):
 class ExamplesTest(Waiting, ExampleCase):
     def setUp(self):
         super().setUp()
-        # The settings of the other functional tests, so that a process starts one cluster for all of them.
+        # Use the settings of the other functional tests, so that a process starts one cluster for all of them.
         self.kafka = self.useFixture(SharedKafkaCluster(proxied=True))
         self.group = f"example-{uuid.uuid4().hex[:8]}"
 
@@ -66,7 +66,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertEqual(7, sum(offsets.values()))
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
-    def test_what_has_no_answer_yet_is_unknown_and_its_retry_waits_for_it(self):
+    def test_messages_without_an_answer_are_unknown_and_a_retry_waits_for_the_answer(self):
         topic = self.kafka.topic()
         config = self.on_kafka(topic, f"publish_timeout_seconds = {GIVES_UP_SECONDS}")
         self.kafka.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=SLOW_ANSWER_SECONDS, times=1))
@@ -75,10 +75,10 @@ class ExamplesTest(Waiting, ExampleCase):
 
         self.assertIn("delivered 0, failed 0, unknown 5", said)
         self.assertIn("delivered 5, failed 0, unknown 0", said)
-        self.assertIn(f"number 4 is at {topic}/0/4", said)  # and so the log holds nothing twice
+        self.assertIn(f"number 4 is at {topic}/0/4", said)  # so no message is in the log twice
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
-    def test_producing_to_nobody_fails_within_its_patience(self):
+    def test_a_producer_without_a_broker_fails_within_its_time_limit(self):
         config = self.configure(
             "readings", self.group, "bootstrap_servers = 127.0.0.1:9", "publish_timeout_seconds = 1"
         )
@@ -88,7 +88,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn("delivered 0", done.stdout)
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
-    def test_bad_readings_become_dead_letters_that_tell_where_they_came_from(self):
+    def test_bad_readings_become_dead_letters_with_their_origin(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
 
         said = self.succeeds("retry_dead_letters.py", self.on_kafka(topic))
@@ -105,11 +105,11 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn(f"came from {topic}/0/", said)
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
-    def test_dead_letters_are_sent_back_under_the_ids_that_they_had(self):
+    def test_dead_letters_are_replayed_with_their_original_ids(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
         config = self.on_kafka(topic)
         self.succeeds("retry_dead_letters.py", config)
-        # Another reader than the one that printed them.
+        # Use another group, because that of the first example has committed the dead letters.
         config.write_text(config.read_text().replace("-inspectors", "-replay"))
 
         said = self.succeeds("replay_dead_letters.py", config)
@@ -120,7 +120,7 @@ class ExamplesTest(Waiting, ExampleCase):
             self.assertEqual([1, 1, 2, 2, 2], sorted(ids.values()))
 
     def log_of(self, topic, count):
-        """Read by a client that shares nothing with the library."""
+        """Return messages read by a client that is independent of the library."""
         reader = confluent_kafka.Consumer({**self.kafka.cluster.direct_options(), "group.id": "independent"})
         self.addCleanup(reader.close)
         reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -135,7 +135,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
-    def test_a_service_whose_client_is_finished_starts_again_and_copies_everything_once(self):
+    def test_a_service_restarts_after_a_fatal_client_error_and_copies_each_message_once(self):
         topic, copies = self.kafka.topic(), self.kafka.topic()
         config = self.on_kafka(topic, f"transactional_id = {self.group}", "transaction_timeout_seconds = 5")
         readers = f"{self.group}-readers"
@@ -153,7 +153,7 @@ class ExamplesTest(Waiting, ExampleCase):
         for number in range(10):
             writer.produce(topic, b"%d" % number)
         writer.flush(SECONDS)
-        # On a busy machine another call may have been too slow for it before.
+        # On a busy machine, another call may have exceeded its time-out before.
         finished = "restarts: send_offsets_to_transaction"
         self.wait_until(lambda: finished in log.read_text(), log.read_text)
         self.kafka.proxy.clear()
@@ -163,7 +163,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertEqual([b"%d" % number for number in range(10)], self.committed_of(copies))
 
     def committed_of(self, topic):
-        """All values to the end, without those of transactions that are open or were aborted."""
+        """Return all values up to the end, except values of open or aborted transactions."""
         committed = {"isolation.level": "read_committed", "enable.partition.eof": True, "group.id": "independent"}
         reader = confluent_kafka.Consumer({**self.kafka.cluster.direct_options(), **committed})
         try:
@@ -177,7 +177,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
 
 class JsonToAvroTest(ExampleCase):
-    """Runs each command of the second terminal on the page."""
+    """Runs each command that the page shows for the second terminal."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short form of the cell of the matrix with the oldest Kafka, which `run_tests.sh` fetches before the tests."""
+"""A subset of the matrix environment with the oldest Kafka, which `run_tests.sh` downloads before the tests."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from monasca_common.devbroker.jars import JARS_VARIABLE, VERSION_VARIABLE
 from monasca_common.tests.periodic import periodic
 
 OLDEST_KAFKA = "3.9.2"
-# oslotest gives every test an empty HOME; the fetched jars are in the one from before.
+# oslotest gives every test an empty HOME; the downloaded jars are in the original HOME.
 _HOME = os.environ.get("HOME", "")
 _CONTRACTS = "monasca_common.tests.functional.kafka.test_contract_kafka"
 _CLASSES = [f"{_CONTRACTS}.{name}" for name in ("KafkaTransactionTest", "ClassicPositionTest", "ConsumerProtocolTest")]
@@ -34,6 +34,6 @@ class OldestVersionsTest(base.BaseTestCase):
             check=False,
         )
         self.assertEqual(0, done.returncode, done.stderr)
-        # 4 tests of transactions, 10 of positions, the job, and one that finds that Kafka 3.9 lacks a group protocol.
+        # 4 tests of transactions, 10 of positions, the job, and one that detects that Kafka 3.9 lacks a group protocol.
         self.assertRegex(done.stderr, r"(?m)^Ran 16 tests in ")
         self.assertRegex(done.stderr, r"(?m)^OK \(expected failures=1\)$")

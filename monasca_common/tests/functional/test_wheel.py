@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed from a wheel works: files that git does not track, or that packaging forgets, are not in it.
-Its version comes after upstream's, wherever it is built."""
+"""An installation from a wheel works, although the wheel lacks files that git does not track or packaging omits.
+Its version is later than that of upstream, wherever it is built."""
 
 import json
 import os
@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).parents[3]
 [NEXT] = re.findall(r"(?m)^version = (.+)$", (CHECKOUT / "setup.cfg").read_text())
 UPSTREAM = Version("3.8.0")  # its last release, of 2025
 _PATIENCE_SECONDS = 280
-_SOMEBODY = ("-c", "user.name=A releaser", "-c", "user.email=releaser@example.org")
+_RELEASER = ("-c", "user.name=A releaser", "-c", "user.email=releaser@example.org")
 
 _UPGRADE = """
 import sys
@@ -40,7 +40,7 @@ class WheelTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         if not (CHECKOUT / ".git").exists() or not shutil.which("git"):
-            self.skipTest("a wheel is made of what git tracks, and this is no checkout")
+            self.skipTest("a wheel is built from files that git tracks, and this is not a checkout")
         self.folder = self.useFixture(fixtures.TempDir()).path
         self.clone = f"{self.folder}/clone"
         self.run_program("git", "-c", "safe.directory=*", "clone", "--quiet", "--no-tags", str(CHECKOUT), self.clone)
@@ -54,31 +54,32 @@ class WheelTest(base.BaseTestCase):
         return done.stdout
 
     def archive(self):
-        """The clone's files in a folder that git knows nothing of."""
+        """Return a folder with the files of the clone, without its git repository."""
         unpacked = f"{self.folder}/unpacked"
         self.run_program("git", "-C", self.clone, "archive", "--format", "zip", "--output", f"{unpacked}.zip", "HEAD")
-        shutil.unpack_archive(f"{unpacked}.zip", unpacked)  # a tar's filter is not in every Python 3.11
+        # Not a tar archive, because early releases of Python 3.11 lack the filters for its extraction.
+        shutil.unpack_archive(f"{unpacked}.zip", unpacked)
         return unpacked
 
     def install(self, source):
-        """The folder in which a wheel of ``source`` is unpacked, and the wheel's version."""
+        """Return the folder in which a wheel of ``source`` is unpacked, and the wheel's version."""
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
         self.run_program(*pip, "-w", f"{source}-wheel", source)
         [wheel] = Path(f"{source}-wheel").glob("*.whl")
         zipfile.ZipFile(wheel).extractall(f"{source}-installed")
         return f"{source}-installed", Version(wheel.name.split("-")[1])
 
-    def told_version(self, source):
-        """Without building: what setup.py says."""
+    def printed_version(self, source):
+        """Return the version that setup.py prints, without a build."""
         return Version(self.run_program(sys.executable, "setup.py", "--quiet", "--version", cwd=source).split()[-1])
 
     def tag(self, version):
-        git = ("git", "-C", self.clone, *_SOMEBODY)
+        git = ("git", "-C", self.clone, *_RELEASER)
         self.run_program(*git, "tag", "--annotate", "--message", "a release", version)
         return git
 
     @periodic("packaging; test_a_tag_is_the_version is the smoke test")
-    def test_the_migrations_of_a_wheel_make_the_schema(self):
+    def test_the_migrations_in_a_wheel_create_the_schema(self):
         installed, version = self.install(self.clone)
 
         run = (sys.executable, "-c")
@@ -88,7 +89,7 @@ class WheelTest(base.BaseTestCase):
         self.assertEqual(version, Version(shown.split()[-1]))
 
     @periodic("packaging; test_a_tag_is_the_version is the smoke test")
-    def test_a_clone_and_an_archive_make_the_same_package_of_a_version_after_upstreams(self):
+    def test_a_clone_and_an_archive_build_the_same_package_with_a_version_later_than_upstream(self):
         of_clone, clone_version = self.install(self.clone)
         of_archive, archive_version = self.install(self.archive())
 
@@ -98,7 +99,7 @@ class WheelTest(base.BaseTestCase):
             self.assertGreaterEqual(version, Version("4.0.0.dev0"))
 
     @periodic("an installation from the package index; CoreTest is the smoke test")
-    def test_the_script_of_an_installation_without_extras_names_the_command_that_installs_the_commands(self):
+    def test_without_extras_the_script_prints_the_command_that_installs_the_missing_package(self):
         core = f"{self.folder}/core"
         tested = {"PIP_CONSTRAINT": str(CHECKOUT / "upper-constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         self.run_program(sys.executable, "-m", "venv", core)
@@ -119,18 +120,18 @@ class WheelTest(base.BaseTestCase):
     def test_a_tag_is_the_version(self):
         self.tag(NEXT)
 
-        self.assertEqual(Version(NEXT), self.told_version(self.clone))
+        self.assertEqual(Version(NEXT), self.printed_version(self.clone))
 
     @periodic("packaging; test_a_tag_is_the_version is the smoke test")
-    def test_after_a_release_of_upstream_the_next_one_is_still_ours(self):
+    def test_a_tag_of_an_upstream_release_does_not_change_the_next_version(self):
         git = self.tag("3.8.0")
         self.run_program(*git, "commit", "--quiet", "--allow-empty", "--message", "more")
 
-        self.assertEqual(Version(f"{NEXT}.dev1"), self.told_version(self.clone))
+        self.assertEqual(Version(f"{NEXT}.dev1"), self.printed_version(self.clone))
 
 
 def contents(folder):
-    """{path: bytes} of the package. The bytes of what is compiled depend on the folder in which it is built."""
+    """Return {path: bytes} of the package. Compiled files are empty here, because they depend on the build folder."""
     package = Path(folder, "monasca_common")
     return {
         str(path.relative_to(package)): b"" if path.suffix == ".so" else path.read_bytes()

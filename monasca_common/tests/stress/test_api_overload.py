@@ -24,7 +24,7 @@ MOST_GROWTH_BYTES = 50_000_000
 
 class TestOverload(ApiProcessCase):
     def overload(self):
-        """Return the counts of statuses after the duration, and the growth of the worker's memory."""
+        """Overload the API for the duration, check it, and return the number of responses by status."""
         api = self.api(api=[f"max_in_flight = {LIMIT}", "publish_timeout_seconds = 2"])
         self.assertEqual(204, api.post(metric("warm"))[0])
         (worker,) = api.workers()

@@ -271,7 +271,7 @@ class ContainersTest(base.BaseTestCase):
         super().setUp()
         self.containerfile = (DEPLOY / "Containerfile").read_text()
 
-    def test_versions_are_tested_versions(self):
+    def test_deployed_versions_are_the_tested_versions(self):
         [spark] = re.findall(r"(?m)^pyspark==(.+)$", (ROOT / "upper-constraints.txt").read_text())
         self.assertIn(f"/spark:{spark}-", self.containerfile)
         self.assertEqual({RELEASE}, set(re.findall(r"(?m)^ARG VERSION=(.+)$", self.containerfile)))

@@ -292,7 +292,7 @@ class SuiteTest(ResultsCase):
         self.run_suite("Good", "Dying")
         self.assertEqual(("1 passed, 2 failed, 0 skipped", 1), self.line())
 
-    def test_workers_have_the_interpreter_of_the_run(self):
+    def test_workers_use_the_interpreter_of_the_run(self):
         environment = self.results / "an environment"
         environment.symlink_to(sys.prefix)
         self.run_suite("Good", python=str(environment / "bin" / "python"), PYTHON="/bin/false")

@@ -2,7 +2,7 @@
 """Runs the steps within the transaction of the connection that `monasca_common.storage.sql.schema` passes.
 
 A step declares ``oldest_program``: the revision of the oldest program that may run on the new schema. The database
-stores the newest of these values, because a later step does not undo an earlier one.
+stores the newest of these values, because the restriction of an earlier step remains after a later step.
 """
 
 from collections.abc import Collection, Mapping

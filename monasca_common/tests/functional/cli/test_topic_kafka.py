@@ -96,7 +96,7 @@ class TestTail(TopicCase):
         _, err = process.communicate(timeout=SECONDS)
         self.assertEqual((0, ""), (process.returncode, err))
 
-    def test_a_message_is_shown_on_request_truncated_and_without_secrets(self):
+    def test_a_requested_message_is_shown_truncated_and_without_secrets(self):
         self.put(self.topic, (b"k", b"\x1b[31m" + b"x" * 500, [("X-Auth-Token", b"hidden"), ("room", b"hall")]))
         arguments = ("tail", f"{self.topic}:0", "--from-beginning", "--no-follow")
         _, out, _ = self.run_command(*arguments)

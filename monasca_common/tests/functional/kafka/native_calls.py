@@ -227,7 +227,7 @@ def work(
 
 
 class Allocations(ctypes.Structure):
-    """What glibc's mallinfo2 returns."""
+    """The result of glibc's mallinfo2."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcd", "mapped", *"ef", "allocated", *"gh"))
 

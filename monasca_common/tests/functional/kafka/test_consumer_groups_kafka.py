@@ -129,7 +129,7 @@ class Protocol(ProtocolCase):
         self.assertEqual(40, len(self.read(consumer, 40)))
 
     @periodic("waits for max.poll.interval; the unit tests cover the loss")
-    def test_a_process_that_polls_too_rarely_is_notified_of_its_lost_partitions(self):
+    def test_lost_partitions_are_reported_to_a_process_that_polls_too_rarely(self):
         self.put(self.topic, 40, partitions=4)
         listener = Recorder()
         slow = self.consumer(self.topic, listener=listener, max_poll_interval_seconds=6.0, **self.protocol)

@@ -17,7 +17,7 @@ from monasca_common.tests.periodic import periodic
 
 
 class TestReading(ConsumerCase):
-    def test_every_message_arrives_once_and_in_order_of_its_partition(self):
+    def test_every_message_arrives_once_and_in_partition_order(self):
         topic = self.fixture.topic(partitions=3)
         self.put(topic, 300, partitions=3)
         messages = self.read(self.consumer(topic), 300)

@@ -34,7 +34,7 @@ class TestLostAnswers(LostAnswersCase):
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
 
     # Rule 4
-    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
+    @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_that_produces_queued_messages_again_duplicates_records_but_not_messages_read_by_id(self):
         # Answers are not dropped: until the client detects a dropped answer, this mutant writes more than the five
         # batches that a broker remembers, and the resulting out-of-order sequence is fatal for the client.
@@ -42,7 +42,7 @@ class TestLostAnswers(LostAnswersCase):
             self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
 
     # Rule 1
-    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
+    @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_with_a_message_timeout_duplicates_records_but_not_messages_read_by_id(self):
         with mutants.short_message_timeout():
             self.check_that_the_log_is_doubled_but_not_what_is_read()
@@ -65,7 +65,7 @@ class TestLargeNeighbours(LargeNeighboursCase):
         self.check_that_the_log_holds_each_once(log)
 
     # Rule 2
-    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
+    @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_that_sends_a_record_that_is_too_large_duplicates_adjacent_records(self):
         with mutants.no_size_check():
             for _ in range(TRIES):
@@ -102,7 +102,7 @@ class TestAnotherProducer(ProducerCase):
         self.check_that_a_reader_sees_each_once(read)
         self.assertEqual(2, doubled(log))
 
-    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
+    @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_that_creates_a_new_id_delivers_the_message_twice(self):
         with mutants.a_new_id_on_retry():
             read, _ = self.close_and_send_again()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions of monasca-api's health check and of monasca-agent's check of consumers, to a real broker."""
+"""The requests of monasca-api's health check and of monasca-agent's consumer check, sent to a real broker."""
 
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.message import TopicPartition
@@ -13,18 +13,18 @@ class KafkaClientTest(ConsumerCase):
         self.addCleanup(opened.close)
         return opened
 
-    def test_a_health_check_sees_which_topics_are_there(self):
+    def test_the_client_lists_the_existing_topics(self):
         topic = self.fixture.topic()
         found = self.client().topics
 
         self.assertIn(topic.encode(), found)
         self.assertNotIn(f"{topic}-more".encode(), found)
 
-    def test_a_broker_that_is_away_is_unavailable(self):
+    def test_an_unreachable_broker_is_unavailable(self):
         with self.assertRaises(client.KafkaUnavailableError):
             client.KafkaClient(hosts=f"{HOST}:1", timeout=1.0)
 
-    def test_the_lag_of_a_group_is_the_end_less_what_it_committed(self):
+    def test_committed_offsets_and_log_ends_give_the_lag_of_a_group(self):
         topic = self.fixture.topic(partitions=2)
         self.put(topic, 9, partitions=2)
         self.admin.alter_group_offsets(self.group, {TopicPartition(topic, 0): 3})
@@ -39,7 +39,7 @@ class KafkaClientTest(ConsumerCase):
         self.assertEqual({0: 3, 1: 0}, reader.offsets)
         self.assertEqual({0: 5, 1: 4}, ends)
 
-    def test_asking_for_a_topic_that_is_not_there_does_not_create_it(self):
+    def test_a_request_for_a_missing_topic_does_not_create_it(self):
         topic = f"{self.group}-nowhere"
         with self.assertRaises(common.UnknownTopicOrPartitionError):
             consumer.SimpleConsumer(self.client(), self.group, topic, auto_commit=False)

@@ -329,7 +329,7 @@ class OutageCase(NotificationKafkaCase):
 
 class OutageTest(OutageCase):
     def test_a_receiver_that_is_down_loses_nothing_and_delays_no_other(self):
-        nothing = lambda: None  # noqa: E731 - the receiver alone is down
+        nothing = lambda: None  # noqa: E731 - only the receiver is down
         self.through_an_outage(nothing, nothing)
 
     @periodic("long outage; a receiver that is down is in the gate")

@@ -32,7 +32,8 @@ _LARGE = b"x" * 104_000
 _SEGMENT_MESSAGES = 10
 _RETENTION_SECONDS = 3.0
 _CLOCK_SECONDS = 0.01  # maximum difference between the clocks of the survey and the test
-# Segments are looked at twice a second, so that they expire soon; by nobody else, as compaction pauses that.
+# The broker checks segments twice a second, so that they expire soon. The log cleaner is disabled, because compaction
+# pauses these checks.
 _OFTEN = {
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "0",
@@ -121,7 +122,7 @@ class TestRestart(LagServiceCase):
 
 
 class TestNeverCommitted(LagServiceCase):
-    def test_a_consumer_that_reads_and_never_commits_is_judged(self):
+    def test_a_consumer_that_reads_and_never_commits_has_a_lag_status(self):
         self.topic()
         consumer = confluent_kafka.Consumer(
             {

@@ -332,7 +332,7 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
                 self.wfile.write(text)
 
             def log_message(self, *_):
-                """Nothing."""
+                """Log nothing."""
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
         self.addCleanup(server.server_close)

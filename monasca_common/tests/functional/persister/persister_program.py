@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The persister's or sink's command for crash tests: ``python -m … '<json>' persister --config-file F``.
 
-``fail_points`` are armed in the first worker processes and not in those that replace them; ``crashes`` arms every one,
-each at a place drawn by lot, until so many have died. ``mutants`` take guarantees away; since each of them is covered
-by the fence, most are told together with ``no_fence``.
+``fail_points`` are armed in the first worker processes and not in their replacements. ``crashes`` (a seed and a number)
+arms each process at a random fail point until this number of processes has died. ``mutants`` each remove a guarantee;
+most are combined with ``no_fence``, because the fence also provides that guarantee.
 """
 
 import json
@@ -45,7 +45,7 @@ def patch(owner, name, value):
 
 
 def no_fence():
-    """Rows are written regardless of the stored offset."""
+    """Write rows regardless of the stored offset."""
     patch(fence, "first_new", lambda claim, stored: claim.start)
 
 
@@ -58,7 +58,7 @@ def trusts_kafkas_offsets():
 
 
 def commits_to_kafka_first():
-    """Commits to Kafka before the database."""
+    """Commit offsets to Kafka before the transaction of the database."""
     claimed = batch_handler.BatchHandler._claim
 
     def committed(any_handler, partition, start, end):
@@ -82,7 +82,7 @@ def drops_a_batch_on_an_error():
 
 
 def forgets_dead_letters():
-    """The stored offset does not advance past dead letters."""
+    """Do not advance the stored offset past dead letters."""
     patch(batch_handler.BatchHandler, "accounted", lambda rows_handler, partition, start, end: None)
 
 
@@ -95,7 +95,7 @@ def dies_at_once():
 
 
 def owns_everything(*topics):
-    """Reads all partitions regardless of the group."""
+    """Read all partitions regardless of the group."""
     everything = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
     patch(member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
 
@@ -145,7 +145,7 @@ def main(arguments):
         globals()[name]()
     if "owns" in facts:
         owns_everything(*facts["owns"])
-    # Tests read the status often; a busy broker's answer must not be missing in it.
+    # Report more often, because tests poll the status, and wait longer for the lag, because a broker can be busy.
     patch(status_board, "_REPORT_SECONDS", 0.2)
     patch(member_health, "LAG_SECONDS", 5.0)
     if "crashes" in facts:

@@ -113,7 +113,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(again)
         self.assert_clean()
 
-    @periodic("a variant of a stop; test_a_stop_commits is in the gate")
+    @periodic("a variant of a stop; test_a_stop_under_load_commits is in the gate")
     def test_start_and_stop_log_one_line_each(self):
         self.publish(range(10))
         persister = self.start()
@@ -142,7 +142,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
-    @periodic("a variant of a stop; test_a_stop_commits is in the gate")
+    @periodic("a variant of a stop; test_a_stop_under_load_commits is in the gate")
     def test_ctrl_c_ends_all_processes(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")

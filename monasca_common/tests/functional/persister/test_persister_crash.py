@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of a worker at each fail point: it is replaced, and every message is one row in the end.
+"""SIGKILL of a worker at each fail point: it is replaced, and every message is stored as exactly one row.
 
-The table has no key here, so that whatever is written twice is there twice. Each guarantee has its mutant.
+The table has no key here, so that a message written twice is stored twice. For each guarantee, a mutant without it must
+fail.
 """
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ class CrashCase(PersisterCase):
     session_seconds = QUICK_SESSION_SECONDS
 
     def crash(self, point, *, mutants=(), meanwhile=None):
-        """Store everything with a worker that dies at ``point`` and another one after it."""
+        """Store all messages with a worker that is killed at ``point``, and its replacement. Return the verdict."""
         self.drop_key()
         self.publish(range(MESSAGES), bad=BAD)
         persister = self.start(fail_points=point, mutants=mutants)
@@ -44,7 +45,7 @@ class Points:
     """The fail points."""
 
     @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
-    def test_after_a_poll(self):
+    def test_a_kill_after_a_poll_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.after_poll=kill@3"))
 
     def test_a_kill_within_the_transaction_changes_nothing(self):
@@ -54,10 +55,10 @@ class Points:
         self.assert_exactly_once(self.crash("storage.after_commit=kill@3"))
 
     @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
-    def test_before_a_commit_to_kafka(self):
+    def test_a_kill_before_a_commit_to_kafka_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.before_commit=kill"))
 
-    def test_after_a_dead_letter_is_acknowledged(self):
+    def test_a_kill_after_a_dead_letter_is_acknowledged_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.after_dead_letter=kill@2"))
 
     def only_dead_letters(self, *, mutants=(), fail_points="", starts=5):
@@ -99,12 +100,12 @@ class Points:
         self.assertEqual({(0, 0), (0, 1)}, origins)
         self.assertGreater(count, 2)
 
-    def test_while_partitions_are_revoked(self):
+    def test_a_kill_while_partitions_are_revoked_changes_nothing(self):
         verdict = self.crash("processor.during_revoke=kill;persister.before_write=sleep:0.1", meanwhile=self.take_some)
         self.assert_exactly_once(verdict)
 
     def take_some(self):
-        """Let another member join the group after the first has started, and leave it."""
+        """Let another member join the group after the first has stored a row, and leave it."""
         self.wait_until(self.rows, what="the first row")
         settings = ConsumerSettings(
             self.connection,
@@ -130,7 +131,7 @@ class Points:
 
     # Rule 24
     @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
-    def test_mutant_that_commits_to_kafka_first_loses(self):
+    def test_mutant_that_commits_to_kafka_first_loses_messages(self):
         mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
         verdict = self.crash("storage.in_transaction=kill@3", mutants=mutants)
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))

@@ -8,7 +8,7 @@ from monasca_common.tests.periodic import periodic
 
 _WAITING = "waiting for the database"
 _AWAY_SECONDS = 3
-_BACK_SECONDS = 60  # a few are documented, but the machine may be busy
+_BACK_SECONDS = 60  # a few seconds are documented, but the machine may be busy
 _SPINNING = 0.5  # of a core; a waiting process takes a tenth of it
 
 
@@ -34,8 +34,8 @@ class TestPostgresqlUnavailable(PersisterCase):
         began = time.monotonic()
         time.sleep(seconds)
         cpu_after, waited = sum(self.worker.cpu_times()[:2]), time.monotonic() - began
-        self.assertLess(cpu_after - cpu_before, _SPINNING * waited, "it spins")
-        self.assertLess(self.persister.log.stat().st_size - log_before, 3000 * waited, "it chatters")
+        self.assertLess(cpu_after - cpu_before, _SPINNING * waited, "it waits busily")
+        self.assertLess(self.persister.log.stat().st_size - log_before, 3000 * waited, "it logs too much")
         self.wait_until(lambda: self.persister.worker()["partitions"] == PARTITIONS, what="its partitions, kept")
         end()
         began = time.monotonic()
@@ -55,11 +55,11 @@ class TestPostgresqlUnavailable(PersisterCase):
         self.through_an_outage(self.server.kill, self.server.restart)
 
     @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_frozen(self):
+    def test_a_frozen_server_loses_and_duplicates_nothing(self):
         self.through_an_outage(self.server.freeze, self.server.thaw)
 
     @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_tables_locked_by_another_session(self):
+    def test_tables_locked_by_another_session_lose_and_duplicate_nothing(self):
         locker = self.engine.connect()
         self.addCleanup(locker.close)
         self.through_an_outage(
@@ -93,7 +93,7 @@ class TestPostgresqlUnavailable(PersisterCase):
 
 @periodic("twin of the PostgreSQL test")
 class TestSqliteUnavailable(PersisterCase):
-    def test_locked_by_another_process(self):
+    def test_a_file_locked_by_another_process_loses_and_duplicates_nothing(self):
         self.drop_key()
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")

@@ -234,7 +234,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
 
 
 class CommandTest(ArchiveCase):
-    @periodic("CrashTest runs this command, and test_writing reads damaged files")
+    @periodic("CrashTest runs this command, and test_writer reads a truncated file")
     def test_an_archive_has_a_status_and_a_damaged_file_stops_its_replay(self):
         sent = self.publish(metric(number) for number in range(12))
         archived = self.run_command(self.configuration(), "archive", "--once", is_attached=True)

@@ -88,7 +88,8 @@ class SilenceTest(TimelineCase):
             self.go_on(job, (second + 50) // 60)
         self.go_on(job, 14)
         self.assert_as_the_reference_says(14)
-        # Six windows, the last of which would be due in minute 20, cause no transition; neither does the newest value.
+        # `six` would be UNDETERMINED in minute 20, after twelve evaluations without a measurement in any of its six
+        # windows. `newest` keeps its state, because `last` needs no further measurements.
         self.assertEqual([("OK", 90_000)], self.changes_of("six", "a"))
         self.assertEqual([("ALARM", 10_000)], self.changes_of("newest", "a"))
         self.assertEqual([("ALARM", 90_000), ("UNDETERMINED", 330_000)], self.changes_of("one", "a"))

@@ -27,7 +27,7 @@ class DuplicatesCase(CpuCase):
         return super().job(specs, **{"duplicates_lookback": LOOKBACK, **changes})
 
     def first(self, message_id, partition, minute=1, value=1):
-        """A message that counts."""
+        """Publish a message that counts."""
         self.sent += self.publish([self.record(message_id, partition, minute, value)])
 
     def again(self, message_id, partition, minute=1, value=1):
@@ -162,7 +162,7 @@ class CrashTest(DuplicatesCase):
         self.assert_exact()
 
     # Rule 28
-    def test_a_copy_counted_by_another_process_does_not_count(self):
+    def test_a_message_counted_by_another_process_is_not_counted_again(self):
         first, second = self.job(), self.job()
         self.fill(0, 1)
         first.step()
@@ -252,7 +252,7 @@ class RandomTest(base.BaseTestCase):
         self.assertGreater(len(left_out), 50)
 
     def places(self, begins, ends):
-        """In order."""
+        """Return each (partition, offset) of the ranges, in order."""
         return [
             (partition, offset) for partition in sorted(ends) for offset in range(begins[partition], ends[partition])
         ]

@@ -40,7 +40,7 @@ class FormatsTest(CpuCase):
     def test_executors_read_both_formats(self):
         self.check(one_task_offsets=0)
 
-    def test_executors_decode_while_the_registry_is_gone(self):
+    def test_executors_decode_while_the_registry_is_unavailable(self):
         job = self.job(registry=self.settings, one_task_offsets=0)
         self.send_in_avro(*(cpu(minute, minute, meta=META) for minute in range(10)))
         self.until_quiet(job)

@@ -163,7 +163,7 @@ class QuickstartTest(base.BaseTestCase):
         self.assert_nothing_runs()
 
     @periodic("a walk-through; test_ctrl_c_stops_everything is the smoke test")
-    def test_the_services_answer_after_the_tables(self):
+    def test_the_services_keep_running_after_the_tables_are_printed(self):
         process = self.start("--seconds", "5")
         url, shown = None, ""
         for line in process.stdout:

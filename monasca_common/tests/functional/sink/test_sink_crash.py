@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of a sink's worker at each fail point: in the end each message was applied once, and keys are right.
+"""SIGKILL of a sink's worker at each fail point: each message is applied exactly once, and keys are correct.
 
-Each guarantee has its mutant.
+For each guarantee, a mutant without it must fail.
 """
 
 from monasca_common.tests.functional.persister.persister_case import QUICK_SESSION_SECONDS
@@ -16,7 +16,7 @@ class SinkCrashCase(SinkCase):
     session_seconds = QUICK_SESSION_SECONDS
 
     def crash(self, point, *, mutants=()):
-        """Store everything with a worker that dies at ``point`` and another one after it."""
+        """Store all messages with a worker that is killed at ``point``, and its replacement. Return the verdict."""
         self.drop_key()
         self.publish(range(MESSAGES), bad=BAD)
         sink = self.start(fail_points=point, mutants=mutants)
@@ -39,11 +39,11 @@ class SinkPoints:
         self.assert_exactly_once(self.crash("storage.after_commit=kill@5"))
 
     @periodic("a variant of test_a_kill_within_the_transaction_changes_nothing")
-    def test_before_a_write(self):
+    def test_a_kill_before_a_write_changes_nothing(self):
         self.assert_exactly_once(self.crash("sink.before_write=kill@5"))
 
     @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
-    def test_after_a_dead_letter_is_acknowledged(self):
+    def test_a_kill_after_a_dead_letter_is_acknowledged_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.after_dead_letter=kill@2"))
 
     # Rule 24
@@ -53,7 +53,7 @@ class SinkPoints:
 
     # Rule 24
     @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
-    def test_mutant_that_commits_to_kafka_first_loses(self):
+    def test_mutant_that_commits_to_kafka_first_loses_messages(self):
         mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
         verdict = self.crash("storage.in_transaction=kill@5", mutants=mutants)
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))

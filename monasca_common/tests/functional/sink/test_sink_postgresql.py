@@ -103,7 +103,7 @@ class SinkPostgresqlTest(SinkTestCase):
         self.assertEqual(1, len(letters))
         self.assertEqual([("a",)], self.execute("SELECT n FROM one"))
 
-    def test_a_column_whose_type_changes_while_the_sink_runs(self):
+    def test_a_column_can_change_its_type_while_the_sink_runs(self):
         self.open(_TABLE.format("one"), create=False)
         self.execute("CREATE TABLE one (n BIGINT PRIMARY KEY, one VARCHAR(2))")
         for number in range(2):

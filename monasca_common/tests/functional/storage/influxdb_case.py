@@ -152,7 +152,7 @@ class InfluxdbTestCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         if shutil.which("influxd") is None:
-            print(_MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
             self.skipTest(_MISSING)
         self.database = InfluxDatabase(self.addCleanup)
         self.database.prepare()

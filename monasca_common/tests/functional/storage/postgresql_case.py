@@ -61,8 +61,8 @@ class OwnServerTestCase(Waiting, PostgresqlTestCase):
         return super().empty_database(**{"write_timeout_seconds": self.write_timeout_seconds, **changes})
 
     def store(self, writer, its_claim, rows):
-        """Repeat a write while the database is unavailable, as a busy one can be for a time-out, and return its
-        result."""
+        """Write, and repeat the write while the database is unavailable, because a busy one can exceed a time-out.
+        Return the result."""
         said = []
 
         def stored():

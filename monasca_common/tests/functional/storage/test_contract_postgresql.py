@@ -58,7 +58,7 @@ class PostgresqlOperationTest(testing.OperationContract, PostgresqlTestCase):
 
 _DAY_MS = 86_400_000
 _TIMEOUT_SECONDS = 2.0
-_BUSY_SECONDS = 30.0  # what a busy machine can take to cancel after the time-out
+_BUSY_SECONDS = 30.0  # extra time that a busy machine may need to cancel after the time-out
 _DAYS = range(3)
 _SERIES = 200_000
 _TENANTS = 10

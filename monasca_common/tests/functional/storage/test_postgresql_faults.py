@@ -97,7 +97,7 @@ BATCHES = 100
 BATCHES_BETWEEN_KILLS = 10
 KILLS = 3
 TIMEOUT_SECONDS = 2.0
-BUSY_SECONDS = 30.0  # what a busy machine can take in addition to the time-out
+BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the time-out
 
 
 class KilledServerTest(OwnServerTestCase):

@@ -192,7 +192,7 @@ class FailureTest(QuickstartCase):
         )
         self.assertIn("failed: KeyError('results')", self.table())
 
-    def test_the_object_names_a_package_that_is_not_installed(self):
+    def test_the_json_report_names_a_package_that_is_not_installed(self):
         self.useFixture(fixtures.MonkeyPatch("sys.modules", {**sys.modules, "psutil": None}))
 
         status, _, failed = self.report()

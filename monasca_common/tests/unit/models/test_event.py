@@ -23,7 +23,7 @@ class TestEventPost(base.BaseTestCase):
         expected = START | {"dimensions": {"service": "compute"}, "timestamp": 1351510931000}
         self.assertEqual([expected], [json.loads(text) for text in posted.valid])
 
-    def test_the_time_of_an_event_overrides_that_of_the_bulk(self):
+    def test_the_time_of_an_event_overrides_the_time_of_the_bulk(self):
         posted = event.parse_post(body({"event": START | {"timestamp": 7}}, {"event": START}, timestamp=5))
         self.assertEqual([7, 5], [json.loads(text)["timestamp"] for text in posted.valid])
 
@@ -60,7 +60,7 @@ class TestEventDecode(base.BaseTestCase):
         decoded = event.decode_all([event.envelope(text, "p", "r", 9)])
         self.assertEqual([(5, "p", START["event_type"], '{"vcpus":2}', '{"a":"2","b":"1"}')], decoded.rows)
 
-    def test_an_event_without_a_time_has_that_of_its_envelope(self):
+    def test_an_event_without_a_time_has_the_time_of_its_envelope(self):
         (text,) = event.parse_post(body({"event": START})).valid
         (timed,) = event.parse_post(body({"event": START}, timestamp=5)).valid
         decoded = event.decode_all([event.envelope(timed, "p", "r", 9), event.envelope(text, "p", "r", 9)])
@@ -72,7 +72,7 @@ class TestEventDecode(base.BaseTestCase):
         error = event.decode_all([value]).errors[0]
         self.assertEqual(["meta.project_id"], [violation.where for violation in error.violations])
 
-    def test_a_number_of_many_digits_keeps_them(self):
+    def test_a_long_number_keeps_all_its_digits(self):
         (text,) = event.parse_post(body({"event": START | {"payload": {"n": 10**30}}})).valid
         self.assertEqual(f'{{"n":{10**30}}}', event.decode_all([event.envelope(text, "p", "r", 9)]).rows[0].payload)
 

@@ -10,7 +10,7 @@ from monasca_common.pipeline import components
 
 
 class InstalledComponents(fixtures.Fixture):
-    """``found``: the components of a namespace by name; an exception stands for a broken package."""
+    """``found``: the components of a namespace by name; an exception represents a broken package."""
 
     def __init__(self, namespace, **found):
         super().__init__()

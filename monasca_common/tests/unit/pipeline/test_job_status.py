@@ -54,7 +54,7 @@ class JobStatusCase(DatabaseCase):
 
 
 class SetClock(VirtualClock):
-    """A clock that calls ``asked`` with the number of reads at each read."""
+    """A clock that calls ``asked`` at each read, with the number of reads so far."""
 
     def __init__(self, now_ms):
         super().__init__()

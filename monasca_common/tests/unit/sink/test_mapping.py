@@ -44,7 +44,7 @@ class MappingTest(SinkTestCase):
 
     def test_names_that_differ_only_in_case_are_refused(self):
         self.assert_fault(
-            "[orders] columns.id is there twice, because case is ignored: rename one", "", 'id="text"\nID="text"'
+            "[orders] columns.id is defined twice, because case is ignored: rename one", "", 'id="text"\nID="text"'
         )
 
     def test_a_mode_that_finds_rows_requires_a_key(self):

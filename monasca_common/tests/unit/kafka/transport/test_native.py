@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def send(producer, topic, value, key, sequence, id_prefix):
-    """Send one message in a reservation that has room for only this message."""
+    """Reserve room for one message only, and send it."""
     room = producer.new_reservation(sequence, sequence + 1, len(value) + len(key or b"") + 7, 1000, 7, id_prefix)
     given_id = producer.send(topic, value, key, room)
     assert (room.next, room.end, room.left) == (sequence + 1, sequence + 1, 0)
@@ -231,7 +231,7 @@ class TestWithoutBroker(NativeCase):
         producer = self.open()
         producer.produce("t", [b"v"] * 10, None, 0, PREFIX)
         producer.purge()
-        send(producer, "t", b"v", None, 10, PREFIX)  # for which `flush` waits
+        send(producer, "t", b"v", None, 10, PREFIX)  # `flush` waits for this message
 
         def interrupt(*_):
             raise KeyboardInterrupt

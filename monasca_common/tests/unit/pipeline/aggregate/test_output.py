@@ -43,7 +43,7 @@ class OutputTest(pipeline_case.PipelineCase):
             json.loads(self.output().value),
         )
 
-    def test_a_period_that_has_not_ended_is_marked(self):
+    def test_a_period_that_has_not_ended_is_marked_as_provisional(self):
         meta = json.loads(self.output(provisional=True).value)["metric"]["value_meta"]
         self.assertEqual("true", meta["provisional"])
 

@@ -16,8 +16,7 @@ from monasca_common.pipeline.aggregate.partials import (
 from monasca_common.pipeline.aggregate.records import MOST_QUANTITY, Records
 
 quantities = st.floats(-MOST_QUANTITY, MOST_QUANTITY).map(lambda value: value + 0.0)
-# No two records of a topic have the same partition and offset, so time and quantity depend on the position of the
-# reading.
+# Like the records of a topic, no two readings have the same partition and offset.
 readings = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 1.5, 2.0]), st.integers(0, 2), st.integers(0, 9), quantities),
     min_size=1,

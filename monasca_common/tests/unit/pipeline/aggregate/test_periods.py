@@ -227,7 +227,7 @@ class ManyTest(PublisherCase):
 class ClosingTest(PublisherCase):
     END_MS = START_MS + HOUR_MS + SLACK_MS
 
-    def test_a_period_that_has_ended_is_published_without_the_mark(self):
+    def test_an_ended_period_is_published_without_the_provisional_mark(self):
         self.add(1.0)
         publisher = self.publisher()
         for now_ms, messages in ((self.now_ms, 1), (self.END_MS - 1, 0), (self.END_MS, 1), (self.END_MS + 1, 0)):

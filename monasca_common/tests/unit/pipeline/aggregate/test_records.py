@@ -68,7 +68,7 @@ class ColumnsTest(RecordCase):
         self.assertEqual("cpu", self.group("event_type"))
         self.assertEqual("mem_total_all", self.group("metric_id"))
 
-    def test_missing_members_are_accepted(self):
+    def test_missing_fields_are_accepted(self):
         message = self.envelope(without=["dimensions", "value_meta", "meta", "creation_time"])
         self.assertEqual([("NA",)], self.read(self.reader(), message).groups)
 

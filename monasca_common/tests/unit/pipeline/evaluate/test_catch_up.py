@@ -67,7 +67,7 @@ class CatchUpTest(DatabaseCase):
         whole = self.transitions(text_of(expression), [(measured, END_MS)])
         self.assertEqual(whole, self.transitions(text_of(expression), in_batches(data.draw, measured)))
 
-    def test_an_alarm_has_no_change_before_it_exists(self):
+    def test_no_transition_precedes_the_creation_of_an_alarm(self):
         measured = [(1_000, 5.0, 0), (70_000, 0.0, 0), (600_000, 0.0, 1)]
         text = "max(m0, deterministic) > 1 or max(m1, deterministic) > 1"
         self.assertEqual([], self.transitions(text, [(measured, END_MS)]))

@@ -705,7 +705,7 @@ class SqlitePassesTest(PassesContract, DatabaseCase):
         self.open_alarms()
 
     def test_a_page_reads_only_its_part_of_the_tables(self):
-        """When a page read all windows of each alarm, a page of 2,000 alarms took 25 s."""
+        """Reading all windows of each alarm would take 25 s for a page of 2,000 alarms."""
         alarms = self.alarms("avg(m) > 1", count=500)
         with self.offset_store.writing() as connection:
             window = "0, 0, 1, '1.0', 1, 1, 1000, ''"

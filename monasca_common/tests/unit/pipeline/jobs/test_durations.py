@@ -13,7 +13,7 @@ from monasca_common.tests.unit.pipeline.pipeline_case import EVER, envelope, pre
 
 
 class StageSecondsTest(base.BaseTestCase):
-    def test_each_stage_has_its_seconds_and_repeated_stages_are_added(self):
+    def test_the_durations_of_a_repeated_stage_are_added(self):
         self.now = 0.0
         timing = StageSeconds(self)
         for name, seconds in (("stage", 2.0), ("merge", 0.5), ("stage", 1.0)):
@@ -61,7 +61,7 @@ class NewestTimeTest(base.BaseTestCase):
     def newest(self, *messages):
         """Return the newest times.
 
-        ``messages``: (partition, time); a time of None stands for a record that is not counted.
+        ``messages``: (partition, time); ``None`` is the time of a record that is not counted.
         """
         partitions, times_ms = zip(*messages, strict=True)
         values = [envelope("cpu", time_ms) if time_ms else envelope("other", 9_000) for time_ms in times_ms]

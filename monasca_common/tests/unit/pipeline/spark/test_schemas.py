@@ -51,7 +51,7 @@ class BatchSchemasTest(base.BaseTestCase):
 
         return self.job.run(attempt)
 
-    def test_executors_decode_after_the_registry_is_gone(self):
+    def test_executors_decode_known_schemas_while_the_registry_is_unavailable(self):
         expected = self.decoded([self.values])
         self.assertEqual((3, []), (len(expected[0]), expected[1]))
         self.registry.stop()
@@ -60,7 +60,7 @@ class BatchSchemasTest(base.BaseTestCase):
         self.assertEqual(expected, self.decoded([self.values]))
         self.assertEqual(3, self.attempts)
 
-    def test_the_driver_asks_once_for_all_tasks_and_the_batch_runs_again(self):
+    def test_the_driver_requests_a_schema_once_for_all_tasks_and_repeats_the_batch(self):
         before = len(self.registry.requests)
         texts, errors = self.decoded([self.values[:1], JSON[:1]], [JSON[:1], self.values], [JSON[:1]])
 
@@ -76,7 +76,7 @@ class BatchSchemasTest(base.BaseTestCase):
         self.clock.advance(60)
         self.assertEqual(3, len(self.decoded([self.values])[0]))
 
-    def test_an_unknown_id_is_refused_with_its_number_and_asked_for_again_in_the_next_batch(self):
+    def test_an_unknown_id_is_refused_with_its_number_and_requested_again_in_the_next_batch(self):
         for _ in range(2):
             before = len(self.registry.requests)
             for _ in range(30):
