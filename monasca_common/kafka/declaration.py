@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An option is declared once: as a field of a frozen settings class.
+"""Declares each option once, as a field of a frozen settings class.
 
-`option` creates a field from the facts about an option: help, bounds, unit, secrecy, former names, and librdkafka's
-names. `declared` is for fields without a default, `made_of` for fields that several options define. `options_of`
-collects the declarations of a class. `monasca_common.kafka.config` registers and reads them; constructors of settings
-do not need it.
+`option` creates a field from an option's help, bounds, unit, secrecy, former names and librdkafka names. `declared` is
+for fields without a default, `made_of` for fields that several options define. `options_of` collects the declarations
+of a class. `monasca_common.kafka.config` registers and reads them; constructors of settings do not need it.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _LONE_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 class _LiteralDollars:
-    """An option whose ``$`` is literal, such as a secret; write it as ``$$`` in a configuration file.
+    """An option whose value may contain a literal ``$``, such as a secret; write it as ``$$`` in a configuration file.
 
-    Otherwise oslo.config replaces ``$name`` by an option of that name silently, or raises an error that quotes it.
+    Otherwise oslo.config silently replaces ``$name`` by the value of that option, or raises an error that quotes it.
     """
 
     def _get_from_namespace(self, namespace: Any, group_name: str | None) -> tuple[Any, Any]:

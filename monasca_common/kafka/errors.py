@@ -18,7 +18,7 @@
     │   ├── DeliveryAbandoned       purged, or left in flight by a close
     │   └── DeliveryRefused         the client or the broker refused it (see `cause`)
     ├── UndeliveredError            raised by `DeliveryReport.raise_for_undelivered`
-    ├── TransportError              an error of the client library or the broker
+    ├── TransportError              an error from the client library or the broker
     │   ├── RetriableError          the same call may succeed later
     │   ├── AuthenticationError     the credentials were refused
     │   ├── AuthorizationError      the principal lacks a permission
@@ -36,7 +36,7 @@
     └── DeadLetterLimit             too many dead letters; the message over the limit is not committed
 
     RetryLater, Poison, ReadFrom    raised *by* handlers to decide what happens to a batch
-    └── RegistryUnavailable         raised by serializers while the schema registry does not answer
+    └── RegistryUnavailable         raised by serializers if the schema registry does not answer
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class LargerThanBudget(MessageTooLarge, QueueFull):
 
 
 class DeliveryTimeout(DeliveryError):
-    """No answer before the caller's deadline; the message is still in flight."""
+    """The broker did not answer before the caller's deadline; the message is still in flight."""
 
 
 class DeliveryAbandoned(DeliveryError):
@@ -126,7 +126,7 @@ class DeliveryAbandoned(DeliveryError):
 class DeliveryRefused(DeliveryError):
     """The client library or the broker refused the message.
 
-    ``cause`` is the `TransportError`.
+    ``cause`` is the underlying `TransportError`.
     """
 
     def __init__(self, cause: TransportError, *, permanent: bool) -> None:
@@ -182,7 +182,7 @@ class UndeliveredError(MessagingError):
 
 
 class TransportError(MessagingError):
-    """An error of the client library or the broker.
+    """An error from the client library or the broker.
 
     ``code`` is Kafka's error code (negative for errors of librdkafka, otherwise from a broker), ``name`` its name.
     ``fatal``: the client cannot be used any more.
@@ -216,11 +216,11 @@ class FatalError(TransportError):
 
 
 class ConsumerError(MessagingError):
-    """An error of a partition, topic or commit of a consumer."""
+    """An error of a consumer's partition, topic or commit."""
 
 
 class OffsetOutOfRange(ConsumerError):
-    """The position of a partition is not in the log: records were deleted by retention, or never existed.
+    """The position of a partition is not in the log: retention deleted the records, or they never existed.
 
     The partition delivers nothing until `KafkaConsumer.seek` gives it a position.
     """
@@ -235,7 +235,7 @@ class OffsetOutOfRange(ConsumerError):
 
 
 class TopicRecreated(ConsumerError):
-    """A topic was deleted and recreated; offsets of the old one are meaningless in the new one."""
+    """A topic was deleted and recreated; offsets in the old topic are meaningless in the new one."""
 
     def __init__(self, topic: str, old_id: str, new_id: str) -> None:
         super().__init__(
@@ -252,7 +252,7 @@ class StaleCommit(ConsumerError):
 
 
 class CommitUnknown(ConsumerError):
-    """No answer to the commit within its budget; if the group has not stored it, messages are read again."""
+    """The commit was not answered within its budget; if the group has not stored it, messages are read again."""
 
 
 class TransactionError(MessagingError):
@@ -302,7 +302,7 @@ class RetryLater(Exception):
 
 
 class RegistryUnavailable(RetryLater):
-    """Raised by a serializer: the schema registry does not answer, or does not know a new schema yet."""
+    """Raised by a serializer if the schema registry does not answer, or does not know a new schema yet."""
 
     def __init__(self, text: str, after: float) -> None:
         super().__init__(after)

@@ -6,9 +6,9 @@ A random ``kill -9`` almost never lands between an acknowledgement and its commi
     with failpoints.armed("processor.before_commit", "raise"): ...
     MONASCA_FAIL_POINTS="processor.before_commit=kill@3;processor.after_poll=sleep:0.5" python service.py
 
-Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` waits until
-the fail point is passed for the n-th time (``kill``, ``raise``: only that time; ``sleep``: from then on).
-An unarmed fail point only reads an empty dictionary.
+Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` acts when
+the fail point is passed for the n-th time (``kill``, ``raise``: only that time; ``sleep``: from then on). An unarmed
+fail point only reads an empty dictionary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _lock = threading.Lock()
 
 
 def fail_point(name: str) -> None:
-    """Run the action with which a test has armed ``name``, if any."""
+    """Run the action that a test has armed for ``name``, if any."""
     if _armed:
         _spring(name)
 

@@ -23,8 +23,8 @@ class ForkGuard:
     """Ties its owner to the process that opened it.
 
     ``owner``: its name in errors, for example ``"KafkaConsumer"``. Raises `ConfigurationError` in a process patched
-    by gevent or eventlet, because the client library's threads would block its whole loop. ``in_child`` is called in
-    every child, for an owner whose hot path does not check the guard.
+    by gevent or eventlet, because the client library's threads would block the whole event loop. ``in_child`` is called
+    in every child, for an owner whose hot path does not check the guard.
     """
 
     def __init__(self, owner: str, *, in_child: Callable[[], None] | None = None) -> None:

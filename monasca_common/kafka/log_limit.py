@@ -30,7 +30,7 @@ class LogLimit:
         self._logged: dict[Hashable, _Logged] = {}
 
     def admit(self, *kind: Hashable) -> str | None:
-        """Return ``None`` to suppress the event, otherwise the end of its log line with the number of suppressed
+        """Return ``None`` if the event is suppressed, otherwise a suffix for its log line with the number of suppressed
         events."""
         now = self._clock.monotonic()
         with self._lock:

@@ -98,7 +98,7 @@ class Message(Generic[T_co]):
 
 COLUMNS = ("offsets", "keys", "values", "timestamps", "headers")
 
-# Raises if the client sets an error and also returns a result, which a direct call of `raw.headers()` does not always.
+# Raises if the client sets an error but also returns a result; a direct call of `raw.headers()` does not always raise.
 _HEADERS_OF = methodcaller("headers")
 
 
@@ -120,7 +120,7 @@ class Columns(ABC):
 
 
 class LazyColumns(Columns):
-    """Columns that ``read`` returns by name on request."""
+    """Columns that ``read`` returns on request, by name."""
 
     def __init__(self, length: int, read: Callable[[str], list[Any]]) -> None:
         self._length = length
@@ -134,7 +134,7 @@ class LazyColumns(Columns):
 
 
 class MessageColumns(Columns):
-    """Columns of messages that have the methods of confluent-kafka's messages."""
+    """The columns of objects with the methods of confluent-kafka's messages."""
 
     def __init__(self, raw: Sequence[Any]) -> None:
         self._raw = raw
@@ -155,7 +155,7 @@ def _timestamp(raw: Any) -> int | None:
 
 
 def _headers(raw: Any) -> Headers:
-    """Return the headers of a client's message. Drop all if a name is not UTF-8, because reading the client's
+    """Return the headers of a client's message. Drop all headers if a name is not UTF-8, because reading the client's
     incomplete list crashes."""
     try:
         return tuple(_HEADERS_OF(raw) or ())
@@ -257,7 +257,8 @@ class PartitionBatch(Generic[T_co]):
         return self._picked(indices, None, None)
 
     def without(self, indices: Container[int]) -> PartitionBatch[T_co]:
-        """Return the same range of offsets without the messages at these positions, which count as handled."""
+        """Return the batch with the same range of offsets, without the messages at these positions, which count as
+        handled."""
         left = [index for index in range(len(self)) if index not in indices]
         return self._picked(left, self.start_offset, self.next_offset)
 
@@ -294,13 +295,13 @@ class Batch:
 
 
 class OffsetAndEpoch(NamedTuple):
-    """The position up to which a partition was handled under one assignment: ``next_offset`` is read next."""
+    """The position up to which a partition was handled under one assignment; ``next_offset`` is read next."""
 
     epoch: int
     next_offset: int
 
 
-#: Numbers of delivered messages by topic, and by the start of a bucket of event time in milliseconds since 1970.
+#: Numbers of delivered messages by topic and by the start of a time bucket, in milliseconds since 1970.
 DeliveryCounts = dict[tuple[str, int], int]
 
 
@@ -317,7 +318,7 @@ class DeliveryTap(Protocol):
         ...
 
     def begin(self) -> None:
-        """Begin a transaction. Deliveries until its end count only if it is committed."""
+        """Begin a transaction. A transaction begins; deliveries until its end count only if it is committed."""
         ...
 
     def end(self, *, committed: bool) -> None: ...

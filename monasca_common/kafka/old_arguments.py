@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clear error for services that still open clients of monasca-common 3, which have the same class names."""
+"""Raises a clear error for services that open a client with the arguments of monasca-common 3, whose class names are
+the same."""
 
 from __future__ import annotations
 

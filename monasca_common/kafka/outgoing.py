@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records to send: checked, with their sizes and ids."""
+"""Checks records to send, and computes their sizes and ids."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def checked(
 
 
 def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:
-    """Return the sizes of all bytes and of the largest item, without a Python loop; `None` for other records."""
+    """Return the total size of bare bytes and the size of the largest item, without a Python loop; `None` for other
+    records."""
     if set(map(type, records)) != _ONLY_BYTES:
         return None
     overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
@@ -71,7 +72,7 @@ def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[
 
 
 def split(items: Sequence[T], size: Callable[[T], int], settings: ProducerSettings) -> Iterator[Sequence[T]]:
-    """Divide messages that wait for room in the budget, so that other messages also get room."""
+    """Divide messages that wait for room in the budget, so that other messages get room as well."""
     most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
     start = total = 0
     for index, item in enumerate(items):
@@ -97,10 +98,10 @@ def as_list(records: Iterable[bytes | Record]) -> list[bytes | Record]:
 
 
 def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[Record, bytes | None]:
-    """Return the record with the bulk's headers before its own, and the caller's id, which may also be a header.
+    """Return the record with the bulk's headers before its own, and the caller's id, which may be given in a header.
 
-    An empty id is ignored, because all messages with it would be the same message. ``verbatim``: an id in a header
-    remains there.
+    An empty id is ignored, because all messages with it would count as the same message. ``verbatim``: an id in a
+    header remains there.
     """
     message_id = record.message_id
     check("message_id", message_id)

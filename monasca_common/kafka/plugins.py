@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers, consumers and serializers by configuration: entry-point names, never import paths."""
+"""Opens producers, consumers and serializers by configured entry-point names, never by import paths."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRODUCERS = "monasca_common.producers"
 CONSUMERS = "monasca_common.consumers"
 SERIALIZERS = "monasca_common.serializers"
 HOOKS = "monasca_common.hooks"
-_EXTRAS = ("avro", "protobuf", "json-schema")  # of the serializers with these names
+_EXTRAS = ("avro", "protobuf", "json-schema")  # the extra of each serializer
 
 
 def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProducer:
@@ -134,7 +134,7 @@ def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def producing_driver(settings: ProducerSettings) -> str:
-    """Return the driver that produces with these settings, and the reason if ``kafka`` does not select ``native``."""
+    """Return the driver for these settings, and the reason if ``kafka`` does not select ``native``."""
     if settings.connection.driver != "kafka":
         return settings.connection.driver
     from monasca_common.kafka.transport.native import native_can

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ProducerPool`: a producer for each topic, so that a topic or partition that does not answer does not stop the other
-topics. A broker answers the requests of a connection in order, and a fatal error ends a client: in a single producer,
-one topic would stop all others.
+"""`ProducerPool`: a producer for each topic, so that an unresponsive topic or partition does not stop other topics. A
+broker answers the requests of a connection in order, and a fatal error ends a client: in a single producer, one topic
+would stop all others.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from monasca_common.kafka.safe_log import SafeLogger
 LOG = SafeLogger(__name__)
 
 STALLED_AFTER_SECONDS = 5.0  # without an acknowledgement
-_SLOW_SHARE = 0.2  # after this share of it, records go to the partitions that answer
+_SLOW_SHARE = 0.2  # after this share of the time-out, records go to the partitions that answer
 _PROBE_AFTER_SECONDS = 1.0  # after the topic has stalled
-_PROBE_PAUSES = (20.0, 600.0)  # seconds: the first one, and the longest
+_PROBE_PAUSES = (20.0, 600.0)  # first and longest delay in seconds
 _REOPEN_PAUSES = (1.0, 60.0)
 _LOOK_SECONDS = 0.1
 _MAX_UNANSWERED_IDS = 100_000
 
 
 class PooledProducer:
-    """The producer of one topic. Thread-safe; a race between threads affects only the partition that a bulk gets."""
+    """The producer of one topic. Thread-safe; a race between threads only affects the choice of a bulk's partition."""
 
     def __init__(self, topic: str, producer: KafkaProducer, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.topic = topic
@@ -45,7 +45,7 @@ class PooledProducer:
         self._reopening, self._reopen_pause = threading.Lock(), _REOPEN_PAUSES[0]
         self._probing, self._probe_at, self._probe_pause = threading.Lock(), 0.0, _PROBE_PAUSES[0]
         self._acknowledged: dict[int, float] = {}  # start of the latest bulk that each partition has acknowledged
-        self._answering: tuple[int, ...] = ()  # partitions, while another one does not answer
+        self._answering: tuple[int, ...] = ()  # the partitions that answer, while another does not
         self._unanswered_ids: set[bytes | None] = set()  # message ids without an answer at the end of their publish
         self._turns = itertools.count()
 
@@ -80,7 +80,7 @@ class PooledProducer:
         return report
 
     def health(self) -> ProducerHealth:
-        """Check the producer. After a fatal error, first reopen it, with increasing delays."""
+        """Check the producer. After a fatal error, reopen the producer first, with increasing delays."""
         health, now, was_slow = self.producer.health(), self._monotonic(), self._is_slow
         if health.finished:
             self._reopen(now)
@@ -93,13 +93,13 @@ class PooledProducer:
             self._probe_pause = _PROBE_PAUSES[0]
         if was_slow and not self._is_slow:
             self._unanswered_ids = set()
-        # Acknowledgements just before all of Kafka froze do not show that a partition answers.
+        # Acknowledgements from just before all of Kafka stopped do not show that a partition answers.
         since = now - oldest + slow_after / 2 if self._is_slow else math.inf
         self._answering = tuple([partition for partition, at in list(self._acknowledged.items()) if at >= since])
         return health
 
     def _has_new_messages(self, unknown: Sequence[Delivery]) -> bool:
-        """Return whether any message is new, that is, not a repeated message without an answer. A repeated message
+        """Return whether any message is new, and not the repetition of a message without an answer. A repeated message
         waits for the attempt in flight, possibly in another partition, so it does not show that its own partition is
         stuck."""
         ids = {delivery.message_id for delivery in unknown}

@@ -9,7 +9,8 @@ from typing import Any
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Suppresses all exceptions of log handlers; `logging` suppresses only exceptions that a handler itself reports."""
+    """Suppresses all exceptions from log handlers; `logging` suppresses only exceptions that a handler reports
+    itself."""
 
     def __init__(self, name: str) -> None:
         super().__init__(logging.getLogger(name), {})

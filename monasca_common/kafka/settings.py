@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen settings: configuration is converted to them at the edge; the library itself reads only settings.
+"""Frozen settings: configuration is converted to settings at the edge, and the library itself reads only settings.
 
 Each option of ``[kafka]`` and of a consumer's group is declared here.
 """
@@ -108,7 +108,7 @@ class SecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """A connection to a cluster. ``security`` and option mappings hold librdkafka names; secrets are not in a repr."""
+    """A connection to a cluster. ``security`` and option mappings use librdkafka's names; secrets are not in a repr."""
 
     bootstrap_servers: str = field(
         metadata=declared(
@@ -141,8 +141,8 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer. ``verbatim``: headers are written as given, for copies: no id is created, moved or
-    compared with ids in flight. ``tap``: creates the `DeliveryTap` of each producer."""
+    """Settings of a producer. ``verbatim``: write headers as given, for copies: no id is created, moved, or compared
+    with ids in flight. ``tap``: creates the `DeliveryTap` of each producer."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -234,7 +234,7 @@ class ConsumerSettings:
     """The settings of a consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to
     ``<topic>.dlq``.
 
-    ``max_uncommitted_messages``: a partition with this many uncommitted offsets that were read is paused.
+    ``max_uncommitted_messages``: a partition is paused once this number of its offsets are read but not committed.
     """
 
     connection: ConnectionSettings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: messages and the offsets of their input become visible together, or not at all."""
+"""Transactions: messages and the offsets of their input are committed together or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = logging.getLogger(__name__)
 
-_NO_TRANSACTION = "_STATE"  # an abort is refused because none is open: the interrupted commit has ended it
+_NO_TRANSACTION = "_STATE"  # an abort is refused because no transaction is open: the interrupted commit has ended it
 
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
@@ -59,13 +59,13 @@ class TransactionalProducer(Protocol):
 
 class Transaction:
     """A transaction, from `KafkaProducer.transaction`. The end of the block commits; an exception, an undelivered
-    message or a partition revoked in the meantime aborts, and then every consumer returns to its committed offsets (see
-    `commit_offsets`).
+    message or a partition revoked in the meantime aborts it, and then every consumer returns to its committed offsets
+    (see `commit_offsets`).
 
     The end of the block raises `TransactionError` if the transaction was aborted without an exception of the block, or
     a consumer could not return to its offsets; `FencedError` if another process opened the same transactional id;
-    `FatalError` if it is unknown whether it was committed. An abort without an answer is repeated at the beginning of
-    the next transaction, which raises `TransactionError` if there is still no answer.
+    `FatalError` if it is unknown whether it was committed. An unanswered abort is repeated at the beginning of the next
+    transaction, which raises `TransactionError` if there is still no answer.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Transaction:
         clients: ProducerClients,
         refuse_waiting: Callable[[], None],
     ) -> None:
-        """``refuse_waiting`` settles messages that wait for the limit of their topic."""
+        """``refuse_waiting`` settles messages that wait for their topic's limit."""
         self._producer = producer
         self._transport = clients.main
         self._tap = clients.tap
@@ -95,7 +95,7 @@ class Transaction:
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
     def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
-        """Commit the offsets of a batch (or these offsets) for ``consumer`` if the transaction commits.
+        """Commit the offsets of a batch (or the given offsets) for ``consumer`` if the transaction commits.
 
         With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks: required
         if another thread polls the consumer, because only that thread may seek.
@@ -107,7 +107,7 @@ class Transaction:
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
             try:
-                self._refuse_waiting()  # an interrupt may have prevented this and the flush in `_abort`
+                self._refuse_waiting()  # an interrupt may have prevented it, and the flush in `_abort`
                 self._end_aborted()
                 self._producer.flush(self._seconds)
             except RetriableError as late:
@@ -139,7 +139,7 @@ class Transaction:
             self._commit()
         except (FatalError, FencedError):
             raise
-        except BaseException as failure:  # including Ctrl-C: an open transaction would hide later records
+        except BaseException as failure:  # even after Ctrl-C, because an open transaction would hide later records
             self._abort()
             if isinstance(failure, StaleCommit | TransportError):
                 raise TransactionError(f"the transaction was aborted: {failure}") from failure
@@ -154,16 +154,16 @@ class Transaction:
                 report,
             )
         for consumer, inputs in self._inputs:
-            # Get the generation before the ownership check: if partitions are revoked in between, the generation is
-            # old, and the broker refuses it. Read after the check, it could be the next generation, and commit offsets
-            # of partitions with new owners.
+            # Get the generation before the ownership check. If partitions are revoked in between, the generation is
+            # old, and the broker refuses it. A generation read after the check could be the next one, and would commit
+            # offsets of partitions with new owners.
             generation = consumer.group_metadata()
             self._transport.send_offsets(consumer.next_offsets(inputs), generation, self._seconds)
         self._commit_until_answered()
         self._transport.abort_is_due = False
 
     def _commit_until_answered(self) -> None:
-        """Commit, and repeat a commit whose answer is late, because it may already have happened."""
+        """Commit; repeat a commit whose answer is late, because it may already have taken effect."""
         clock = self._transport.clock
         deadline = clock.monotonic() + self._seconds
         asked_before = False
@@ -187,7 +187,8 @@ class Transaction:
 
     def _abort(self) -> None:
         try:
-            self._producer.flush(self._seconds)  # otherwise the next flush would report these, and abort that one
+            # otherwise the next flush would report these and abort the next transaction
+            self._producer.flush(self._seconds)
             self._refuse_waiting()  # otherwise they would be sent later, in the next transaction
             self._end_aborted()
         except RetriableError as late:

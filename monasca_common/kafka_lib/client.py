@@ -52,8 +52,8 @@ class KafkaClient:
         return list(range(self._partitions.get(_text(topic), 0)))
 
     def send_offset_request(self, payloads: Sequence[OffsetRequest]) -> list[OffsetResponse]:
-        """Return the offset for each payload, in order. Raises `KafkaUnavailableError` if one is not available, and
-        `MisuseError` for a ``time`` other than -1 and -2."""
+        """Return the offset for each payload, in order. Raises `KafkaUnavailableError` if an offset is not available,
+        and `MisuseError` for a ``time`` other than -1 and -2."""
         unknown = sorted({payload.time for payload in payloads} - {_END, _OLDEST})
         if unknown:
             raise MisuseError(

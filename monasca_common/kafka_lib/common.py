@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error names and data types of monasca-common 3. Each name is an error of this library and can catch more than before:
+"""Error names and data types of monasca-common 3. Each name is an error of this library and may catch more than before:
 `KafkaUnavailableError` was raised if no broker answered, for any reason, so it is `TransportError` here, which includes
 refused credentials.
 """

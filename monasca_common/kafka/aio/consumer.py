@@ -2,7 +2,7 @@
 """`AsyncConsumer`: reads batches and commits explicit offsets in an event loop.
 
 A rebalance may wait for brokers and for the caller's listener, so the consumer is polled on a separate thread: one
-thread polls, seeks, pauses and closes, another one commits. They end when the object is no longer referenced.
+thread polls, seeks, pauses and closes, another one commits. Both threads end when the object is no longer referenced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, TopicPartition
 
-_SLICE_SECONDS = 0.2  # one call on the polling thread; a close or a seek after a cancelled poll waits for it
+_SLICE_SECONDS = 0.2  # one call on the polling thread; a close or a seek that follows a cancelled poll waits for it
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -39,10 +39,10 @@ class AsyncConsumer:
         self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
         self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
         self._using = asyncio.Lock()  # a poll or a seek
-        self._polled: Future[Batch] | None = None  # its batch was not returned yet; perhaps of an earlier loop
+        self._polled: Future[Batch] | None = None  # its batch was not returned yet; it may belong to an earlier loop
 
     async def poll(self, max_messages: int | None = None, timeout: float = 1.0) -> Batch:
-        """Return up to ``max_messages`` (``None``: the option ``batch_size``) once there is one, as
+        """Return up to ``max_messages`` (``None``: the option ``batch_size``) once one is available, like
         `KafkaConsumer.poll`; an empty batch after ``timeout`` seconds.
 
         A cancelled poll loses no messages: the next call returns its batch.
@@ -76,7 +76,7 @@ class AsyncConsumer:
         what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch],
         timeout: float | None = None,
     ) -> Mapping[TopicPartition, CommitResult]:
-        """Commit a whole batch, or next offsets, as `KafkaConsumer.commit`. A cancelled commit may still happen."""
+        """Commit a whole batch, or next offsets, like `KafkaConsumer.commit`. A cancelled commit may still happen."""
         return await call_on(self._committing, self.consumer.commit, what, timeout)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -95,14 +95,14 @@ class AsyncConsumer:
         return await self._move(partial(self.consumer.seek_to_committed, partitions), partitions)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no messages of these until `resume`, except those of a cancelled poll."""
+        """Return no messages of these partitions until `resume`, except those of a cancelled poll."""
         await call_on(self._polling, self.consumer.pause, partitions)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         await call_on(self._polling, self.consumer.resume, partitions)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Release all partitions and leave the group, as `KafkaConsumer.close`. A cancellation does not stop it."""
+        """Release all partitions and leave the group, like `KafkaConsumer.close`. A cancellation does not stop it."""
         await call_on(self._polling, self.consumer.close, timeout)
 
     async def __aenter__(self) -> AsyncConsumer:
@@ -113,7 +113,8 @@ class AsyncConsumer:
         await self.close()
 
     async def _move(self, seek: Callable[[], Result], partitions: Collection[TopicPartition] | None) -> Result:
-        """Seek, and drop the messages of these partitions (`None`: of all) in the batch of a cancelled poll."""
+        """Seek, and drop the messages of these partitions (`None`: all partitions) from the batch of a cancelled
+        poll."""
         async with self._using:
             moved = await call_on(self._polling, seek)
             if self._polled is not None:
@@ -131,6 +132,7 @@ class AsyncConsumer:
 async def call_on(
     thread: ThreadPoolExecutor, call: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
-    """Run a call on the thread. A cancellation ends the wait, but not the call: a later one would overtake it."""
+    """Run a call on the thread. A cancellation ends the wait but not the call, because a later call would overtake
+    it."""
     loop = asyncio.get_running_loop()
     return await asyncio.shield(loop.run_in_executor(thread, partial(call, *args, **options)))

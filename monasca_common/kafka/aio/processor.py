@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`AsyncProcessor`: runs a `Processor` whose handler is an ``async def``.
 
-The polling thread, the lanes with their order, retries, dead letters and commits are those of `Processor`. Here a
+It uses `Processor`'s polling thread, ordered lanes, retries, dead letters and commits. Here a
 dispatcher thread takes tasks from the lanes, at most ``concurrency`` at a time, and each runs as a task of the event
 loop. Everything that may wait on a thread (decoding, outputs, dead letters) runs on the ``threads`` of the processor.
 """
@@ -33,7 +33,7 @@ class AsyncProcessor:
 
     ``concurrency``: the maximum number of calls at the same time, at most one per partition (``order="key"``: per key).
     The processor's ``threads`` decode values and send outputs and dead letters. A handler that blocks the event loop
-    delays the other calls, but does not cost the membership in the group.
+    delays the other calls, but the consumer stays in the group.
     """
 
     def __init__(self, processor: Processor, *, concurrency: int = 100) -> None:
@@ -53,10 +53,10 @@ class AsyncProcessor:
         self._ended: asyncio.Future[StopReport] | None = None
 
     async def run(self) -> StopReport:
-        """Run until `stop` (return the uncommitted work) or until an error ends it (raise that). Only once.
+        """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Only once.
 
-        A cancellation stops it: calls have ``stop_timeout_seconds`` to end, and what is done is committed before
-        `CancelledError` is raised. A second cancellation does not wait. The remaining calls are then cancelled.
+        A cancellation stops the run: calls have ``stop_timeout_seconds`` to end, and finished messages are committed
+        before `CancelledError` is raised. A second cancellation ends this wait. The remaining calls are then cancelled.
         """
         if self._ended is not None:
             raise MisuseError("an AsyncProcessor runs once: create another one over another Processor")
@@ -77,7 +77,7 @@ class AsyncProcessor:
 
     async def stop(self, deadline: float | None = None) -> StopReport:
         """Start no more calls, wait up to ``deadline`` seconds for those in flight, commit, and return the uncommitted
-        work, as `Processor.stop`. Within a handler it does not wait."""
+        work, like `Processor.stop`. Within a handler it does not wait."""
         self._shutdown.request(deadline)
         if not self._shutdown.over:
             self._processor.consumer.limit_calls(self._shutdown.until)
@@ -87,7 +87,7 @@ class AsyncProcessor:
         return self._shutdown.report or self._processor._report()
 
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take tasks from the lanes until these are shut, on the dispatcher thread."""
+        """Take tasks from the lanes until the lanes are shut, on the dispatcher thread."""
         while self._free.acquire() and (taken := self._lanes.next()) is not None:
             try:
                 loop.call_soon_threadsafe(self._start, *taken)
@@ -124,7 +124,7 @@ class AsyncProcessor:
         return await self._help(attempts.conclude, lane, task, call)
 
     async def _call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
-        """Decode the values on another thread, and await the handler, as `Caller.call`."""
+        """Decode the values on another thread, and await the handler, like `Caller.call`."""
         serializer = self._caller.serializer
         try:
             decoded = part if serializer is None else await self._help(decode, part, serializer)

@@ -25,7 +25,7 @@ from monasca_common.kafka.transport.reservation import Reservation
 
 
 class LoopWaiter(Waiter):
-    """Ends ``future`` of an event loop with true once ``is_over()``."""
+    """Completes an event loop's ``future`` with true once ``is_over()``."""
 
     __slots__ = ("_future",)
 
@@ -34,12 +34,12 @@ class LoopWaiter(Waiter):
         self._future = future
 
     def set(self) -> None:
-        self.is_over = bool  # returns false: the table sets it only once
+        self.is_over = bool  # false, because the table sets it only once
         with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the wait
             self._future.get_loop().call_soon_threadsafe(self.end, True)
 
     def end(self, is_over: bool, /) -> None:
-        """End the future, on the event loop."""
+        """Complete the future, on the event loop."""
         if not self._future.done():
             self._future.set_result(is_over)
 
@@ -47,10 +47,10 @@ class LoopWaiter(Waiter):
 class SentBulk:
     """The messages of consecutive calls of `AsyncProducer.send`: awaiting it returns their `DeliveryReport`.
 
-    All sends to a topic within some milliseconds share one, with one future. The report counts the delivered messages
-    and lists the others; after ``publish_timeout_seconds`` those in flight are *unknown*, and `AsyncProducer.retry`
-    waits for them. `AsyncProducer.flush` reports the messages too. Cancelling one task that awaits it does not affect
-    the others.
+    All sends to a topic within a few milliseconds share one such object with one future. The report counts the
+    delivered messages and lists the others; after ``publish_timeout_seconds`` those in flight are *unknown*, and
+    `AsyncProducer.retry` waits for them. `AsyncProducer.flush` reports the messages too. Cancelling one task that
+    awaits it does not affect the others.
     """
 
     def __init__(self, producer: AsyncProducer, bulk: Bulk) -> None:
@@ -68,8 +68,8 @@ class SentBulk:
 class AsyncProducer:
     """A producer for the tasks of one event loop, over ``producer``, which other threads may use at the same time.
 
-    Outcomes are never raised: only misuse is (`MisuseError`), and `QueueFull` by `send` if there is no room. An
-    asynchronous context manager that closes ``producer``.
+    Outcomes are never raised as exceptions; only misuse raises (`MisuseError`), and `send` raises `QueueFull` if there
+    is no room. An asynchronous context manager that closes ``producer``.
     """
 
     def __init__(self, producer: KafkaProducer) -> None:
@@ -89,7 +89,7 @@ class AsyncProducer:
         headers: Headers = (),
         timeout: float | None = None,
     ) -> DeliveryReport:
-        """Send a bulk and wait for its outcome, as `KafkaProducer.publish`."""
+        """Send a bulk and wait for its outcome, like `KafkaProducer.publish`."""
         self.producer._check("publish")
         deadline = self.producer._deadline(timeout)
         bulk = self.producer._bulk(topic, as_list(records), key, headers)
@@ -101,7 +101,8 @@ class AsyncProducer:
             raise
 
     async def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
-        """Deliver the same messages under the same ids, as `KafkaProducer.retry`. ``report`` may be of any producer."""
+        """Deliver the same messages under the same ids, like `KafkaProducer.retry`. ``report`` may come from any
+        producer."""
         self.producer._check("retry")
         deadline = self.producer._deadline(timeout)
         bulks: list[Bulk] = []
@@ -121,7 +122,7 @@ class AsyncProducer:
         if there is none. `flush` reports the message; await the result to know its outcome earlier."""
         limit = self._limits.ready.get(topic)
         if limit is not None and type(record) is bytes and (key is None or type(key) is bytes):
-            with self._table.lock:  # the serving thread does not end the reservation before its bulk is known
+            with self._table.lock:  # so that the serving thread does not end the reservation before its bulk is known
                 for _ in range(2):
                     if limit.transport.send(topic, record, key, limit.sends) is not None:
                         return self._sent(topic, limit.sends)
@@ -142,7 +143,7 @@ class AsyncProducer:
         return SentBulk(self, bulk)
 
     async def flush(self, timeout: float | None = None) -> DeliveryReport:
-        """Wait up to ``timeout`` seconds for the sends that no flush has reported yet, as `KafkaProducer.flush`. A
+        """Wait up to ``timeout`` seconds for the sends that no flush has reported yet, like `KafkaProducer.flush`. A
         message that was retried has the outcome of its retry. A cancelled flush reports nothing; the next one does."""
         self.producer._check("flush")
         sends = self._table.unfinished(of_sends=True)
@@ -151,8 +152,8 @@ class AsyncProducer:
         return report.with_attempts(report.latest())
 
     async def close(self, timeout: float | None = None) -> DeliveryReport:
-        """Close the producer, as `KafkaProducer.close`, on a thread: a cancellation does not stop it, and another close
-        returns the same report."""
+        """Close the producer on a thread, like `KafkaProducer.close`: a cancellation does not stop it, and another
+        close returns the same report."""
         return await call_on(self._closing, self.producer.close, timeout)
 
     async def __aenter__(self) -> AsyncProducer:
@@ -162,7 +163,7 @@ class AsyncProducer:
         await call_on(self._closing, self.producer._close_and_log, None)
 
     def _sent(self, topic: str, reservation: Reservation) -> SentBulk:
-        """Return the bulk that uses this open reservation. The lock is held."""
+        """Return the bulk that uses this open reservation. The caller holds the lock."""
         self._wake()
         last = self._last_sent.get(topic)
         if last is None or last[0] is not reservation:
@@ -171,7 +172,7 @@ class AsyncProducer:
         return last[1]
 
     async def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
-        """Hand over a bulk once there is room for it; or settle it at the deadline, and return the error."""
+        """Hand over a bulk once there is room for it. At the deadline, settle it instead and return the error."""
         table = self._table
         while not table.reserve(bulk) and table.can_have_room(bulk):
             if not await self._wait(lambda: table.has_room(bulk) or not table.can_have_room(bulk), deadline):
@@ -185,7 +186,7 @@ class AsyncProducer:
         return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
 
     async def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``is_over()``, as `Serving.wait` does for a thread. Return whether it was over by the deadline."""
+        """Wait until ``is_over()``, like `Serving.wait` for a thread. Return whether it was over by the deadline."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         waiter = LoopWaiter(is_over, future)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer and consumer of `client_factory`: the methods that services call, without loss of messages reported as
-queued."""
+"""The producer and consumer of `client_factory`: they have the methods that services call, and lose no message that
+they report as queued."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ServiceProducer:
         return self._settle(self._producer.retry(report, timeout=timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds for messages in flight; messages still in flight are logged, and may be
+        """Wait up to ``timeout`` seconds for messages in flight; messages that remain in flight are logged, and may be
         lost."""
         deadline = self._clock.monotonic() + (
             self._producer.settings.publish_timeout_seconds if timeout is None else timeout
@@ -161,7 +161,7 @@ class ServiceMessage:
 class ServiceConsumer(RebalanceListener):
     """An endless iterator of `ServiceMessage` and a context manager, for use by one thread.
 
-    To keep the group membership of a slow handler, messages of a poll are returned only during a tenth of
+    To stay in the group with a slow handler, the iterator returns messages of a poll only during a tenth of
     ``max_poll_interval_seconds``; the next poll reads the remaining messages again. The handler can spend the other
     nine tenths on one message. Only `commit` commits; services call it when the returned messages are stored.
     """
@@ -183,14 +183,14 @@ class ServiceConsumer(RebalanceListener):
         self._committed_at = self._clock.monotonic()
         self._polled: deque[tuple[int, Message]] = deque()
         self._polled_at = self._clock.monotonic()
-        self._is_fresh = True  # no message of the poll was returned: each poll returns at least one, even late
+        self._is_fresh = True  # no message of the poll was returned yet; each poll returns at least one, even late
         self._given: dict[TopicPartition, OffsetAndEpoch] = {}
 
     def __iter__(self) -> ServiceConsumer:
         return self
 
     def __next__(self) -> ServiceMessage:
-        """Wait indefinitely for the next message, and return it. Raises final errors, such as `AuthorizationError`."""
+        """Wait indefinitely for the next message and return it. Raises final errors, such as `AuthorizationError`."""
         while True:
             self._commit_if_due()
             if self._polled and not self._is_fresh and self._is_time_to_poll():
@@ -256,7 +256,7 @@ class ServiceConsumer(RebalanceListener):
         batch = self._consumer.poll(_MESSAGES_A_POLL, _POLL_SECONDS)
         self._polled_at = self._clock.monotonic()
         self._is_fresh = True
-        # Before anything is raised, because a caller that continues to iterate must not miss messages of this poll.
+        # Comes before any exception, because a caller that continues to iterate must not miss messages of this poll.
         self._polled = deque((part.epoch, message) for part in batch.partitions for message in part)
         for error in batch.errors:
             if isinstance(error, TransportError) and error.name == _MISSING_TOPIC:
@@ -272,7 +272,7 @@ class ServiceConsumer(RebalanceListener):
         return self._clock.monotonic() - self._polled_at > budget
 
     def _put_back(self) -> None:
-        """Have the next poll read the remaining messages again, whose partitions are owned until that poll."""
+        """Have the next poll read the remaining messages again; their partitions are owned until that poll."""
         firsts: dict[TopicPartition, int] = {}
         for _, message in self._polled:
             firsts.setdefault(TopicPartition(message.topic, message.partition), message.offset)
@@ -284,8 +284,7 @@ class ServiceConsumer(RebalanceListener):
         if self._commit_callback is None:
             return
         if self._clock.monotonic() - self._committed_at > self._max_commit_interval:
-            # Set before the call, so that a callback without anything to commit is called again only after another
-            # interval.
+            # Set before the call, so that a callback that commits nothing is called again only after another interval.
             self._committed_at = self._clock.monotonic()
             self._commit_callback()
 

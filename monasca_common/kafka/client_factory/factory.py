@@ -17,7 +17,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 
 _MEMORY = "memory://"
-# The values of the former client, so that members with either client can share a group: a service can be upgraded and
+# The values of the former client. Members with either client can share a group, so a service can be upgraded and
 # downgraded one process at a time, and a killed member is detected within the same time as before.
 _STRATEGY = "range"
 _SESSION_SECONDS = 10.0
@@ -116,7 +116,7 @@ def _connection(kafka_url: Sequence[str], client_id: str, secured: SecuritySetti
 
 
 def _taken(raw: dict[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Take our options from ``raw``, as values of these options."""
+    """Remove our options from ``raw``, and return their values."""
     taken = {}
     for name, option in options.items():
         if name in raw:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: options are declared by settings, read and checked here."""
+"""Configuration: reads and checks the options that settings declare."""
 
 from monasca_common.kafka.config.configuration import (
     connection_settings,

@@ -20,7 +20,7 @@ from monasca_common.kafka.errors import ConfigurationError
 LOG = logging.getLogger(__name__)
 
 _MISSPELT = 0.85  # the similarity of two names, from 0 to 1
-# The text of oslo.config's error: one of its tuples, printed, and the rule.
+# The text of oslo.config's error: a printed tuple, and the rule.
 _REFUSED_VALUE = re.compile(
     r"option (?P<name>\S+) from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL
 )
@@ -84,7 +84,8 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
         log_old_group(conf, old)
     ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered, *(old.name for old in legacy.OLD_GROUPS)}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
-        # An unknown group may belong to a consumer that is loaded later; one similar to a known group is misspelt.
+        # An unknown group may belong to a consumer that is loaded later, unless it is similar to a known group and so
+        # misspelt.
         close = difflib.get_close_matches(name, sorted(ours), n=1, cutoff=_MISSPELT)
         if close:
             warn_once(f"unused configuration group: [{name}] (did you mean {close[0]!r}?)")
@@ -92,7 +93,7 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
 def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
     """Check the option names of one group in files. Raises `ConfigurationError` for a name that is neither registered
-    nor ``old``. Services check their own groups with it; `check_names` checks the groups of producers and consumers.
+    nor ``old``. Services use it for their own groups; `check_names` checks the groups of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
@@ -103,7 +104,7 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
 
 def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
-    """Log once the replacement of each old option that files set in a group. Registered options are omitted, because a
+    """Log the replacement of each old option that files set in a group, once. Registered options are omitted, because a
     service reads them.
     """
     names = names_in_files(conf)[group.name] - _registered(conf)[group.name.lower()]
@@ -164,7 +165,7 @@ def warn_once(text: str) -> None:
 
 
 def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
-    """Check a name in the environment: oslo.config reads ``OS_<GROUP>__<NAME>``, only with current option names."""
+    """Check a name in the environment. oslo.config reads ``OS_<GROUP>__<NAME>``, with current option names only."""
     group, _, option = variable.removeprefix("OS_").lower().partition("__")
     if group in conf and option not in conf[group]:
         raise ConfigurationError(

@@ -39,7 +39,8 @@ def connection_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Conne
 def producer_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> ProducerSettings:
     """Return the settings of a producer. Raises `ConfigurationError`.
 
-    ``group``: the consumer to whose brokers it writes, because dead letters stay on the consumer's brokers.
+    ``group``: the group of the consumer whose brokers it writes to, because dead letters stay on the consumer's
+    brokers.
     """
     connection = connection_settings(conf, group)
     read = GroupReader(conf, group_of(KAFKA_GROUP))
@@ -85,7 +86,7 @@ def _connection(read: GroupReader) -> ConnectionSettings:
 
 def _security(read: GroupReader) -> SecuritySettings:
     protocol = read["security_protocol"].upper()
-    # A group that does not use the TLS or the credentials of [kafka] does not have to unset their options.
+    # A group that does not use the TLS or the credentials of [kafka] need not unset their options.
     unused = [name for name in _SECURITY if name.startswith("tls_") and not protocol.endswith("SSL")]
     unused += [name for name in _SECURITY if name.startswith("sasl_") and not protocol.startswith("SASL_")]
     return read.settings(

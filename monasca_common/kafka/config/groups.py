@@ -43,7 +43,7 @@ class OptionGroup:
         return [(_inheriting(each) if self.inherits and each.inherited else each).oslo() for each in self.options]
 
     def listed(self) -> tuple[str, list[cfg.Opt]]:
-        """Return the group as an entry point in ``oslo.config.opts`` returns it."""
+        """Return the group in the form that entry points of ``oslo.config.opts`` return."""
         return self.name, self.oslo_options()
 
     def register(self, conf: cfg.ConfigOpts) -> None:
@@ -64,18 +64,18 @@ class OptionGroup:
 
 
 def with_defaults(options: Iterable[Option], defaults: Mapping[str, Any]) -> tuple[Option, ...]:
-    """Return the same options with other defaults, by name."""
+    """Return the options with new ``defaults`` by name."""
     return tuple(replace(each, default=defaults.get(each.name, each.default)) for each in options)
 
 
 def _inheriting(declared: Option) -> Option:
-    """Return the same option with ``None`` as its default."""
+    """Return the option with the default ``None``."""
     return replace(declared, default=None, example=None, help=f"{declared.help} Inherited from [{KAFKA_GROUP}].")
 
 
 @dataclass(frozen=True, slots=True)
 class _OldConsumer:
-    """The defaults of a consumer of an old service, and the options of ``[kafka]`` that set them."""
+    """The defaults of an old service's consumer, and the options of ``[kafka]`` that set them."""
 
     topic: str
     group_id: str
@@ -92,7 +92,7 @@ _KNOWN_CONSUMERS = {
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 
-# For clients that choose topics and positions themselves.
+# The options for clients that choose topics and positions themselves.
 _CONNECTION_GROUPS = frozenset({"mirror_source", "mirror_target"})
 
 _REMOVED = {

@@ -47,7 +47,7 @@ _REFUSED_OF_CONSUMERS = {
     "heartbeat.interval.ms": "it follows from the session time-out: use session_timeout_seconds",
 }
 
-_TOPICS = "topic."  # librdkafka accepts the options of topics with and without it
+_TOPICS = "topic."  # librdkafka accepts topic options with and without this prefix
 _OTHER_NAMES = {
     "request.required.acks": "acks",
     "delivery.timeout.ms": "message.timeout.ms",
@@ -62,7 +62,7 @@ _OTHER_NAMES = {
 
 
 def _decided(*settings: type) -> dict[str, str]:
-    """Return the client's options that have an option in these settings."""
+    """Return the client's options that these settings have an option for."""
     return {
         name: f"it has its own option, which is checked: use {each.name}"
         for made in (ConnectionSettings, *settings)

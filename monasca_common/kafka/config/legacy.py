@@ -92,6 +92,6 @@ _BY_NAME = {old.name: old for old in OLD_OPTIONS}
 
 
 def find(group: str, name: str) -> OldOption | None:
-    """Return the entry of ``name`` in ``[<group>]``; ``None`` if it never was an option there."""
+    """Return the entry of ``name`` in ``[<group>]``; ``None`` if it was never an option there."""
     old = _BY_NAME.get(name)
     return old if old and (old.consumers or group == KAFKA_GROUP) else None

@@ -23,7 +23,7 @@ _Settings = TypeVar("_Settings")
 class GroupReader:
     """Registers the options of a group, checks the names in files, and reads values by name.
 
-    A group that inherits reads an unset inherited option, and an option that only ``[kafka]`` has, from ``[kafka]``.
+    A group that inherits reads unset inherited options, and options that only ``[kafka]`` has, from ``[kafka]``.
     Raises `ConfigurationError` for an unknown name, and if ``conf()`` was not called.
     """
 
@@ -66,7 +66,8 @@ class GroupReader:
         return config_file.is_set(self._conf, self.group, name)
 
     def settings(self, made: type[_Settings], **given: Any) -> _Settings:
-        """Build ``made`` from its declared options in this group; ``given``: other fields."""
+        """Build an object of the class ``made`` from its declared options in this group; ``given``: its other
+        fields."""
         hints = typing.get_type_hints(made)
         for field in dataclasses.fields(made):  # type: ignore[arg-type]  # each is a dataclass
             declared = option_of(field, hints[field.name])
@@ -99,5 +100,5 @@ def _converted(value: Any, declared: Option, annotation: Any) -> Any:
     if container in (tuple, frozenset) and value is not None:
         return container(value)
     if isinstance(value, str) and declared.default is None:
-        return value or None  # an empty text counts as unset
+        return value or None  # an empty string counts as unset
     return value

@@ -179,13 +179,14 @@ def _scheme(url: str) -> str | None:
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0
-    except ValueError:  # a port that is not a number from 0 to 65535, or half an IPv6 address
+    except ValueError:  # a port that is not a number from 0 to 65535, or an incomplete IPv6 address
         return None
     return parts.scheme if usable and parts.scheme in ("http", "https") and not ("@" in url or parts.query) else None
 
 
 def _by_topic(read: GroupReader, option: str, accepts: Callable[[str], bool], rule: str) -> dict[str, str]:
-    """Return the values by topic. Raises `ConfigurationError` for a line without a topic, or whose value is refused."""
+    """Return the value of each topic. Raises `ConfigurationError` for a line without a topic, or whose value is
+    refused."""
     found = {}
     for line in read[option]:
         topic, _, value = (part.strip() for part in line.partition("="))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the options for TLS and credentials, and converts them to librdkafka's."""
+"""Checks the options for TLS and credentials, and converts them to librdkafka's options."""
 
 from __future__ import annotations
 

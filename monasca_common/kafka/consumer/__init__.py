@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming: batches of a group's partitions, and commits with the epoch of their assignment."""
+"""Consuming: reads batches from a group's partitions, and commits them with the epoch of their assignment."""
 
 from monasca_common.kafka.consumer.consumer import ConsumerHealth, KafkaConsumer
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a consumer: their assignment epochs and positions, whether they deliver messages, and seeks."""
+"""The partitions of a consumer: their assignment epochs, positions, pauses and seeks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Assignment:
         self._epochs: dict[TopicPartition, int] = {}
         self._last_epoch = 0
         self.starts: dict[TopicPartition, int] = {}  # the start offset of each assignment
-        self.positions: dict[TopicPartition, int] = {}  # next to return from a poll
+        self.positions: dict[TopicPartition, int] = {}  # offset of the next message that a poll returns
         self.waiting: set[TopicPartition] = set()  # without a known position
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
-        self.ends: dict[TopicPartition, int] = {}  # the end of the log when everything before it had been polled
-        # Since `begin_poll`, even if they were added again: their messages may be of the old epoch.
+        self.ends: dict[TopicPartition, int] = {}  # the end of the log, once everything before it was polled
+        # Removed since `begin_poll`, even if they were added again, because their messages may be of the old epoch.
         self.removed: set[TopicPartition] = set()
         self._new_ends: set[TopicPartition] = set()  # since `take_ends`
 
@@ -70,13 +70,13 @@ class Assignment:
         return set(self._epochs)
 
     def begin_poll(self) -> None:
-        """Begin a poll: ``removed`` collects the partitions that are revoked during it."""
+        """Begin a poll: From now on, ``removed`` collects the partitions that are revoked during the poll."""
         self.removed.clear()
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Store the ends of logs that a poll reached. The ends of partitions that were reassigned during the poll can
-        be of either epoch: they are only returned, because the poll has to reach them again. Partitions that wait for
-        their start are ignored."""
+        be of either epoch, so they are only returned, and the poll has to reach them again. Partitions without a start
+        offset are ignored."""
         again = []
         for partition, end in ends.items():
             if partition not in self._epochs:
@@ -117,7 +117,7 @@ class Positions:
             self._assignment.started({partition: offset})
 
     def rewind(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read messages of these partitions again that were fetched but not returned from a poll."""
+        """Have messages of these partitions that were fetched but not returned read again."""
         known = self._assignment.positions
         dead = self._assignment.out_of_range
         self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})
@@ -129,8 +129,8 @@ class Positions:
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets, or the start of the assignment if none is committed (a listener's start is
-        not)."""
+        """Return the committed offsets, or the start of the assignment if none is committed (a listener's start is not
+        committed)."""
         committed = self._transport.committed(list(partitions), ANSWER_SECONDS)
         known = {tp: self._assignment.starts.get(tp) if offset is None else offset for tp, offset in committed.items()}
         return {tp: offset for tp, offset in known.items() if offset is not None}

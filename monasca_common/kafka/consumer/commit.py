@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that wait for their answer, limited by the caller's budget.
+"""Commits that wait for the broker's answer, within the caller's time budget.
 
-A broker can delay a commit for 45 seconds. So the client's thread sends the commits, one after the other, and
-closes the client after the last; the caller waits for its budget, and then gets `CommitUnknown`.
+A broker can delay a commit for 45 seconds. So the client's thread sends the commits one after the other, and closes the
+client after the last one; a caller whose budget ends first gets `CommitUnknown`.
 """
 
 from __future__ import annotations

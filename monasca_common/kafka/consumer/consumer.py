@@ -48,8 +48,8 @@ _REVOKE_SHARE = 0.5  # share of max.poll.interval, because a longer revoke costs
 class ConsumerHealth:
     """The state of a consumer. ``last_client_error``: an error of the whole connection; ``seconds_since_poll``:
     ``None`` before the first poll; ``listener_failures``: the number of exceptions that the rebalance listener raised;
-    ``oldest_call_seconds``: the time since the oldest call of the client that has not returned, 0 if there is none;
-    ``poisoned``: a call did not return by its deadline, and every call of this consumer raises `FatalError`.
+    ``oldest_call_seconds``: the age of the oldest client call that has not returned, 0 if there is none; ``poisoned``:
+      a call did not return by its deadline, and every call of this consumer raises `FatalError`.
     ``driver``: ``native``, ``confluent`` or ``memory``."""
 
     last_client_error: TransportError | None
@@ -132,7 +132,7 @@ class KafkaConsumer(RefusesOldArguments):
         Rebalances happen in this call, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
         errors that do not stop the consumer: `OffsetOutOfRange` of a partition that now waits for a `seek`,
         `AuthorizationError`, an unknown start offset. A lasting error is repeated at most once a second. Every poll
-        raises `TopicRecreated` once that was detected, or the `TransportError` that ended the client.
+        raises `TopicRecreated` once a recreated topic was detected, or the `TransportError` that ended the client.
         """
         self._ready()
         self._not_in_callback("poll")
@@ -146,7 +146,7 @@ class KafkaConsumer(RefusesOldArguments):
             self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)
         self._assignment.begin_poll()
-        # An exception (Ctrl-C) from here on discards messages of this poll; the next poll reads them again.
+        # From here on, an exception (Ctrl-C) discards messages of this poll; the next poll reads them again.
         self._interrupted = True
         if self._assignment.waiting:
             self._rebalancer.retry_starts()
@@ -220,7 +220,8 @@ class KafkaConsumer(RefusesOldArguments):
         return self._committer.commit(progress, budget)
 
     def next_offsets(self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch]) -> dict[TopicPartition, int]:
-        """Return the offsets that a transaction commits. Raises `StaleCommit` if one of their assignments has ended."""
+        """Return the offsets for a transaction to commit. Raises `StaleCommit` if one of their assignments has
+        ended."""
         self._ready()
         progress = self._progress(what)
         for partition, at in progress.items():
@@ -270,7 +271,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._assignment.positions.get(_as_partition(partition))
 
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the partitions whose log `poll` has read to its end since the last call, each with that end.
+        """Return the partitions whose logs `poll` has read to the end since the last call, each with that end.
 
         The end is the next offset to be written; for a reader of committed messages the last stable offset. It is after
         `position` if the log ends with records that are not messages: control records, aborted or compacted messages.
@@ -294,7 +295,7 @@ class KafkaConsumer(RefusesOldArguments):
         return self._transport.topic_ids(self._topics, check_seconds(timeout))
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
-        """Return the offsets of the option ``start``, regardless of committed ones. Callable in
+        """Return the offsets of the option ``start``, regardless of committed offsets. Callable in
         `RebalanceListener.assigned`, for a listener that stores offsets elsewhere and has none yet.
 
         Raises `TransportError`.
@@ -319,7 +320,7 @@ class KafkaConsumer(RefusesOldArguments):
         )
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read ``offset`` next; also resumes a partition whose position was out of range."""
+        """Read ``offset`` next; this also restarts a partition whose position was out of range."""
         self._move({_as_partition(partition): offset})
 
     def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -421,7 +422,7 @@ class KafkaConsumer(RefusesOldArguments):
 
 
 def _as_partition(given: object) -> TopicPartition:
-    """Return any pair of a topic and a number as a partition."""
+    """Convert a pair of a topic and a number to a `TopicPartition`."""
     if (
         not isinstance(given, tuple | list)
         or len(given) != 2

@@ -58,7 +58,8 @@ class PollErrors:
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
         if offset is None:
-            # We never start without an offset, but the client does if a signal interrupts `on_assign`: start again.
+            # This library never starts without an offset, but the client does if a signal interrupts `on_assign`: start
+            # again.
             self._assignment.waiting.add(partition)
             return
         self._assignment.out_of_range.add(partition)

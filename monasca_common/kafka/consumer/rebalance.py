@@ -25,8 +25,8 @@ _RAISED = object()
 class RebalanceListener:
     """Receives rebalances; override the methods that you need. The thread that polls (or closes) calls them.
 
-    The next batch reports their exceptions (a `MessagingError` unchanged, others with a traceback in the log), and they
-    are counted (`ConsumerHealth.listener_failures`); the rebalance continues.
+    The next batch reports the exceptions of these methods (a `MessagingError` unchanged, others with a traceback in the
+    log), `ConsumerHealth.listener_failures` counts them, and the rebalance continues.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
@@ -115,7 +115,7 @@ class Rebalancer:
             self._assignment.remove(partitions)
 
     def adopt(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's assignment."""
+        """Read only these partitions, without a group's assignment."""
         self._begin(partitions, self._transport.assign)
 
     def _begin(
@@ -123,7 +123,7 @@ class Rebalancer:
     ) -> None:
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # The protocol requires that a partition without a position is owned as well; it remains paused.
+        # The protocol requires that partitions without a position are owned as well; they remain paused.
         assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)
@@ -149,7 +149,7 @@ class Rebalancer:
         self.apply_pauses(list(positions))
 
     def apply_pauses(self, partitions: Sequence[TopicPartition]) -> None:
-        """Set the current pauses in the client, because it keeps a pause after an assignment ends."""
+        """Apply the current pauses to the client, because it keeps a pause after an assignment ends."""
         still = self._assignment.paused | self._assignment.waiting
         self._transport.pause([tp for tp in partitions if tp in still])
         self._transport.resume([tp for tp in partitions if tp not in still])
@@ -182,7 +182,7 @@ class Rebalancer:
                 check_offsets(answer or {})
             return answer
         except MessagingError as error:
-            # A MessagingError is intended: the next poll reports it, at most once a second.
+            # The next poll reports a MessagingError, at most once a second, so it is not logged.
             self.listener_failures += 1
             self._report(error)
             return _RAISED

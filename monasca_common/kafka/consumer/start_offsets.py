@@ -6,7 +6,7 @@ its first commit, and skip the messages in between.
 
 The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it.
 Therefore, if partition 0 of a topic has an offset, a partition without an offset was added later. A reader of chosen
-partitions commits only their starts.
+partitions commits only their own starts.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class StartPositions:
     def find(
         self, partitions: Iterable[TopicPartition], timeout: float
     ) -> tuple[dict[TopicPartition, int], list[MessagingError]]:
-        """Return a position for each partition that does not wait for another member's commit, and the errors of topics
-        whose offsets are not available within ``timeout`` seconds."""
+        """Return the position of each partition, except those that wait for another member's commit, and the errors of
+        topics whose offsets are not available within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         try:
             found, missing = _split(self._transport.committed(partitions, timeout))
@@ -85,7 +85,7 @@ class StartPositions:
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))
         own = [tp for tp in wanted if tp in missing]
         if first in found:
-            # The group has offsets of this topic, so a partition without one was added later, and is read from its
+            # The group has offsets of this topic, so partitions without one were added later and are read from their
             # beginning.
             starts = self._earliest(own, deadline)
         elif first in wanted:

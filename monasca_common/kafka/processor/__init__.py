@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processing: handler calls with retries, dead letters and outputs, followed by commits."""
+"""Processing: calls handlers with retries, dead letters and outputs, then commits."""
 
 from monasca_common.kafka.processor.processor import Processor
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a task on a handler thread: one call of the handler, and all subsequent steps.
+"""Runs a task on a handler thread: calls the handler once, then completes all further steps.
 
 A task is done only when its outputs, or its dead letters, are acknowledged.
 """
@@ -28,11 +28,12 @@ from monasca_common.kafka.processor.shutdown import Shutdown
 
 LOG = logging.getLogger(__name__)
 
-# Moves a position that is stored elsewhere (in a database) from the first offset to the second: no message between them
-# needs a handler. Raises `RetryLater` while the store is unavailable, and `ReadFrom` if offsets are missing.
+# Moves a position that is stored elsewhere (in a database) from the first offset to the second, because no message
+# between them needs a handler. Raises `RetryLater` while the store is unavailable, and `ReadFrom` if offsets are
+# missing.
 Accounted = Callable[[TopicPartition, int, int], None]
 
-_CHECK_SECONDS = 0.1  # time within which a stop or a revoke ends a wait for the position's store
+_CHECK_SECONDS = 0.1  # a stop or a revoke ends a wait for the position's store within this time
 
 
 class NextTasks(NamedTuple):
@@ -59,7 +60,7 @@ class Attempts:
     accounted: Accounted | None
     log_limit: LogLimit
     ignored: Callable[[str, Exception], None]  # counts and logs a temporary error
-    failed: Callable[[BaseException], None]  # must halt the lanes
+    failed: Callable[[BaseException], None]  # stops the lanes
     transactional: bool
 
     def run(self) -> None:
@@ -141,7 +142,7 @@ class Attempts:
         if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
-            return NextTasks(task.reject(errors))  # one transaction per part, because it must not skip offsets
+            return NextTasks(task.reject(errors))  # a transaction must not skip offsets, so each part has one
         admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
@@ -196,7 +197,8 @@ class Attempts:
         fail_point("processor.after_accounting")
 
     def _rest(self, lane: Lane, seconds: float) -> bool:
-        """Wait for these seconds. Return False if a stop or a revoke ends the wait: then do not try again."""
+        """Wait this number of seconds. Return False if a stop or a revoke ends the wait; the caller must then not try
+        again."""
         until = self.clock.monotonic() + seconds
         pause = Signal()
         while not (lane.closing or lane.dead or self.shutdown.requested):
@@ -233,7 +235,7 @@ class Attempts:
         return NextTasks()
 
     def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> NextTasks:
-        """Find the input of an undeliverable output by splitting the task in halves, without retries."""
+        """Find the input of an undeliverable output: split the task in halves, without retries."""
         error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
         if self.transactional:
             raise self._handler_error(task) from error
@@ -245,7 +247,7 @@ class Attempts:
     def _done(self, task: Task) -> None:
         part = task.part
         if self.transactional:
-            return  # the transaction marked it as done
+            return  # the transaction has marked it as done
         if task.contiguous:
             first = part.offsets[0] if len(part) else part.start_offset
             self.tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)

@@ -46,7 +46,7 @@ FIRST_ORIGIN = "dead-letter-first-origin"  # first topic/partition/offset of a r
 
 HEADER_PREFIX = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
-# The two lengths of a header as varints, with a margin because clients compute the size of a record differently.
+# A header's two lengths as varints, with a margin because clients compute the size of a record differently.
 _HEADER_OVERHEAD = 32
 _MAX_REASON = 200
 _WORD = re.compile(r"\w{3,}")
@@ -56,9 +56,9 @@ _WORD = re.compile(r"\w{3,}")
 class DeadLetters:
     """Publishes messages that cannot be handled to ``topic``, within limits.
 
-    ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or if that is unset, the origin topic's name with
-    ``.dlq``. ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop. ``max_ratio``:
-    allows at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
+    ``topic``: ``None``: the consumer's ``dead_letter_topic``; if that is unset, the origin topic's name with ``.dlq``.
+    ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop. ``max_ratio``: at most
+    ``max_ratio * window`` dead letters are allowed among the last ``window`` messages of all partitions.
     """
 
     topic: str | None = None
@@ -172,7 +172,7 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
 
 
 def can_shrink(letter: Record) -> bool:
-    """Return whether the dead letter can still be shortened."""
+    """Return whether the dead letter can be cut further."""
     return all(name != KEY_AND_HEADERS_DROPPED for name, _ in letter.headers)
 
 
@@ -211,7 +211,7 @@ def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]
 def _text(error: Exception) -> str:
     try:
         return str(error)
-    except Exception as second:  # the user's error class can be defective, which must not prevent the dead letter
+    except Exception as second:  # a defect in the user's error class must not prevent the dead letter
         return f"its text is not available: {type(second).__name__}"
 
 
@@ -241,9 +241,9 @@ class DeadLetterCount:
     def admit_some(
         self, partition: TopicPartition, errors: Mapping[int, Exception], total: int
     ) -> tuple[list[int], DeadLetterLimit | None]:
-        """`admit` the messages with an error among ``total``, by position, and count all other messages as passed.
+        """`admit` the messages with an error, by position among ``total`` messages, and count all others as passed.
 
-        Return the admitted positions and, if a limit was crossed after these, that limit.
+        Return the admitted positions and, if a limit was crossed after them, its error.
         """
         admitted: list[int] = []
         following = 0
@@ -288,7 +288,7 @@ class DeadLetterCount:
 
 
 def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
-    """``send`` dead letters; cut those that are too large with their origin until they fit."""
+    """``send`` dead letters; cut those that are too large with their origin headers until they fit."""
     while letters:
         try:
             send(letters)

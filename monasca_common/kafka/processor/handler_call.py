@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a user's handler: values are decoded before the call, outputs get ids after it, and errors are returned.
+"""Calls a user's handler once: decodes values before the call, gives outputs ids after it, and returns errors.
 The ids of outputs depend only on their input, so that a repeated call after a crash writes the same ids.
 """
 
@@ -21,7 +21,7 @@ class Output(NamedTuple):
     """One record for ``topic``. A bare ``(topic, record)`` is an output without a source.
 
     ``source``: the position in the batch of the message from which the record derives. With a source (and always in a
-    handler of single messages) a repeated output gets the same id, even if the messages are batched differently.
+    handler of single messages), a repeated output gets the same id even if the messages are batched differently.
     """
 
     topic: str
@@ -59,7 +59,7 @@ class Caller:
 
     @property
     def is_async(self) -> bool:
-        """Whether the handler is an ``async def``, or an object that is called as one."""
+        """Whether the handler is an ``async def``, or an object whose ``__call__`` is one."""
         return any(map(inspect.iscoroutinefunction, (self.handler, type(self.handler).__call__)))
 
     def call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
@@ -99,7 +99,7 @@ class Caller:
 
 
 class Undecodable(Exception):
-    """Some values of a batch cannot be decoded; ``errors`` has the error of each position."""
+    """Some values of a batch cannot be decoded; ``errors`` maps their positions to errors."""
 
     def __init__(self, errors: dict[int, SerializationError]) -> None:
         super().__init__(f"{len(errors)} values cannot be decoded")
@@ -107,7 +107,7 @@ class Undecodable(Exception):
 
 
 def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
-    """Return the batch with decoded values; ``None`` is not decoded. Raises `Undecodable`, or the serializer's
+    """Return the batch with decoded values; ``None`` remains ``None``. Raises `Undecodable`, or the serializer's
     `RetryLater`; the handler is not called then."""
     if serializer is None:
         return part
@@ -138,7 +138,7 @@ def collect(returned: Any) -> list[Output]:
     if returned is None:
         return []
     if inspect.iscoroutine(returned):
-        returned.close()  # otherwise Python warns that it was never awaited
+        returned.close()  # otherwise Python warns that the coroutine was never awaited
     if isinstance(returned, str | bytes | Record) or not isinstance(returned, Iterable):
         raise MisuseError(
             f"a handler returned {type(returned).__name__}: return None, or an iterable of (topic, record)"
@@ -162,8 +162,8 @@ def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[st
     """Return the records by topic. Each has a message id that depends only on its input, unless it already had one.
 
     With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without a source, if there are
-    as many outputs as messages, the n-th output is assigned to the n-th message; the id also has a digest of the
-    content, because after a wrong assignment two different records would have the same id, and one would be lost.
+    as many outputs as messages, the n-th output is assigned to the n-th message. This id also has a digest of the
+    content: after a wrong assignment, two different records would otherwise have the same id, and one would be lost.
     Otherwise the id has the first and last offset of the batch.
     """
     name, number = part.topic_partition

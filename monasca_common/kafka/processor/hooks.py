@@ -24,7 +24,7 @@ class Hook:
         """A poll returned, possibly without messages."""
 
     def before_handle(self, part: PartitionBatch, attempt: int) -> None:
-        """The handler will be called with ``part`` for the ``attempt``-th time (from 1)."""
+        """The handler will be called with ``part``; ``attempt`` counts these calls from 1."""
 
     def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
         """The handler returned (``error`` is ``None``) or raised; its outputs are not acknowledged yet."""
@@ -39,8 +39,8 @@ class Hook:
         """These offsets (next to read) will be committed, with or without a transaction."""
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
-        """The commit has these results by partition: ``None`` is success, `TransactionError` an aborted transaction.
-        The hook is not called if the process ends before the result is known."""
+        """The commit returned these results by partition: ``None`` is success, `TransactionError` an aborted
+        transaction. The hook is not called if the process ends before the result is known."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were revoked; their finished work is committed."""
@@ -50,7 +50,8 @@ class Hook:
 
 
 class Hooks:
-    """Calls several hooks: ``before_*`` in the given order, ``after_*`` in reverse order."""
+    """Calls several hooks: Calls the ``before_*`` methods of hooks in the given order, the ``after_*`` methods in
+    reverse order."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._orders: dict[str, tuple[Hook, ...]] = {"before": (), "after": ()}

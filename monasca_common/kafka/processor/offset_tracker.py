@@ -13,7 +13,7 @@ from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPa
 class OffsetTracker:
     """Tracks messages from their poll to their commit. Thread-safe.
 
-    ``max_span``: `full` contains a partition once it has this number of received and uncommitted messages. A later
+    ``max_span``: `full` contains a partition once this number of its received messages is uncommitted. A later
     epoch of a partition replaces the state of the earlier epoch; calls for an earlier epoch are ignored.
     """
 
@@ -21,10 +21,10 @@ class OffsetTracker:
         self._max_span = max_span
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._confirmed: dict[TopicPartition, int] = {}
-        # The polling thread asks for these at each turn, out of perhaps ten thousand partitions.
-        self._advanced: set[_Partition] = set()  # done further than committed
+        # The polling thread reads these in each pass, out of perhaps ten thousand partitions.
+        self._advanced: set[_Partition] = set()  # done beyond the committed position
         self._full: set[_Partition] = set()
-        # Reentrant, because a signal handler may call this on the thread that it has interrupted here.
+        # Reentrant, because a signal handler may call this on the thread that it interrupted here.
         self._lock = threading.RLock()
 
     def received(self, part: PartitionBatch) -> None:
@@ -35,8 +35,8 @@ class OffsetTracker:
                 self._receive(part, offsets[0], offsets)
 
     def reached(self, part: PartitionBatch) -> None:
-        """Track the end of the log with ``part``, a range without messages; `done_range` marks it as done. The same or
-        a later end can be reported again while earlier messages are not done; these remain tracked.
+        """Track the end of the log with ``part``, a range without messages; `done_range` marks it as done. While
+        earlier messages are not done, the same or a later end can be reported again; these messages remain tracked.
         """
         with self._lock:
             start = part.start_offset
@@ -47,7 +47,7 @@ class OffsetTracker:
                 self._receive(part, start, [part.next_offset - 1], is_end=True)
 
     def start_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Start a partition without received messages: all offsets before ``at`` are done, but possibly not
+        """Start a partition without received messages, in which all offsets before ``at`` are done, but possibly not
         committed."""
         with self._lock:
             if partition not in self._partitions:
@@ -68,7 +68,7 @@ class OffsetTracker:
                 self._sort(state)
 
     def committable(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the position up to which each partition is done, if it is after the `committed` one."""
+        """Return the position up to which each partition is done, if it is after the `committed` position."""
         with self._lock:
             return {state.partition: OffsetAndEpoch(state.epoch, state.done) for state in self._advanced}
 

@@ -2,8 +2,8 @@
 """`Processor`, the loop of a service: poll, decode, handle, retry or dead-letter, track, commit.
 
 This module is the polling thread: it polls, fills the lanes and commits the gap-free prefix of done messages. It never
-waits for a handler, so that slow handlers and unavailable dependencies do not cost the membership in the group. The
-handler threads take tasks from the lanes and run them with `attempt`.
+waits for a handler, so slow handlers and unavailable dependencies do not end the membership in the group. The handler
+threads take tasks from the lanes and run them with `attempt`.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from monasca_common.kafka.serialization.base import Serializer
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.2  # a stop, a failure and the end of a wait are noticed within this time
-_PAUSED_POLL_SECONDS = 0.05  # only a poll notices that a paused partition has room again
+_POLL_SECONDS = 0.2  # the loop notices a stop, a failure and the end of a wait within this time
+_PAUSED_POLL_SECONDS = 0.05  # only a poll detects that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
-_COMMIT_PATIENCE_SECONDS = 5.0  # the polling thread waits this long for the answer
-_COMMIT_SHARE = 0.25  # maximum share of max.poll.interval, so that a revoke immediately afterwards has half of it
-_STALL_SECONDS = 1.0  # a full buffer may drain for this long before partitions are paused
+_COMMIT_PATIENCE_SECONDS = 5.0  # how long the polling thread waits for the answer
+_COMMIT_SHARE = 0.25  # maximum share of max.poll.interval; a revoke immediately afterwards has the other half
+_STALL_SECONDS = 1.0  # time for a full buffer to drain before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
-_BUFFERED_BATCHES = 8  # for large batches: while two are handled, two or three more are full
+_BUFFERED_BATCHES = 8  # for large batches: while two are handled, two or three more can fill
 _ASK_AGAIN_SECONDS = 1.0
 _HANDLERS_SHARE = 0.7  # share of the time to stop or to release partitions; the remainder is for the commit
 
-# The loop ends with these, because a retry cannot succeed and the operator must notice.
+# These end the loop, because a retry cannot succeed and an operator must act.
 _FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)
 
 
@@ -75,16 +75,15 @@ class Processor(RebalanceListener):
     the messages that arrived during the previous call, up to the consumer's ``batch_size``, and waits up to
     ``max_wait_seconds`` to reach that size.
 
-    ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
-    transaction; an output that can never be delivered (too large) then ends `run` with `HandlerError`.
-    ``serializer`` decodes values; a message whose value cannot be decoded becomes a dead letter immediately. The
-    consumer's settings limit the buffer, the uncommitted messages and the time to stop. The caller closes consumer and
-    producer.
+    ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets are committed in one
+    transaction; an output that can never be delivered (too large) then ends `run` with `HandlerError`. ``serializer``
+    decodes values; a message whose value cannot be decoded becomes a dead letter immediately. The consumer's settings
+    limit the buffer, the uncommitted messages and the time to stop. The caller closes consumer and producer.
 
     ``accounted(partition, start, end)`` is for a handler that stores positions elsewhere (in a database, with its
-    rows): it moves the position over the offsets from ``start`` to just before ``end``, which need no handler, because
-    they are acknowledged dead letters or the log has no message for them. A handler thread calls it before the commit
-    to Kafka; it raises `RetryLater` while the store is unavailable, and `ReadFrom` if the position is below ``start``.
+    rows): it moves the position from ``start`` to ``end``, past offsets that need no handler, because they are
+    acknowledged dead letters or the log has no message for them. A handler thread calls it before the commit to Kafka;
+    it raises `RetryLater` while the store is unavailable, and `ReadFrom` if the position is below ``start``.
     """
 
     def __init__(
@@ -160,9 +159,9 @@ class Processor(RebalanceListener):
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._next_commit = 0.0
         self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
-        self._inner_listener = consumer.listener  # the listener of the caller; it is called after this one
+        self._inner_listener = consumer.listener  # the caller's listener, which is called after this one
         self._chosen: set[TopicPartition] = set()  # partitions whose start the caller's listener returned
-        self.ignored_errors: Counter[str] = Counter()  # temporary errors, and `RetryLater`, by class
+        self.ignored_errors: Counter[str] = Counter()  # temporary errors and `RetryLater`, by class
         self._counting = threading.Lock()  # by the polling thread and handler threads
 
     def run(self) -> StopReport:
@@ -203,7 +202,7 @@ class Processor(RebalanceListener):
         self._hooks.add(hook)
 
     def retry_now(self) -> None:
-        """End all waits after failures and `RetryLater`. Call it when the dependency is available again."""
+        """End all waits after failures and `RetryLater`; call it when the dependency is available again."""
         self._lanes.wake(math.inf)
 
     def _turn(self) -> None:
@@ -230,7 +229,7 @@ class Processor(RebalanceListener):
         self._apply_backpressure()
 
     def _reach_end(self, partition: TopicPartition, end: OffsetAndEpoch) -> None:
-        """Handle the end of a partition's log. The range from the last message to ``end`` (control records, aborted and
+        """Track the end of a partition's log. The range from the last message to ``end`` (control records, aborted and
         compacted messages) is done once all earlier messages are done, so that retention does not overtake the
         position."""
         start = self._consumer.position(partition)
@@ -328,7 +327,7 @@ class Processor(RebalanceListener):
         elif not isinstance(error, StaleCommit):
             self._log_ignored("a commit will be repeated", error)
 
-    # Rebalances, and the end
+    # Rebalances and shutdown
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         starts = self._inner_listener.assigned(partitions)

@@ -40,11 +40,11 @@ from monasca_common.kafka.producer.report import DeliveryReport
 
 LOG = logging.getLogger(__name__)
 
-_SLICE_SECONDS = 1.0  # one wait for acknowledgements, between two checks for a revoked partition
+_SLICE_SECONDS = 1.0  # wait for acknowledgements between two checks for a revoked partition
 _RETRY_REST_SECONDS = 0.1
 _ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which is aborted afterwards
-_ABORT_REST_SECONDS = 0.2  # after an abort, so that a persistent cause does not make the loop spin
-_INIT_SECONDS = 2.0  # the time-out of one attempt; a stop waits for it
+_ABORT_REST_SECONDS = 0.2  # wait after an abort, so that a persistent cause does not make the loop spin
+_INIT_SECONDS = 2.0  # time-out of one attempt, which delays a stop
 
 Send = Callable[[str, Sequence[Record]], None]
 
@@ -67,7 +67,7 @@ class OutputPublisher(ABC):
                     send(topic, portion)
 
     def portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Split records into parts that fit into the producer's budget."""
+        """Split records into parts that fit the producer's budget."""
         return portions(records, self._producer.settings)
 
     @abstractmethod
@@ -112,7 +112,7 @@ class AcknowledgedPublisher(OutputPublisher):
 class TransactionalPublisher(OutputPublisher):
     """Sends the records of a task and commits its offsets in one transaction, one task at a time.
 
-    After an abort all messages in memory are void, because they are read again: handler threads get `Abandoned`
+    After an abort, all messages in memory are void because they are read again, and handler threads get `Abandoned`
     until the polling thread has called `rewind`.
     """
 
@@ -129,11 +129,11 @@ class TransactionalPublisher(OutputPublisher):
 
     @property
     def aborted(self) -> bool:
-        """Whether a transaction was aborted: messages polled so far are read again, and must not be handled."""
+        """Whether a transaction was aborted; messages polled so far are then read again, and must not be handled."""
         return self._aborted.is_set()
 
     def open(self, stopping: Callable[[], bool]) -> None:
-        """End the transaction that an earlier process left open, before the first poll, because its commit could arrive
+        """Before the first poll, end the transaction that an earlier process left open, because its commit could arrive
         late.
 
         Raises `FatalError` if the client cannot continue, and errors that no retry can repair.
@@ -177,7 +177,7 @@ class TransactionalPublisher(OutputPublisher):
             raise TransactionError(f"records for {topic} were not acknowledged in time: {report!r}")
 
     def rewind(self) -> None:
-        """Drop all messages in memory and resume from the committed offsets, on the polling thread. While these are
+        """On the polling thread, drop all messages in memory and resume from the committed offsets. While these are
         unknown, or a handler thread is in a transaction, `aborted` remains true, and this must be called again."""
         Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()

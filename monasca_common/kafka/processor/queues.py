@@ -22,13 +22,14 @@ from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 
 # The memory of a message in addition to its value: structures of the client, and the Python object.
 _OVERHEAD_BYTES = 500
-# The memory of a task in addition to its messages. It is significant if each key has a lane, and each message a task.
+# The memory of a task in addition to its messages. It matters if each key has a lane and each message a task.
 _TASK_BYTES = 1_500
-_REWIND_REST_SECONDS = 0.2  # before a rewind, so that a persistent cause does not make the loop spin
+_REWIND_REST_SECONDS = 0.2  # wait before a rewind, so that a persistent cause does not make the loop spin
 
-_RESUME_BELOW = 0.5  # part of a partition's share, so that pauses do not alternate quickly
+_RESUME_BELOW = 0.5  # fraction of a partition's share; prevents rapid pausing and resuming
 
-#: A message's key; its offset if it has no key, because its order is irrelevant; ``None`` for a whole partition.
+#: A message's key, or its offset if it has no key, because its order is then irrelevant; ``None`` for a whole
+#: partition.
 Key: TypeAlias = bytes | int | None
 
 
@@ -38,17 +39,17 @@ class Task:
 
     part: PartitionBatch
     parent: InitVar[Task | None] = None
-    contiguous: bool = field(default=True, kw_only=True)  # no message between them was omitted
+    contiguous: bool = field(default=True, kw_only=True)  # no message between them is missing
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
     counted: bool = field(init=False, default=False)  # already counted for the limits of dead letters
     tries: int = field(init=False, default=0)  # failed calls with exactly these messages
-    waits: int = field(init=False, default=0)  # times that a dependency was unavailable
-    # Part of a larger batch that exhausted its attempts: one call, then halves again.
+    waits: int = field(init=False, default=0)  # how many times a dependency was unavailable
+    # Part of a larger batch that exhausted its attempts: it is called once, then halved again.
     last_chance: bool = field(init=False, default=False)
-    rejected: Exception | None = field(init=False, default=None)  # the error of its dead letter; no further call
-    due: float | None = field(init=False, default=None)  # the end of its wait for more messages; None once it was taken
+    rejected: Exception | None = field(init=False, default=None)  # the error for its dead letter; no more calls
+    due: float | None = field(init=False, default=None)  # the end of its wait for more messages; None once it is taken
 
     def __post_init__(self, parent: Task | None) -> None:
         self.size = sum(map(len, filter(None, self.part.values))) + len(self.part) * _OVERHEAD_BYTES + _TASK_BYTES
@@ -76,7 +77,7 @@ class Task:
         return cls(PartitionBatch.joined([task.part for task in tasks]), contiguous=tasks[0].contiguous)
 
     def select(self, indices: Sequence[int]) -> Task:
-        """Return a task of some of the messages, with the same history."""
+        """Return a task with some of the messages and the same history."""
         return Task(self.part.select(indices), self, contiguous=False)
 
     def without(self, indices: Container[int]) -> Task:
@@ -84,7 +85,7 @@ class Task:
         return Task(self.part.without(indices), self, contiguous=False)
 
     def slice(self, start: int, stop: int) -> Task | None:
-        """Return a task of consecutive messages; the task itself for all its messages, ``None`` for none."""
+        """Return a task with consecutive messages; the task itself for all its messages, ``None`` for none."""
         if stop - start == len(self.part):
             return self
         return Task(self.part.slice(start, stop), self) if stop > start else None
@@ -118,7 +119,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A queue of tasks. It is ``queued`` for a thread, ``busy`` while a thread works on it, or neither.
+    """A queue of tasks. A lane is ``queued`` for a thread, ``busy`` while a thread works on it, or neither.
 
     ``closing``: no further task is taken; ``dead``: results of the current call are ignored.
     ``unclaimed``: the start of dead letters that no handler has accounted for yet.
@@ -181,7 +182,7 @@ class Lanes:
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for key, task in tasks:
-                task.due = due if len(part) and not isinstance(key, int) else None  # a lane of an offset has one task
+                task.due = due if len(part) and not isinstance(key, int) else None  # a lane for an offset has one task
                 lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)
@@ -201,7 +202,7 @@ class Lanes:
             return lane, self._gather(lane)
 
     def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
-        """Replace the attempted ``task`` by ``remains``, which are due after a delay."""
+        """Replace the attempted ``task`` by ``remains``, the tasks that are due after a delay."""
         with self._changed:
             remains = tuple(remains)
             lane.busy = False
@@ -248,7 +249,7 @@ class Lanes:
             return {lane.partition for lane in self._lanes.values()}
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out no more tasks of these partitions. Current calls continue."""
+        """Hand out no more tasks from these partitions. Current calls continue."""
         with self._changed:
             for lane in self._of(partitions):
                 lane.closing = True
@@ -290,7 +291,7 @@ class Lanes:
             self._changed.notify_all()
 
     def _gather(self, lane: Lane) -> Task:
-        """Join the first task with later ones, because a handler has a cost per call."""
+        """Join the first task with later tasks, because each handler call has a cost."""
         tasks = [lane.tasks.popleft()]
         if tasks[0].due is not None:
             room = self._batch_size - len(tasks[0].part)
@@ -311,7 +312,7 @@ class Lanes:
             self._changed.notify()
 
     def _let_fill(self, lane: Lane) -> None:
-        """Let a lane wait while its first messages can still become a full batch."""
+        """Delay a lane while its first messages can still grow to a full batch."""
         due = lane.tasks[0].due if lane.tasks else None
         if due is None or self._fill_seconds <= 0:
             return
@@ -380,7 +381,7 @@ class Backpressure:
         load."""
         total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
         stalled = bool(assigned) and self._over(total, 1.0)
-        # Only these can change, out of perhaps ten thousand assigned ones.
+        # Only these can change, out of perhaps ten thousand assigned partitions.
         concerned = self.paused.union(blocked, loads if stalled else ())
         wanted = frozenset(
             partition
@@ -431,21 +432,21 @@ class Rewinds:
                 self._lanes.drop([lane.partition])
 
     def apply(self) -> set[TopicPartition]:
-        """Seek as requested. Return the partitions; messages of an earlier poll from them are void."""
+        """Seek as requested. Return the rewound partitions; their messages from earlier polls are void."""
         with self._lock:
             requested, self._requested = self._requested, {}
         for partition, offset in requested.items():
             self._lanes.drop([partition])
             undone = None if self._lanes.ordered else self._tracker.first_undone(partition)
             self._tracker.forget([partition])
-            # Messages of other keys were dropped as well, and may be below the requested offset.
+            # Messages of other keys were dropped as well, and may have lower offsets than requested.
             self._consumer.seek(partition, offset if undone is None else min(offset, undone))
         if requested:
             Signal().wait(self._consumer.clock, _REWIND_REST_SECONDS)
         return set(requested)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions that were revoked or lost: their next owner starts at the committed offsets."""
+        """Forget partitions that were revoked or lost, because their next owner starts at the committed offsets."""
         with self._lock:
             for partition in partitions:
                 self._requested.pop(partition, None)

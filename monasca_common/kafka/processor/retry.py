@@ -16,7 +16,8 @@ class RetryPolicy:
     """Exponential back-off with jitter. Pure: the number of the attempt and the random value are arguments.
 
     ``attempts``: calls of the handler before a failure is final (1: no retry). `RetryLater` does not count.
-    ``backoff_seconds`` before the second attempt, then each ``multiplier`` times more, up to ``max_backoff_seconds``.
+    The delay is ``backoff_seconds`` before the second attempt, and is multiplied by ``multiplier`` for each further
+    attempt, up to ``max_backoff_seconds``.
     ``jitter``: the random share of each delay, so that many processes do not retry at the same time.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a processor: the request, its deadline, the reason, and the report of uncommitted work."""
+"""The shutdown of a processor: the request, its deadline, its reason, and the report of uncommitted work."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StopReport:
     """The progress of a stopped processor. The next owner of a partition reads its uncommitted messages again.
 
     ``committed``: next offsets that the broker confirmed. ``unconfirmed``: next offsets up to which everything is done,
-    without a confirmed commit. ``left``: the number of messages read and not handled; ``in_flight``: the number of
-    these messages in calls that had not returned at the deadline.
+    without a confirmed commit. ``left``: the number of messages that were read but not handled; ``in_flight``: how many
+    of them were in calls that had not returned at the deadline.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -91,6 +91,6 @@ class Shutdown:
         return report
 
     def wait(self) -> None:
-        """Wait until the run is over. Before a run, and on the running thread, return immediately."""
+        """Wait until the run has ended. Before a run, and on the running thread, return immediately."""
         if threading.current_thread() is not self._runner:
             self._over.wait()

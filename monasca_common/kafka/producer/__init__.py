@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producing: the life of a message, from `KafkaProducer.publish` or `send` to its outcome."""
+"""Producing: everything that happens to a message from `KafkaProducer.publish` or `send` to its outcome."""
 
 from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
 

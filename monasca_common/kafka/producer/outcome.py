@@ -18,7 +18,7 @@ from monasca_common.kafka.errors import (
 )
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-# The broker's answers that exclude an append, because they result from checks before the write. After any other error,
+# The broker's errors that exclude an append, because its checks before the write return them. After any other error,
 # including future error codes, a message is *unknown*. The following errors sound like rejections, but do not exclude
 # an append: DUPLICATE_SEQUENCE_NUMBER (the broker has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID
 # and INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -42,9 +42,9 @@ _NEVER_APPENDED = frozenset(
         "INVALID_RECORD",
     }
 )
-# The message itself is refused, not its timestamp or sender: a retry is useless.
+# The message itself is refused, not its timestamp or sender, so a retry is useless.
 _PERMANENT = frozenset({"INVALID_RECORD", "INVALID_MSG"})
-# The broker refuses a whole batch with this error because of one message with a caller's timestamp.
+# The broker refuses a whole batch with this error if one of its messages has an invalid timestamp set by a caller.
 _FOR_ITS_TIME = "INVALID_TIMESTAMP"
 
 
@@ -63,7 +63,7 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
     A message is *failed* only if it is definitely not in the log: the client never sent it, or the broker's answer
     excludes an append. ``trouble``: a connection error occurred since the message was queued, so an attempt before the
     rejected one may have been written; then even such an answer means *unknown*. (A message that is sent again after an
-    unknown outcome never fails: see `Table`.) ``own_time``: the caller set the timestamp.
+    unknown outcome never fails: see `Table`.) ``own_time``: whether the caller set the timestamp.
     """
     if is_purged(cause):
         return Outcome.UNKNOWN, DeliveryAbandoned("abandoned by the producer before the broker answered")

@@ -83,10 +83,10 @@ class ProducerHealth:
     """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not answer, because
     the client logs no error for a minute.
 
-    ``recreated_topics``: how many times a deleted and recreated topic was detected. ``oldest_call_seconds``: the time
-    since the oldest call of the client that has not returned, 0 if there is none; ``poisoned``: a call did not return
-    by its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until
-    `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
+    ``recreated_topics``: how many times a deleted and recreated topic was detected. ``oldest_call_seconds``: the age of
+    the oldest client call that has not returned, 0 if there is none; ``poisoned``: a call did not return by its
+    deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until `KafkaProducer.reopen`.
+    ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int
@@ -102,8 +102,8 @@ class ProducerHealth:
 
 
 def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
-    """Decorate a method that waits for outcomes. Refuse it inside another call of the same producer on this thread,
-    because it would deadlock: in a delivery callback, or in a signal handler that interrupted the call."""
+    """Decorate a method that waits for outcomes. Refuse it inside another call of the same producer on this thread (in
+    a delivery callback, or in a signal handler that interrupted the call), because it would deadlock."""
 
     @functools.wraps(method)
     def call(self: KafkaProducer, /, *arguments: Options.args, **options: Options.kwargs) -> Result:
@@ -117,7 +117,7 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
         try:
             return method(self, *arguments, **options)
         finally:
-            del callers[thread]  # no call since the end of the method, so no signal handler can interrupt this
+            del callers[thread]  # no call since the method returned, so no signal handler can interrupt this
 
     return call
 
@@ -178,8 +178,8 @@ class KafkaProducer(RefusesOldArguments):
     @_waits
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
         """Deliver the same messages under the same ids: wait for messages in flight, resend failed or abandoned
-        messages, and keep the outcomes of messages that were delivered or never can be. Safe to repeat with any earlier
-        report.
+        messages, and keep the outcomes of messages that were delivered or never can be. It is safe to repeat with any
+        earlier report.
         """
         self._check("retry")
         deadline = self._deadline(timeout)
@@ -206,7 +206,8 @@ class KafkaProducer(RefusesOldArguments):
         """Send one message without waiting for its outcome. Return its id (``None`` if ids are off).
 
         ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report messages without
-        it. Waits only for room in the budget, never inside a delivery callback; raises `QueueFull` if there is no room.
+        it. It waits only for room in the budget, and never inside a delivery callback; raises `QueueFull` if there is
+        no room.
         """
         limit = self._limits.ready.get(topic)
         if (
@@ -218,7 +219,7 @@ class KafkaProducer(RefusesOldArguments):
             given_id = self._send(topic, record, key, on_delivery)
         else:
             given_id = limit.transport.send(topic, record, key, limit.sends) if limit.is_atomic else None
-            if given_id is None:  # the reservation is too small, or the message needs further checks
+            if given_id is None:  # the reservation has too little room, or the message needs further checks
                 given_id = self._send(topic, record, key, None, limit)
         if self._serving.idle:
             self._serving.wake()
@@ -261,7 +262,7 @@ class KafkaProducer(RefusesOldArguments):
         """Continue with another client after a fatal error (`ProducerHealth.finished`), with the same ids and budget.
 
         Messages in flight become *unknown*; reports can be retried again. With a transactional id the new client first
-        takes it over; leave the block of a transaction before. Raises `TransportError` if that fails, and
+        takes it over; leave the block of a transaction before you reopen. Raises `TransportError` if that fails, and
         `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed in the meantime.
         """
         self._check("reopen")
@@ -281,13 +282,13 @@ class KafkaProducer(RefusesOldArguments):
                 else:
                     try:
                         self._give_up_all(DeliveryAbandoned("the producer was reopened before the broker answered"))
-                    finally:  # also after an interrupt: later messages wait for the new client
+                    finally:  # also after an interrupt, so that later messages wait for the new client
                         self._replace_clients(main)
             self._check("reopen")
             self._check_no_transaction()
 
     def _replace_clients(self, main: BoundedProducer) -> None:
-        hangs = self._clients.oldest_call_seconds > 0  # perhaps a call of the serving thread
+        hangs = self._clients.oldest_call_seconds > 0  # perhaps in a call of the serving thread
         if hangs:
             self._serving.retire()
         with self._table.lock:
@@ -300,8 +301,8 @@ class KafkaProducer(RefusesOldArguments):
         self._clients.release(before)
 
     def transaction(self) -> Transaction:
-        """Return a context manager: messages sent in it, and offsets committed in it, become visible together or not at
-        all. Needs ``[kafka] transactional_id``; one at a time."""
+        """Return a context manager; messages sent and offsets committed in it become visible together or not at all.
+        Needs ``[kafka] transactional_id``; one at a time."""
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
@@ -312,8 +313,8 @@ class KafkaProducer(RefusesOldArguments):
         """Fence an earlier producer with this ``transactional_id``, and end the transaction that it left open.
 
         `transaction` calls it if necessary. Call it before a consumer starts at offsets that the earlier producer
-        committed. ``timeout`` in seconds, ``None``: ``transaction_timeout_seconds``. Raises `RetriableError` without an
-        answer by then: call it again to continue.
+        committed. ``timeout`` in seconds, ``None``: ``transaction_timeout_seconds``. Raises `RetriableError` if there
+        is no answer by then; call it again to continue.
         """
         self._check("init_transactions")
         if self.settings.transactional_id is None:
@@ -349,7 +350,7 @@ class KafkaProducer(RefusesOldArguments):
     def _close_and_log(self, timeout: float | None) -> None:
         was_reported = self._final is not None
         report = self.close(timeout)
-        if not (report.ok or was_reported):  # no one receives this report
+        if not (report.ok or was_reported):  # no caller receives this report
             left, unknown = len(report.failed) + len(report.unknown), len(report.unknown)
             LOG.error(
                 "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown
@@ -375,7 +376,7 @@ class KafkaProducer(RefusesOldArguments):
         return bulk
 
     def _next_attempts(self, report: UndeliveredReport, bulks: list[Bulk]) -> DeliveryReport:
-        """Add to ``bulks`` the next attempts of the messages that are worth sending; return the report."""
+        """Add the next attempts of the messages that can be retried to ``bulks``; return the report."""
         if not isinstance(report, DeliveryReport):
             raise WrongType(f"report: a report is a DeliveryReport, not {type(report).__name__}")
         by_topic: dict[str, list[DeliveryAttempt]] = {}
@@ -424,7 +425,7 @@ class KafkaProducer(RefusesOldArguments):
     def _produce_one(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
         record, topic, own_id = attempt.record, attempt.bulk.topic, attempt.message_id
         if attempt.over or attempt.successor is not None or record is None:
-            return  # abandoned while it waited, or in flight as another attempt
+            return  # abandoned while it waited, or in flight in another attempt
         if attempt.size > limit.max_bytes:
             error = limit.refusal or MessageTooLarge(topic, attempt.size, limit.max_bytes)
             self._table.give_up((attempt,), Outcome.FAILED, error)
@@ -450,7 +451,8 @@ class KafkaProducer(RefusesOldArguments):
         on_delivery: DeliveryListener | None,
         limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """Implement `send`, except for bare bytes with reserved room. ``limit``: reserve room for plain bytes."""
+        """Implement `send` for messages other than bare bytes with reserved room. ``limit``: whether to reserve room
+        for plain bytes."""
         thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # it must not wait
         callers[thread] = None
@@ -469,7 +471,7 @@ class KafkaProducer(RefusesOldArguments):
                 del callers[thread]
 
     def _open_sends(self, topic: str, limit: TopicLimit, size: int) -> bool:
-        """Reserve sequences and room for plain sends to the topic, of which the first has ``size`` bytes."""
+        """Reserve sequences and room for plain sends to the topic; the first has ``size`` bytes."""
         with self._table.lock:
             is_ready = self._limits.ready.get(topic) is limit
             if is_ready:
@@ -505,7 +507,7 @@ class KafkaProducer(RefusesOldArguments):
     # Settle
 
     def _on_error(self, error: TransportError) -> None:
-        """Handle a client-wide error, in the client's poll or on a thread with a request. The table is locked."""
+        """Handle a client-wide error, within the client's poll or on the thread of a request. The table is locked."""
         self._table.note_trouble(error)
         if error.fatal:
             self._table.finished = error
@@ -526,7 +528,7 @@ class KafkaProducer(RefusesOldArguments):
             raise
 
     def _give_up_all(self, error: DeliveryAbandoned) -> None:
-        """Settle all messages without waiting for brokers. The client returns the bytes of purged messages."""
+        """Settle all messages, without waiting for brokers. The client returns the bytes of purged messages."""
         self._limits.pause()
         bulks = self._table.unfinished()
         try:

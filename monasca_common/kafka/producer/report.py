@@ -22,7 +22,7 @@ class DeliveryReport:
         self, attempts: Mapping[int, DeliveryAttempt], *, bulk: Bulk | None = None, delivered_before: int = 0
     ) -> None:
         """``attempts``: messages by their position in the bulk. ``bulk``: the bulk with all other messages, which are
-        delivered. ``delivered_before``: the number of other delivered sends."""
+        delivered. ``delivered_before``: the number of delivered sends that are only counted."""
         self._attempts = attempts
         self._bulk = bulk
         self._delivered_before = delivered_before
@@ -32,7 +32,8 @@ class DeliveryReport:
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:
-        """The delivered messages, in the order of the bulk. Sends delivered before the flush are only counted."""
+        """The delivered messages, in the order of the bulk. Sends that were delivered before the flush are only
+        counted."""
         of_bulk = [] if self._bulk is None else self._bulk.delivered()
         found = [delivery for delivery in of_bulk if delivery.index not in self._attempts]
         found += [
@@ -68,11 +69,11 @@ class DeliveryReport:
         return any(self._attempts[index].can_be_retried for index in self._undelivered)
 
     def latest(self) -> dict[int, DeliveryAttempt]:
-        """The last attempt of each message that has an attempt; for `KafkaProducer.retry`."""
+        """The last attempt of each message that has one; for `KafkaProducer.retry`."""
         return {index: attempt.latest for index, attempt in self._attempts.items()}
 
     def with_attempts(self, latest: Mapping[int, DeliveryAttempt]) -> DeliveryReport:
-        """Return a report of the same messages after these attempts."""
+        """Return a report on the same messages after these attempts."""
         return DeliveryReport(latest, bulk=self._bulk, delivered_before=self._delivered_before)
 
     def raise_for_undelivered(self) -> None:

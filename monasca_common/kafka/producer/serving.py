@@ -40,7 +40,7 @@ class Serving:
         self._return_deadline = 0.0
         self._wake = Signal()
         self._stopping = False
-        self._ended = False  # no further listeners become due
+        self._ended = False  # no more listeners become due
         self._due = Signal()
         self._listening: threading.Thread | None = None
         self.start()
@@ -51,7 +51,7 @@ class Serving:
         self._thread.start()
 
     def retire(self) -> None:
-        """Request that the thread ends once its current call of the client returns."""
+        """Ask the thread to end once its current client call returns."""
         self._thread = threading.Thread()
 
     def wake(self) -> None:
@@ -110,14 +110,15 @@ class Serving:
                 self._notify()
 
     def _sleep(self) -> None:
-        self.idle = True  # set before reading the table, so that a later reservation wakes this thread
+        self.idle = True  # set before the table is read, so that a later reservation wakes this thread
         busy = self._table.in_flight()[0] > 0
         self.idle = not busy
         self._wake.wait(_REAL_TIME, _BUSY_SECONDS if busy else _IDLE_SECONDS)
         self.idle = False
 
     def _wait_for_callers(self) -> None:
-        """Wait until the number of waiting callers is that of the last outcomes, or these are a millisecond old."""
+        """Wait until as many callers wait as before the last outcomes, or until these outcomes are a millisecond
+        old."""
         while self._waiting() < self._callers and not self._stopping:
             remaining = self._return_deadline - _REAL_TIME.monotonic()
             if remaining <= 0:
@@ -138,7 +139,7 @@ class Serving:
             finally:
                 self._table.settle(outcomes)  # also if the tap raises
         if waiting and not self._clients.have_queued():
-            self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
+            self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for a limit, or a caller for room
 
     def _notify(self) -> None:
         if self._listening is None:
@@ -159,7 +160,7 @@ class Serving:
             listener, attempt = due.popleft()
             try:
                 listener(attempt.snapshot(0)[1])
-            except BaseException:  # for example, SystemExit would end the thread that all listeners need
+            except BaseException:  # for example SystemExit, which would end the thread that all listeners need
                 self.failed_listeners += 1
                 LOG.exception("a delivery callback for topic %s failed", attempt.bulk.topic)
             self._table.listener_returned(attempt)

@@ -45,10 +45,10 @@ from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome, cla
 from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.reservation import Reservation
 
-# librdkafka reports identical connection errors of a broker once in 30 s, so an unreported one came within that time
+# librdkafka reports identical connection errors of a broker once in 30 s, so an unreported error occurs at most 30 s
 # after a reported one.
 _SILENT_SECONDS = 35.0
-_SENDS = 4096  # reserved for one topic at a time
+_SENDS = 4096  # number of sends reserved for one topic at a time
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
 _first = attrgetter("first")
 
@@ -84,15 +84,15 @@ class DeliveryAttempt:
 
     bulk: Bulk
     record: Record | None  # None: the client has its bytes
-    message_id: bytes | None  # the caller's, or that of an earlier attempt; None: it gets one when it is reserved
-    size: int  # bytes in the budget
+    message_id: bytes | None  # the caller's id, or that of an earlier attempt; None until the reservation creates one
+    size: int  # bytes that it takes in the budget
     doubtful: bool = False  # whether an earlier attempt may have been written
     sequence: int = -1
     outcome: Outcome | None = None
     error: DeliveryError | None = None
     partition: int | None = None
     offset: int | None = None
-    successor: DeliveryAttempt | None = None  # of the same message: sent again, or already in flight
+    successor: DeliveryAttempt | None = None  # next attempt of the same message, or the attempt already in flight
     listeners: list[DeliveryListener] = field(default_factory=list)
     for_flush: bool = False  # whether the next flush reports it
 
@@ -110,7 +110,7 @@ class DeliveryAttempt:
 
     @property
     def is_worth_sending(self) -> bool:
-        """Whether the message is neither delivered, nor in flight, nor refused permanently."""
+        """Whether the message is not delivered, not in flight and not permanently refused."""
         return self.error is not None and not self.error.permanent
 
     @property
@@ -144,14 +144,14 @@ class Bulk:
     id_prefix: bytes | None  # None: plain messages get no ids
     key: bytes | None = None  # of plain messages
     values: list[bytes] = field(default_factory=list)
-    size: int = 0  # bytes of its messages in flight in the budget
+    size: int = 0  # bytes that its messages in flight take in the budget
     largest: int = 0  # bytes, of plain messages
     first: int = 0  # sequence; the table numbers them when it reserves room
     next: int = 0  # sequences before it are reserved
-    reservation: Reservation | None = None  # from which sends take sequences, until `Table.close_sends`
-    settled: int = 0  # or attached to a message that is already in flight
+    reservation: Reservation | None = None  # sends take sequences from it until `Table.close_sends`
+    settled: int = 0  # or attached to a message already in flight
     queued_at: float = 0.0  # monotonic seconds
-    is_new: bool = True  # it has neither sequences nor room yet
+    is_new: bool = True  # not reserved yet
     of_sends: bool = False
     over: bool = False  # all settled
     attempts: dict[int, DeliveryAttempt] = field(default_factory=dict)  # by position
@@ -219,7 +219,7 @@ class Table:
         self.lock = RLock()  # a signal handler that sends may interrupt its owner
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self.messages = 0  # that use room: in flight, with pending listeners, or not yet reported by a flush
+        self.messages = 0  # messages that use room: in flight, with pending listeners, or not yet reported by a flush
         self.bytes = 0
         self.shut_down = False  # no further messages are admitted
         self.clock: Clock = SystemClock()
@@ -227,14 +227,14 @@ class Table:
         self.last_error: TransportError | None = None
         self.finished: TransportError | None = None  # the client's fatal error
         self.due: deque[tuple[DeliveryListener, DeliveryAttempt]] = deque()  # listeners to call, in order
-        self.callers: dict[int, None] = {}  # threads in a call of this producer, and its own: they must not wait
+        self.callers: dict[int, None] = {}  # threads in a call of this producer, and its own: none may wait
         self.waiters: dict[Waiter, None] = {}
         self._next = 0
-        self._bulks: list[Bulk] = []  # with messages in flight, and open ones of sends, by their sequences
-        self._open: list[Bulk] = []  # open ones of sends
-        self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # in flight under ids that they had before
+        self._bulks: list[Bulk] = []  # bulks with messages in flight, and open bulks of sends, by sequence
+        self._open: list[Bulk] = []  # open bulks of sends
+        self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # messages in flight under ids that they had before
         self._delivered = 0  # delivered sends that no flush has reported yet
-        self._undelivered: list[DeliveryAttempt] = []  # undelivered ones, which keep their room
+        self._undelivered: list[DeliveryAttempt] = []  # undelivered sends, which keep their room
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
 
@@ -250,7 +250,7 @@ class Table:
     # Reserve
 
     def reserve(self, bulk: Bulk, *, anyway: bool = False) -> bool:
-        """Reserve room and sequences for all messages of the bulk, or for none; return whether they are reserved. A
+        """Reserve room and sequences for all messages of the bulk or none; return whether they are reserved. A
         message whose id is in flight is attached to the message in flight, and uses no room. ``anyway``: reserve even
         without room, because the messages are about to be settled."""
         with self.lock:
@@ -332,7 +332,7 @@ class Table:
         return bulk.in_flight <= self.max_messages and bulk.size <= self.max_bytes and not self.shut_down
 
     def refuse(self, bulk: Bulk) -> DeliveryError:
-        """Settle messages for which the budget has no room; return the last message's error. No flush reports these
+        """Settle messages that the budget has no room for; return the last message's error. No flush reports these
         messages."""
         error: DeliveryError = QueueFull(
             f"no room for {bulk.in_flight} messages of {bulk.size} bytes: the budget is {self.max_messages} messages "
@@ -416,7 +416,7 @@ class Table:
         with self.lock:
             self.close_sends()
             for bulk in self._bulks[:]:
-                self._finish_if_settled(bulk)  # because an interrupted call may not have removed it
+                self._finish_if_settled(bulk)  # an interrupted call may not have removed it
             return [bulk for bulk in self._bulks if bulk.is_for_flush or not of_sends]
 
     def wake_waiters(self) -> None:
@@ -428,7 +428,7 @@ class Table:
                     waiter.set()
 
     def attempts_of(self, bulk: Bulk) -> dict[int, DeliveryAttempt]:
-        """Return the undelivered messages of a bulk, and the delivered messages with an attempt, by their position."""
+        """Return the undelivered messages of a bulk, and its delivered messages that have an attempt, by position."""
         with self.lock:
             bulk.unsettled()  # each gets one
             return {place: attempt.latest for place, attempt in sorted(bulk.attempts.items())}
@@ -453,8 +453,8 @@ class Table:
             self.wake_waiters()
 
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Let the next flush report these messages, because an interrupted call cannot. They keep their room until
-        then."""
+        """Let the next flush report these messages, because an interrupted call cannot; until then they keep their
+        room."""
         with self.lock:
             known = set(self._undelivered)
             for attempt in attempts:
@@ -473,7 +473,7 @@ class Table:
             self._delivered += delivered
 
     def listener_returned(self, attempt: DeliveryAttempt) -> None:
-        """Record that a listener of the message returned; the last listener's return frees the room."""
+        """Record that a listener of the message has returned; the last one frees the room."""
         with self.lock:
             attempt.listeners.pop()
             waits_for_flush = attempt.for_flush and attempt.outcome is not _DELIVERED
@@ -487,12 +487,12 @@ class Table:
     def in_flight(self) -> tuple[int, int, float]:
         """Return the number of messages and bytes in flight, and the age of the oldest one in seconds."""
         messages, size, oldest = 0, 0, math.inf
-        for bulk in self._bulks[:]:  # without the lock, which can remain locked after a fork
+        for bulk in self._bulks[:]:  # without the lock, which may remain locked after a fork
             count = bulk.in_flight
             if count:
                 messages += count
                 oldest = min(oldest, bulk.queued_at)
-                reservation = bulk.reservation  # no call after this, so no other thread can end it in the meantime
+                reservation = bulk.reservation  # no call after this, so no other thread can end the bulk
                 size += bulk.size if reservation is None else bulk.size - reservation.left
         return messages, size, max(0.0, self.clock.monotonic() - oldest)
 
@@ -597,7 +597,7 @@ class Table:
         name = (bulk.topic, attempt.message_id or b"")
         to_call = [(listener, attempt) for listener in attempt.listeners]
         is_known = self._by_id.get(name) is attempt
-        attempt.error = error  # no call after this, so no signal handler interrupts; reports can be created now
+        attempt.error = error  # no call after this, so no signal handler interrupts; reports may exist now
         attempt.outcome = outcome
         bulk.settled += 1
         bulk.size -= attempt.size
@@ -626,7 +626,7 @@ class Table:
         place = bisect_left(self._bulks, bulk.first, key=_first)
         while place < len(self._bulks) and self._bulks[place] is not bulk:  # an empty bulk has the same first sequence
             place += 1
-        del self._bulks[place : place + 1]  # unless a signal handler that sends has removed it
+        del self._bulks[place : place + 1]  # unless a signal handler that sends has removed the bulk
 
     def _forget_refusal(self, topic: str) -> None:
         """Forget a topic's earlier refusal, because a message of the topic was delivered."""

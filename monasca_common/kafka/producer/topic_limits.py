@@ -48,10 +48,10 @@ class TopicLimit:
 
     transport: BoundedProducer
     max_bytes: int
-    sends: Reservation  # of the next plain sends
+    sends: Reservation  # the reservation of the next plain sends
     is_atomic: bool  # whether no signal handler interrupts the client's `send`
     known_at: float
-    refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
+    refusal: DeliveryRefused | None = None  # the error of every message; then ``max_bytes`` is 0
 
 
 @dataclass(slots=True, eq=False)
@@ -59,13 +59,13 @@ class _Lookup:
     """A topic with an unknown limit, and the bulks that wait for it."""
 
     impatient_at: float  # then the configured limit is used
-    due_at: float = 0.0  # in real time, which passes with every clock
+    due_at: float = 0.0  # in real time, because a test may stop its clock
     bulks: list[Bulk] = field(default_factory=list)
 
 
 class TopicLimits:
-    """``ready`` has the known limits. It is empty in a forked child, so that `send` checks the guard there, while
-    another client replaces the current one, and once the producer is closed."""
+    """``ready`` has the known limits. It is empty in a forked child (so that `send` checks the guard there), while
+    another client replaces the current one, and after the producer is closed."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class TopicLimits:
     def _on_undelivered(self, error: TransportError) -> None:
         """Handle the client's error of one message."""
         if isinstance(error, FatalError):
-            self._table.last_error = error  # it applies to all messages
+            self._table.last_error = error  # the error applies to all messages
         if error.name == "MSG_SIZE_TOO_LARGE":
-            self.ready.clear()  # the limit of some topic was lowered since the request
+            self.ready.clear()  # a topic's limit was lowered after the request
 
     def wait_for(self, bulk: Bulk) -> TopicLimit | None:
         """Return the limit of the bulk's topic; `None` if the bulk waits for the limit, or was refused."""
@@ -130,7 +130,7 @@ class TopicLimits:
             return None
 
     def refuse_waiting(self) -> None:
-        """Settle the messages that wait for a limit: they are not sent."""
+        """Settle the messages that wait for a limit, without sending them."""
         with self._table.lock:
             lookups, self._lookups = self._lookups, {}
         for lookup in lookups.values():
@@ -161,7 +161,7 @@ class TopicLimits:
         with self._table.as_caller():
             answers = _ask(client, lookups)
             for topic, lookup in lookups.items():
-                lookup.due_at = time.monotonic() + _REPEAT_SOON_SECONDS  # unless its limit is known by then
+                lookup.due_at = time.monotonic() + _REPEAT_SOON_SECONDS  # unless the limit is known by then
                 try:
                     self._answered(topic, lookup, answers[topic])
                 except Exception:  # messages to the other topics wait for this thread

@@ -28,8 +28,8 @@ from monasca_common.kafka.transport.memory import MemoryBroker, VirtualClock, in
 class Drained:
     """The result of `MemoryKafka.drain`.
 
-    ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: the number
-    of times that the handler raised `RetryLater` for the next messages of a partition, which are not committed.
+    ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: for each
+    partition with uncommitted messages, how many times the handler raised `RetryLater` for the next ones.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -100,10 +100,10 @@ class MemoryKafka(fixtures.Fixture):
         return consumer
 
     def drain(self, processor: Processor, timeout: float = 10.0) -> Drained:
-        """Run a processor until all messages of its consumer's partitions are committed, and stop it.
+        """Run a processor until all messages in its consumer's partitions are committed, and stop it.
 
         Waits after failures are shortened. It does not wait for a partition whose handler repeatedly raises
-        `RetryLater`: see ``put_off``. Raises the handler's exception if that ends the run, otherwise the reason of the
+        `RetryLater` (see ``put_off``). Raises the handler's exception if it ends the run, otherwise the reason for the
         end. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the remaining offsets, or the
         members that own the partitions if its consumer was assigned none.
         """

@@ -62,7 +62,7 @@ class MemoryRegistry(fixtures.Fixture):
         """Forget all schemas and restart their ids at 1, like a registry that restarts without its data."""
         with self._lock:
             self._schemas: list[dict[str, Any]] = []  # by id - 1
-            self._subjects: dict[str, list[int]] = {}  # the ids of the versions
+            self._subjects: dict[str, list[int]] = {}  # the schema ids of the versions
             self._levels: dict[str, str] = {}
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:

@@ -42,13 +42,13 @@ T = TypeVar("T")
 # So `Admin` times out first, and closes the client.
 _CLIENT_SECONDS = 3600.0
 _REASON_SECONDS = 1.0
-"""Time after a time-out of librdkafka or the broker in which its reason can arrive, before our time-out."""
+"""Time between the time-out of librdkafka or the broker and our own, in which the reason can arrive."""
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
 
-# The client's errors for brokers that do not answer or are unreachable; brokers' own errors have other names.
+# The client's errors for brokers that do not answer or are unreachable. The brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 
 
@@ -94,8 +94,8 @@ class Admin:
 
     Its connections and threads end with the last reference to it. Several threads may call it concurrently.
 
-    After a request without an answer in time, or with another retriable error, the client is closed, and the next call
-    opens another, which also requests the current leaders and controller.
+    After a request that times out or fails with another retriable error, the client is closed; the next call opens
+    another, which also requests the current leaders and controller.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -118,8 +118,8 @@ class Admin:
             return self._opened
 
     def _close_client(self, asked: float) -> None:
-        """Close the client of a request sent at that time, unless it is already closed. The close runs on a thread,
-        because it waits for the client's threads, one of which may be resolving a name."""
+        """Close the client of a request that was sent at this time, unless it is already closed. The close runs on a
+        thread, because it waits for the client's threads, one of which may be resolving a name."""
         with self._lock:
             if self._opened_at > asked:
                 return
@@ -163,8 +163,8 @@ class Admin:
         configs: Mapping[str, Mapping[str, str]],
         timeout: float = 30.0,
     ) -> None:
-        """Create topics by one request, and wait until the leader of every partition serves them. Raises an error if a
-        topic already exists; the other topics may have been created then. ``partitions``: the number by topic.
+        """Create topics with one request, and wait until the leader of every partition serves them. Raises an error if
+        a topic already exists; the other topics may then exist too. ``partitions``: the number of partitions by topic.
         ``replication_factor``: -1 for the brokers' default.
 
         A controller answers before the brokers know the topic. Until they do, a leader can still accept messages for
@@ -196,7 +196,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Raise the error that `create_topic` would raise; the brokers only validate the request."""
+        """Raise the error that `create_topic` would raise; brokers only validate the request."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self._all(
             self._client.create_topics([topic], operation_timeout=timeout, validate_only=True),
@@ -240,7 +240,7 @@ class Admin:
         return self.describe_topics((name,), timeout)[name]
 
     def describe_topics(self, names: Iterable[str], timeout: float = 10.0) -> dict[str, TopicDescription]:
-        """Describe existing topics. Raises `TransportError` if one does not exist."""
+        """Describe existing topics. Raises `TransportError` if a topic does not exist."""
         wanted = TopicCollection(sorted(set(names)))
         answer = self._all(self._client.describe_topics(wanted, request_timeout=_CLIENT_SECONDS), timeout)
         return {name: _description(name, topic) for name, topic in answer.items()}
@@ -255,9 +255,8 @@ class Admin:
         return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
 
     def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
-        """Send the request to this broker. The client sends it to the controller in its last metadata, which under
-        KRaft is a random broker, so the metadata is refreshed until it names this broker. Empty if that does not
-        happen."""
+        """Send the request to this broker. The client sends it to the controller in its latest metadata, which under
+        KRaft is a random broker, so refresh the metadata until it names this broker. Empty if that does not happen."""
         wanted = TopicCollection(list(topics))
         for _ in range(_MOST_DRAWS):
             with contextlib.suppress(TransportError):
@@ -338,7 +337,7 @@ class Admin:
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float = 10.0, *, open_transactions: bool = False
     ) -> dict[TopicPartition, int]:
-        """Return the end of each log for a reader of committed messages, which is before unfinished transactions; with
+        """Return the end of each log for readers of committed messages, which is before open transactions; with
         ``open_transactions``, the end including uncommitted messages."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         isolation = IsolationLevel.READ_UNCOMMITTED if open_transactions else IsolationLevel.READ_COMMITTED
@@ -347,7 +346,7 @@ class Admin:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float = 10.0
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset whose record is not older than this time; ``None`` if every record is older."""
+        """Return the offset of the first record that is not older than this time; ``None`` if every record is older."""
         specifications = {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
         found = self._offsets(specifications, timeout)
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
@@ -366,8 +365,8 @@ class Admin:
         return tuple(GroupMember(member.client_id, member.host) for member in found.members) if found else ()
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
-        """Return the partitions that live members of each consumer group read; empty for a group without members or of
-        another kind, such as Kafka Connect's workers. ``timeout``: see `offsets_of`."""
+        """Return the partitions that live members of each consumer group read; empty for a group without members, or of
+        another kind such as Kafka Connect's workers. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             futures = self._client.describe_consumer_groups(some, request_timeout=_CLIENT_SECONDS)
@@ -381,7 +380,7 @@ class Admin:
         return self.offsets_of((group,), timeout)[group]
 
     def offsets_of(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, dict[TopicPartition, int]]:
-        """Return the `group_offsets` of many groups, by concurrent requests for some groups at a time. ``timeout``: the
+        """Return the `group_offsets` of many groups, requested concurrently in chunks. ``timeout``: the
         time-out of a chunk; the first chunk without an answer ends the call."""
         offsets: dict[str, dict[TopicPartition, int]] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
@@ -413,7 +412,7 @@ class Admin:
         futures = self._client.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_CLIENT_SECONDS
         )
-        # For a group with members, the request succeeds with an error for each partition.
+        # For a group with members, the request succeeds, with an error for each partition.
         for partition in self._all(futures, timeout)[group].topic_partitions or []:
             if partition.error is not None:
                 raise translate(partition.error)
@@ -436,12 +435,12 @@ class Admin:
         # If a leader has died, the client returns no result and no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
-            self._close_client(time.monotonic())  # it would continue to ask its supposed leader
+            self._close_client(time.monotonic())  # the client would continue to ask the supposed leader
             raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader did not report its offset")
         return offsets
 
     def _metadata(self, *, timeout: float, **arguments: Any) -> Any:
-        """Request metadata on a separate thread, because Ctrl-C does not interrupt the client's call."""
+        """Request metadata on a separate thread, because Ctrl-C does not interrupt a client call."""
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def ask() -> None:
@@ -497,7 +496,7 @@ class Admin:
         return answer
 
     def _fault(self, error: KafkaException | KafkaError) -> TransportError:
-        """Convert an error. Only the error callback reports a refused login; the call itself times out."""
+        """Convert an error. Convert a time-out to the refused login that only the error callback reports."""
         self._client.poll(0)
         fault = translate(self._login.refusal or error)
         if fault.name not in _UNANSWERED:
@@ -543,7 +542,7 @@ def _description(name: str, topic: Any) -> TopicDescription:
 
 
 class _OwnAdmins:
-    """One administrator per broker, which sends requests to that broker only."""
+    """Holds an administrator for each broker, which sends requests only to that broker."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
@@ -557,7 +556,7 @@ class _OwnAdmins:
                 self._admins[number] = Admin({**self._options, **address})
 
     def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
-        """Return each topic's id at each of these brokers, without missing topics and answers."""
+        """Return each topic's id at each of these brokers, without missing topics and unanswered requests."""
         futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
         asked = time.monotonic()
         ids: dict[str, dict[int, str]] = {name: {} for name in names}
@@ -569,7 +568,7 @@ class _OwnAdmins:
 
 
 class _Login:
-    """Stores the client's reports about logins, because calls that need a login only time out."""
+    """Stores the client's reports of refused logins, because calls that need a login only time out."""
 
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None

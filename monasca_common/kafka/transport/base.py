@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a transport, between this library and a Kafka client. It has three implementations: librdkafka from
-C, librdkafka through confluent-kafka, and memory. A transport moves bytes and reports; it makes no decisions. All its
-errors are `TransportError`. Waits are in seconds, timestamps in milliseconds. A time-out is passed to the client
-unchanged; `bounded`, not a driver, enforces it. Except in messages, an offset is the *next to read*.
+"""The interface of a transport, which connects this library to a Kafka client. It has three implementations: librdkafka
+from C, librdkafka through confluent-kafka, and memory. A transport moves bytes and reports outcomes; it makes no
+decisions. All its errors are `TransportError`. Waits are in seconds, timestamps in milliseconds. A time-out is passed
+to the client unchanged; `bounded`, not a driver, enforces it. Except in messages, an offset is the *next to read*.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class UndeliveredMessage:
     error: TransportError
     value: bytes | None
     key: bytes | None
-    taken: bool | None = True  # by the client; None: unknown, because the call was interrupted
+    taken: bool | None = True  # whether the client accepted it; None: unknown, because the call was interrupted
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class Outcomes:
     """The outcomes of one call of the client, in columns.
 
     ``sequences``, ``partitions`` and ``offsets`` describe the delivered messages, in ascending order of their
-    sequences. An offset is below 0 if the broker acknowledged a message that it already had. ``bytes``: the cumulative
-    sizes of values and keys of the delivered messages. ``counts``: the number of delivered messages by topic and
-    bucket, after a call of `ProducerTransport.count`.
+    sequences. A negative offset means that the broker acknowledged a message that it already had. ``bytes``: the
+    cumulative sizes of values and keys of the delivered messages. ``counts``: the number of delivered messages by topic
+    and bucket, after a call of `ProducerTransport.count`.
     """
 
     sequences: Sequence[int] = ()
@@ -70,11 +70,11 @@ class ProducerTransport(ABC):
     one of ``refusals``, which `fault` converts. One thread at a time calls `poll` and `flush`.
     """
 
-    driver: str  # its name in the option driver
+    driver: str  # its name in the option ``driver``
     refusals: tuple[type[Exception], ...]
     clock: Clock
     send_is_atomic = False  # whether no signal handler interrupts `send`
-    abort_is_due = False  # the abort of its last transaction has no answer yet
+    abort_is_due = False  # the abort of its last transaction is not answered yet
     new_reservation: Callable[[int, int, int, int, int, bytes | None], Reservation] = Reservation
 
     @abstractmethod
@@ -82,7 +82,7 @@ class ProducerTransport(ABC):
         """Queue one message of bytes under the next sequence of a reservation from `new_reservation`. Positional
         arguments only, for speed.
 
-        Return the id of the message (`message_id`), or an empty id if ids are off. The id is the only header. Return
+        Return the id of the message (`message_id`), or an empty id if ids are off; the id is the only header. Return
         ``None`` if the client did not accept the message; then the reservation is unchanged.
         """
 
@@ -90,7 +90,7 @@ class ProducerTransport(ABC):
         """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The caller
         passes the first message that the client did not accept to `produce_record`, which raises the error.
 
-        ``id_prefix``: the prefix of their ids; ``None``: they get no ids.
+        ``id_prefix``: the prefix of their ids; ``None``: no ids.
         """
         accepted = 0
         try:
@@ -141,7 +141,7 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        """Return each topic's ``max.message.bytes``, by one request, or the error (unknown topic, no permission).
+        """Return each topic's ``max.message.bytes`` or its error (unknown topic, no permission), with one request.
         Raises `TransportError` if there is no answer. Several threads call it."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ class ProducerTransport(ABC):
 
 
 class PartitionEvent(NamedTuple):
-    """An error of a partition, or of the whole client (then ``topic`` is ``None``).
+    """An error of a partition, or of the whole client if ``topic`` is ``None``.
 
     ``_PARTITION_EOF`` is not an error: all messages of the partition were returned, and ``offset`` is its end, the next
     offset to be written, or for a reader of committed messages the last stable offset.
@@ -195,14 +195,14 @@ class Fetched:
 
 
 class RebalanceCallbacks(Protocol):
-    """Called within `ConsumerTransport.poll` (or `close`), on its thread."""
+    """Callbacks that `ConsumerTransport.poll` (or `close`) calls on its thread."""
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were assigned (only the new ones if the protocol is incremental). The callback must end with a
+        """Partitions were assigned (if the protocol is incremental, only the new ones). The callback must end with a
         call of `ConsumerTransport.assign_owned`, with a position for each partition."""
 
     def on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions will be revoked when this returns; until then commits work."""
+        """Partitions will be revoked when this method returns; until then commits work."""
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions were lost, and another member may already own them; commits are not allowed."""
@@ -211,7 +211,7 @@ class RebalanceCallbacks(Protocol):
 class ConsumerTransport(ABC):
     """One consuming client, either a member of a group or a reader of chosen partitions."""
 
-    driver: str  # its name in the option driver
+    driver: str  # its name in the option ``driver``
     clock: Clock
     on_error: Callable[[TransportError], None] | None = None  # receives client-wide errors, within `poll`
 
@@ -245,14 +245,14 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
-        """Commit and wait for the broker's answer, without a limit (45 s have been seen); thread-safe."""
+        """Commit and wait for the broker's answer without a limit (45 s have been observed); thread-safe."""
 
     @abstractmethod
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]: ...
 
     @abstractmethod
     def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Return (low, high): the first offset in the log, and the next one to be written."""
+        """Return (low, high): the first offset in the log, and the next offset to be written."""
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """Return the first existing offset in each log."""

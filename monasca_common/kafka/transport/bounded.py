@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds deadlines to any transport: calls that wait for a broker run on the client's `ClientThread`. Poll, produce and
-flush, the main calls of a client, run on their callers' threads; poll and flush are watched. Producing does not wait; a
-message in a produce call counts as unacknowledged, with its age.
+flush, a client's main calls, run on their callers' threads; a watchdog reports a poll or flush that hangs. Producing
+does not wait; a message in a produce call counts as unacknowledged, with its age.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from monasca_common.kafka.transport.reservation import Reservation
 # librdkafka has no time-out for a commit. One commit ended by itself after 144 s because the coordinator did not
 # answer.
 COMMIT_SECONDS = 300.0
-_BEGIN_SECONDS = 10.0  # this call has no time-out either, and only waits for the client's own thread
+_BEGIN_SECONDS = 10.0  # no time-out either; only waits for the client's own thread
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _direct(method: Method) -> Method:
-    """Call the client's method on its caller's thread, for methods that wait for no broker or keep their time-out."""
+    """Call the client's method on its caller's thread; for methods that do not wait for a broker, or that keep their
+    time-out."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
         return getattr(bounded._living(), method.__name__)(*arguments)
@@ -37,7 +38,7 @@ def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Met
     errors."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
-        # The helper thread reads the client, so that only the call itself refers to it.
+        # The helper thread reads the attribute, so that only the call itself refers to the client.
         def run(left: float) -> Any:
             return getattr(bounded._living(), method.__name__)(*arguments[:-1], left)
 
@@ -47,7 +48,7 @@ def _on_helper(method: Method, *, name: str = "", thread: str = "thread") -> Met
 
 
 class _NoClient(Exception):
-    """The client was poisoned or closed. A separate class, because signal handlers raise other errors."""
+    """The client was poisoned or closed; a separate class, because signal handlers raise other errors."""
 
 
 class BoundedProducer(ProducerTransport):
@@ -139,7 +140,7 @@ class BoundedProducer(ProducerTransport):
         client = self._detach()
         if client is not None:
             release = client.close
-            del client  # otherwise the client would be destroyed at the end of this method, which waits for its threads
+            del client  # otherwise the end of this method would destroy the client, which waits for its threads
             self.thread.finish(lambda: release(timeout), timeout)
 
     def _living(self) -> ProducerTransport:
@@ -167,8 +168,8 @@ class BoundedProducer(ProducerTransport):
 
 
 class BoundedConsumer(ConsumerTransport):
-    """Every call of a poisoned client raises its `FatalError`. ``thread``: runs calls, so that a caller can wait for
-    less than a call's time-out."""
+    """Every call of a poisoned client raises its `FatalError`. ``thread`` runs calls, so that a caller can stop waiting
+    before a call's time-out."""
 
     def __init__(self, client: ConsumerTransport) -> None:
         self.clock = client.clock
@@ -180,7 +181,7 @@ class BoundedConsumer(ConsumerTransport):
             remedy="Close the consumer and open another: it resumes from the committed offsets",
         )
         self.thread.on_poison = self._give_up
-        # A separate client that keeps its time-outs, so that these calls and commits do not delay each other.
+        # A separate client, which keeps its time-outs, so that these calls and commits do not delay each other.
         self.topic_thread = ClientThread("kafka-consumer-topics", client.clock, remedy="Restart the process")
 
     @property
@@ -222,7 +223,7 @@ class BoundedConsumer(ConsumerTransport):
         return self.thread.call("watermarks", lambda left: self._living().watermarks(partition, left), timeout)
 
     def close(self) -> None:
-        """Close the client, as the last call, made by `ClientThread.finish`."""
+        """Close the client; `ClientThread.finish` runs this as the last call."""
         try:
             self._living().close()
         finally:

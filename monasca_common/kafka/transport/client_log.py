@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes log lines of librdkafka to Python's logging, with few repetitions."""
+"""Passes librdkafka's log lines to Python's logging, and suppresses repetitions."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class ClientLog:
         message = text % arguments if arguments else text
         more = self._limit.admit(_DIFFERENT_EACH_TIME.sub("", message))
         if more is not None:
-            with contextlib.suppress(Exception):  # an error of a log handler must not hide outcomes of the same call
+            with contextlib.suppress(Exception):  # an error in a log handler must not hide outcomes of the same call
                 self._logger.log(level, "%s%s", message, more)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of a client on which its calls wait for brokers, each with a deadline.
+"""The thread on which a client's calls wait for brokers, each with a deadline.
 
 librdkafka does not keep the time-outs of some calls (its issues 5456 and 5511): a call with 5 s had not returned after
 105 s. Such a call cannot be ended, so it runs on a helper thread, and its caller returns at the deadline. The client is
@@ -29,11 +29,11 @@ LOG = SafeLogger(__name__)
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0  # a call may take this much longer than its time-out
-# Real time for a call before its caller returns, independent of the clock: a clock that a test advances, or a machine
-# that was suspended, passes all deadlines in one step.
+# Minimum real time for a call before its caller returns, because a clock that a test advances, or a machine that was
+# suspended, passes all deadlines in one step.
 _LAST_LOOK_SECONDS = 0.25
-_AT_LEAST_SECONDS = 0.1  # for a call that had to wait for the previous one
-_SLOW_SECONDS = 30.0  # after its time-out: then a poll is reported
+_AT_LEAST_SECONDS = 0.1  # the same for a call that had to wait for the previous one
+_SLOW_SECONDS = 30.0  # a poll is reported this long after its time-out
 _WATCH_SECONDS = 1.0
 
 
@@ -64,12 +64,12 @@ class ClientCall(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
-            self._run = None  # it refers to the client
+            self._run = None  # because it refers to the client
             self.over = True
             self._finished.set()
 
     def wait(self, timeout: float) -> bool:
-        """Return whether the call is over within ``timeout`` seconds."""
+        """Return whether the call ends within ``timeout`` seconds."""
         return self._wait(self._clock, timeout)
 
     def look_again(self) -> bool:
@@ -103,7 +103,7 @@ class ClientCall(Generic[T]):
             try:
                 raise error
             finally:
-                del error  # its traceback refers to this frame
+                del error  # because its traceback refers to this frame
         return self._result  # type: ignore[no-any-return]
 
     def discard(self) -> None:
@@ -121,11 +121,11 @@ class _Watched:
 
 
 class ClientThread:
-    """Runs the calls of one client one after the other, on a thread that starts with the first one.
+    """Runs the calls of one client one after the other, on a thread that starts with the first call.
 
-    ``remedy``: the end of the error's text, which states the consequence of a poisoned client for its user.
-    ``on_poison`` removes the client from all other objects and returns the function that destroys it, which is called
-    if the call returns later.
+    ``remedy``: the end of the error's text; it states what a poisoned client means for its user. ``on_poison`` removes
+    the client from all other objects and returns the function that destroys it, which is called if the call returns
+    later.
     """
 
     def __init__(self, name: str, clock: Clock, *, remedy: str) -> None:
@@ -141,7 +141,8 @@ class ClientThread:
         self._watched: dict[int, _Watched] = {}  # by thread
         self._waiting: set[ClientCall[Any]] = set()
         self._until = math.inf  # see `limit`
-        self._lock = threading.RLock()  # held briefly, never during a call; a signal handler may close within it
+        # held briefly, never during a call; a signal handler may call `finish` while it is held
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._ended = False
         _watchdog.watch(self)
@@ -177,7 +178,7 @@ class ClientThread:
             if call.look_again() or not self._poison(call):
                 call.wait(math.inf)
                 return call.result()
-        except BaseException:  # Ctrl-C: the call no longer has to begin
+        except BaseException:  # after Ctrl-C, the call need not begin
             call.drop()
             raise
         self.check()
@@ -194,7 +195,7 @@ class ClientThread:
         return call
 
     def wait(self, call: ClientCall[Any], timeout: float) -> bool:
-        """Return whether ``call`` is over within ``timeout`` seconds, and before the `limit`."""
+        """Return whether ``call`` ends within ``timeout`` seconds and before the `limit`."""
         deadline = self._clock.monotonic() + timeout
         self._waiting.add(call)
         try:
@@ -243,7 +244,7 @@ class ClientThread:
         call.last = True
         try:
             self._put(call)
-        except RuntimeError as error:  # no thread can be started, for example while the interpreter exits
+        except RuntimeError as error:  # no thread can start, for example while the interpreter exits
             LOG.warning("%s: the client remains open: %s", self._name, error)
             return False
         return call.wait(timeout)
@@ -255,7 +256,7 @@ class ClientThread:
 
     @contextmanager
     def watch(self, what: str, timeout: float) -> Iterator[None]:
-        """Watch a call on the caller's thread: a hanging call is reported, with its age."""
+        """Watch a call on the caller's thread: report a hanging call, with its age."""
         thread = threading.get_ident()
         self._watched[thread] = watched = _Watched(what, timeout, self._clock.monotonic())
         try:
@@ -282,7 +283,7 @@ class ClientThread:
         self._suspect = None
         if self.failure is None and call is not None and call.overdue(now):
             self._suspect = call
-            if call is suspect:  # twice: see `_LAST_LOOK_SECONDS`
+            if call is suspect:  # checked twice; see `_LAST_LOOK_SECONDS`
                 self._poison(call)
         for watched in list(self._watched.values()):
             age = now - watched.since
@@ -322,10 +323,10 @@ class ClientThread:
                     return
             if call.last:
                 return
-            del call  # frees its result during the wait for the next call
+            del call  # free its result while waiting for the next call
 
     def _poison(self, call: ClientCall[Any]) -> bool:
-        """Return whether the client is now poisoned, by this call or another; false if the call has just returned."""
+        """Return whether the client is now poisoned, by this or another call; false if the call has just returned."""
         with self._lock:
             if self.failure is not None:
                 return True
@@ -353,7 +354,7 @@ class ClientThread:
 
 
 class _Watchdog:
-    """The thread of a process that checks the calls of all clients."""
+    """The thread that checks the calls of all clients in a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -383,5 +384,5 @@ class _Watchdog:
 
 
 _watchdog = _Watchdog()
-# In a forked child: the child has only one thread, and must not use its parent's clients.
+# Called in a forked child, which has only one thread and must not use its parent's clients.
 os.register_at_fork(after_in_child=_watchdog.__init__)  # type: ignore[misc]

@@ -85,7 +85,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
                 messages: list[Message] = self._client.consume(max_messages - 1, 0) if max_messages > 1 else []
         except SystemError as error:
             if isinstance(error.__cause__, KeyboardInterrupt):
-                raise error.__cause__ from None  # a signal handler raised it; the call had returned
+                raise error.__cause__ from None  # raised by a signal handler after the call had returned
             # The client forgets the exception of a signal that arrives just before it calls us back.
             raise KeyboardInterrupt from error
         messages.insert(0, first)
@@ -98,7 +98,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
     def abandon(self) -> None:
         self._closing = True
         self._guard.unpin()
-        del self._client  # its callbacks refer to this object: do not wait for the garbage collector
+        del self._client  # its callbacks refer to this object; do not wait for the garbage collector
 
     def _ask(
         self, call: str, offsets: Mapping[TopicPartition, int], timeout: float | None = None
@@ -142,7 +142,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
             yield
         except KafkaException as error:
             raise translate(error) from error
-        except ValueError as error:  # for an invalid topic name
+        except ValueError as error:  # raised for an invalid topic name
             raise translate(error) from error
         except RuntimeError as error:
             # confluent-kafka raises this error only for a closed client.

@@ -73,7 +73,7 @@ class ConfluentProducer(LibrdkafkaProducer):
             self._produce(topic, value, key, partition, callback, callback, timestamp_ms, list(headers))
         except (KafkaException, BufferError) as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise  # a signal handler raised it, after the client accepted the message
+                raise  # raised by a signal handler after the client had accepted the message
             raise _Refusal(error) from None
 
     def fault(self, error: Any) -> TransportError:
@@ -102,7 +102,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         """Handle a fatal error, which confluent-kafka raises as either exception instead of calling callbacks."""
         cause = error.__cause__ or error
         if not isinstance(cause, KafkaException | SystemError):
-            raise cause from None  # a signal handler raised it; the call had returned
+            raise cause from None  # raised by a signal handler after the call had returned
         if not self._fatal:
             self._fatal = True
             fault = translate(cause)
@@ -116,7 +116,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         self._on_error(fault)
 
     def purge(self) -> None:
-        # Otherwise this waits for the threads of all brokers, one of which may be resolving a name.
+        # Otherwise this would wait for the threads of all brokers, one of which may be resolving a name.
         self._client.purge(blocking=False)
 
     def init_transactions(self, timeout: float) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates confluent-kafka's errors to this library's errors; the only module with confluent-kafka's codes."""
+"""Translates confluent-kafka's errors to this library's errors; only this module uses confluent-kafka's codes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RETRIABLE = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.FENCED_LEADER_EPOCH,  # client or broker does not know a partition's latest leader yet
+        KafkaError.FENCED_LEADER_EPOCH,  # the client or the broker does not know a partition's latest leader yet
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.NOT_ENOUGH_REPLICAS,

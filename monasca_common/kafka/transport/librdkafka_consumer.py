@@ -20,8 +20,8 @@ from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCall
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import admin_options
 
-_SEEK_SECONDS = 10.0  # it only waits for the client's own thread
-_FINISH_SECONDS = 1.0  # for rebalances in progress when it closes
+_SEEK_SECONDS = 10.0  # this call only waits for the client's own thread
+_FINISH_SECONDS = 1.0  # for rebalances in progress when the consumer closes
 _FINISH_TURN_SECONDS = 0.01
 FINISH_MESSAGES = 1000  # fetched messages that are dropped to reach later events
 
@@ -45,7 +45,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._callbacks: RebalanceCallbacks | None = None
         self._rebalancing = False
         self._closing = False
-        self._rebalanced = False  # since it was last reset, while closing
+        self._rebalanced = False  # whether partitions changed since the last reset, while closing
         # A static member remains in its group while its process restarts, so it must not unsubscribe, because that
         # leaves the group.
         self._leaves = settings.group_instance_id is None
@@ -72,8 +72,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
     def _release(self) -> None:
         """Close the client."""
 
-    # In callbacks without an (un)assign, the client itself starts assigned partitions, and releases revoked or lost
-    # ones.
+    # After a callback without an (un)assign, the client itself starts assigned partitions, and releases revoked or lost
+    # partitions.
 
     def _on_assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._rebalanced = self._rebalancing = True
@@ -157,7 +157,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         if not times_ms:
-            return {}  # the client would raise an invalid argument
+            return {}  # otherwise the client raises "invalid argument"
         deadline = self.clock.monotonic() + timeout
         try:
             answers = _known(self._ask("offsets_for_times", times_ms, timeout))
@@ -178,7 +178,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         # its state, and the next callback of the same poll aborts the process.
         try:
             return self._ask_admin().partition_count(topic, timeout)
-        except ValueError as error:  # for an invalid topic name
+        except ValueError as error:  # raised for an invalid topic name
             raise translate(error) from error
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:

@@ -10,7 +10,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, 
 _DEFAULT_SESSION_MS = 45_000
 _DEFAULT_HEARTBEAT_MS = 3_000
 _DEFAULT_FETCH_BYTES = 50 * 1024 * 1024
-_SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka requires at least its message.max.bytes
+_SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka requires that it is at least message.max.bytes
 
 # Above every topic's limit, because the producer compares sizes with that limit before it hands messages over.
 _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
@@ -35,7 +35,7 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
 
 
 def admin_options(connection: ConnectionSettings) -> dict[str, object]:
-    """Return the options of the `Admin` of a producer or a consumer, which retries as long as that client."""
+    """Return the options of a producer's or consumer's `Admin`, which retries for as long as that client."""
     return {**_reconnect_options({}), **connection_options(connection)}
 
 
@@ -56,7 +56,7 @@ def producer_options(settings: ProducerSettings) -> dict[str, object]:
         "queue.buffering.max.kbytes": settings.budget_bytes * _ABOVE_BUDGET // 1024,
     }
     if settings.transactional_id is None:
-        # A message that times out bumps the epoch, and adjacent messages are written again.
+        # A message that times out bumps the epoch, which writes adjacent messages again.
         options["message.timeout.ms"] = 0
     else:
         # librdkafka itself limits message.timeout.ms to the time after which the transaction is aborted.
@@ -71,7 +71,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
         "socket.keepalive.enable": True,
         "fetch.queue.backoff.ms": 10,  # the default of 1000 makes a consumer 6 to 60 times slower
         "fetch.max.bytes": max(_SMALLEST_FETCH_BYTES, min(settings.buffer_bytes, _DEFAULT_FETCH_BYTES)),
-        "queued.min.messages": 50_000,  # half the default: 40 MB less during a backlog, and not slower
+        "queued.min.messages": 50_000,  # half of the default: saves 40 MB during a backlog, and is not slower
         **_reconnect_options(settings.options),
         **settings.options,
         **connection_options(settings.connection),
@@ -93,15 +93,14 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
 
 
 def _reconnect_options(options: Mapping[str, str]) -> dict[str, object]:
-    """Return the first back-off, limited to the longest back-off, which operators can set: librdkafka refuses a higher
-    value."""
+    """Return the first back-off, limited to the longest back-off (which operators can set), because librdkafka refuses
+    a higher value."""
     longest = options.get("reconnect.backoff.max.ms", "")
     return {"reconnect.backoff.ms": min(_RECONNECT_MS, int(longest)) if longest.isdigit() else _RECONNECT_MS}
 
 
 def _classic_options(settings: ConsumerSettings) -> dict[str, object]:
-    """Return the options of the classic protocol; under KIP-848 the brokers decide them, and the client refuses
-    them."""
+    """Return the options of the classic protocol; under KIP-848 the brokers set them and the client refuses them."""
     if settings.session_timeout_seconds is None:
         session_ms = min(_DEFAULT_SESSION_MS, _ms(settings.max_poll_interval_seconds))
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producing through librdkafka: the requests about topics, which both clients send through an administrator."""
+"""Producing through librdkafka: topic requests, which both clients send through an administrator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monasca_common.kafka.transport.librdkafka_options import admin_options
 
 
 class LibrdkafkaProducer(ProducerTransport):
-    """A producer whose first request opens the administrator, which a forked child must keep, like this client."""
+    """A producer whose first topic request opens the administrator; a forked child must keep it, like this client."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """librdkafka's broker within a process, for experiments without Java.
 
-It stores nothing permanently, does not hide aborted records, does not remove duplicates and describes nothing: see the
-strict expected failures of the contract. It creates a topic with four partitions on its first use.
+It stores nothing permanently, hides no aborted records, removes no duplicates and supports no describe requests (see
+the strict expected failures of the contract). It creates a topic with four partitions on its first use.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from monasca_common.kafka.transport.bounded import BoundedProducer
 OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
 
 _CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
-_CLOSE_SECONDS = 0.5  # a close waits this long for all clients
+_CLOSE_SECONDS = 0.5  # how long a close waits for all clients
 
 
 class ProducerClients:
-    """Opens clients, and makes those in use act as one. ``main`` is the client for most topics."""
+    """Opens clients, and presents the clients in use as one. ``main`` is the client for most topics."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class ProducerClients:
             client.close(_CLOSE_SECONDS / len(clients))
         self._guard.unpin(clients)
 
-    # The clients in use as one
+    # Calls of all clients in use
 
     def collect(self, flush_seconds: float) -> Iterator[Outcomes]:
-        """Yield the outcomes of a flush of each client, of ``flush_seconds`` in total; 0: of a poll of each. A client
-        that raises does not delay the others: the error is raised at the end."""
+        """Yield the outcomes of flushing each client, for ``flush_seconds`` in total; with 0, of polling each client. A
+        client that raises does not delay the others: the error is raised at the end."""
         clients, failure = self.in_use(), None
         for client in clients:
             try:
@@ -109,10 +109,10 @@ class ProducerClients:
 
     @property
     def poisoned(self) -> bool:
-        """Whether a call did not return by its deadline."""
+        """Whether any call missed its deadline."""
         return any(client.poisoned for client in self.in_use())
 
     @property
     def oldest_call_seconds(self) -> float:
-        """The time since the oldest call that has not returned; 0 if there is none."""
+        """The age of the oldest call that has not returned; 0 if there is none."""
         return max([client.thread.oldest_seconds() for client in self.in_use()], default=0.0)

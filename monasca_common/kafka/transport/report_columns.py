@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapts clients that accept and report single messages to the interface for many messages."""
+"""Adapts clients that accept and report messages one by one to the interface for many messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReportColumns:
     """Collects the reports of one client until `take`."""
 
     def __init__(self, translate: Callable[[Any], TransportError]) -> None:
-        self.bucket_ms: int | None = None  # count by buckets of this length
+        self.bucket_ms: int | None = None  # length of the time buckets that it counts by
         self._translate = translate
         self._delivered: list[tuple[int, int, int, int]] = []
         self._undelivered: deque[UndeliveredMessage] = deque()
@@ -66,7 +66,7 @@ class ReportColumns:
             with reservation.lock:
                 if reservation.next == reservation.end or size > reservation.left or size > reservation.largest:
                     return None
-                sequence = reservation.next  # no call until the bytes are taken: no signal interrupts
+                sequence = reservation.next  # no call until the room is taken, so no signal handler interrupts
                 reservation.next = sequence + 1
                 reservation.left -= size
             headers: tuple[tuple[str, bytes], ...] = ()
@@ -91,7 +91,8 @@ class ReportColumns:
     def take(self) -> Outcomes:
         """Return the reports since the last call."""
         delivered, self._delivered = self._delivered, []
-        undelivered = [self._undelivered.popleft() for _ in range(len(self._undelivered))]  # others may add to it
+        # other threads may add to it
+        undelivered = [self._undelivered.popleft() for _ in range(len(self._undelivered))]
         counts, self._counts = self._counts, Counter()
         if not delivered:
             return Outcomes(undelivered=undelivered)

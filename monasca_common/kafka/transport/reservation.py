@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reservation for the next plain sends to a topic, so that a send does not take the producer's lock."""
+"""Reserves room for the next plain sends to a topic, so that a send does not take the producer's lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Reservation:
     """Sequences and bytes for messages of plain bytes; the native client has an equivalent in C.
 
     The sequences from ``next`` to ``end`` and ``left`` bytes are unused. A message uses the bytes of its value and key
-    plus ``overhead`` bytes, at most ``largest`` in total. Ids begin with ``id_prefix``; ``None``: no ids.
+    plus ``overhead``, at most ``largest`` in total. Ids begin with ``id_prefix``; ``None``: no ids.
     """
 
     __slots__ = ("end", "id_prefix", "largest", "left", "lock", "next", "overhead")

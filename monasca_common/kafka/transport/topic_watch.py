@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects a topic that was deleted and recreated under a live client, which Kafka itself does not report.
 
-A reader would continue at its old offset and skip records. Messages that a writer has acknowledged may be lost with the
-old topic.
+A reader would continue at its old offset and skip records. Acknowledged messages of a writer may be lost with the old
+topic.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ANSWER_SECONDS = 10.0
 class TopicWatch:
     """Compares the topics' ids every ``interval`` seconds, on a separate thread.
 
-    The first recreated topic is in `failure` and ends the watch, unless ``on_recreated`` is set: then the thread calls
-    it for each recreated topic, and the watch continues with the new id.
+    The first recreated topic sets `failure` and ends the watch. If ``on_recreated`` is set, the thread calls it for
+    each recreated topic instead, and continues with the new id.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka without a broker: the same producers and consumers over a log in this process's memory.
 
-It behaves as librdkafka and a broker do as far as this library can observe, and fails on demand
+As far as this library can observe, it behaves like librdkafka and a broker, and it fails on demand
 (`MemoryBroker.inject`). It has no transactions, no replicas, no compaction and no permissions.
 """
 

@@ -45,8 +45,8 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a produce request: its arrival time, the message (as stored, or as sent if the broker did not
-    accept it), the content of the answer, and whether the connection broke first."""
+    """The answer to a produce request: its arrival time, the message (as stored, or as sent if the broker refused it),
+    the content of the answer, and whether the connection broke first."""
 
     at: float
     message: Message
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Changes(threading.Condition):
-    """Counts its notifications, so that a reader that found nothing does not fetch again before something changes."""
+    """Counts notifications, so that a reader that found nothing fetches again only after a change."""
 
     count = 0
 
@@ -126,7 +126,7 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def skip_offsets(self, topic: str, partition: int, count: int = 1) -> None:
-        """Add offsets without a message at the end of the log, like control records and aborted or compacted
+        """Add offsets without messages to the end of the log, like control records and aborted or compacted
         messages."""
         with self.changed:
             self._existing(topic).partitions[partition].skip(count)
@@ -142,7 +142,7 @@ class MemoryBroker:
         topic: str | None = None,
         partition: int | None = None,
     ) -> None:
-        """Apply a fault to the ``nth`` request of a kind from now on, and to ``count`` in total (``None``: every one).
+        """Apply a fault to ``count`` requests of a kind (``None``: all), starting with the ``nth`` from now.
 
         Each produced record is a separate request. ``partition``: the partition of a produced record; other kinds have
         none.
@@ -169,12 +169,12 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def expire_member(self, group: str, member_id: str) -> None:
-        """End a member's session: other members get its partitions; its next poll reports the end, and it can
+        """End a member's session: other members get its partitions, its next poll reports the end, and it can
         rejoin."""
         self._remove_member(group, member_id, "UNKNOWN_MEMBER_ID")
 
     def kill_member(self, group: str, member_id: str) -> None:
-        """Simulate the end of the member's process: its session has ended, and its consumer never runs again."""
+        """Simulate the end of the member's process: end its session, and never run its consumer again."""
         self._remove_member(group, member_id, "_DESTROY")
 
     # Queries of tests
@@ -191,7 +191,7 @@ class MemoryBroker:
             return [record for log in chosen for record in log.read(log.low, len(log))[0]]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the first offset in the log, and the next one to be written."""
+        """Return the first offset in the log, and the next offset to be written."""
         with self.lock:
             log = self._existing(partition.topic).partitions[partition.partition]
             return log.low, log.high
@@ -262,7 +262,7 @@ class MemoryBroker:
 
     @contextmanager
     def serve(self, kind: RequestKind, topic: str | None, timeout: float) -> Iterator[None]:
-        """Execute a request in the body, with delays and faults before and after it.
+        """Run the body as one request, with delays and faults before and after it.
 
         Raises `TransportError` after ``timeout``, or because of a fault.
         """
@@ -283,11 +283,11 @@ class MemoryBroker:
 
     @property
     def planned(self) -> bool:
-        """Whether faults are planned, because these count requests."""
+        """Whether faults are planned; a planned fault counts requests."""
         return bool(self._faults)
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
-        """Return the error that a poll of a topic gets now, if a `Fail` is planned."""
+        """Return the planned `Fail` error for a poll of a topic, if any."""
         fault = self._meet("fetch", topic)
         return raw_error(fault.error, fatal=fault.fatal) if isinstance(fault, Fail) else None
 
@@ -372,5 +372,5 @@ def install_broker(bootstrap_servers: str, broker: MemoryBroker) -> None:
 
 
 def reset_brokers() -> None:
-    """Forget every memory broker; open clients keep theirs."""
+    """Forget every memory broker; open clients keep their broker."""
     _brokers.clear()

@@ -36,7 +36,7 @@ _FIELDS: Mapping[str, Callable[[Message], Any]] = {
     "headers": attrgetter("headers"),
 }
 
-# A real coordinator delayed a commit for this long before the client's time-out.
+# The longest time for which a real coordinator was observed to delay a commit.
 _COMMIT_SECONDS = 45.0
 _OUT_OF_RANGE = "fetch failed due to requested offset not available on the broker: Broker: Offset out of range"
 
@@ -64,7 +64,7 @@ class MemoryConsumer(ConsumerTransport):
         self._cursors: dict[TopicPartition, _ReadPosition] = {}
         self._paused: set[TopicPartition] = set()  # kept after assignments, as in librdkafka
         self._turn = 0
-        self._nothing_at: int | None = None  # the broker's count of changes when there was nothing to fetch
+        self._nothing_at: int | None = None  # the broker's count of changes at the last empty fetch
         self._knows_outage = False
         self._closed = False
 
@@ -131,7 +131,7 @@ class MemoryConsumer(ConsumerTransport):
             group.offsets.update({tp: offset for tp, offset in offsets.items() if tp not in unknown})
         refusal = translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
         if unknown and len(unknown) == len(offsets):
-            raise refusal  # like confluent-kafka if no partition succeeded
+            raise refusal  # as confluent-kafka does if no partition succeeded
         return {tp: refusal if tp in unknown else None for tp in offsets}
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
@@ -188,7 +188,7 @@ class MemoryConsumer(ConsumerTransport):
             raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process has ended")
 
     def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, Fetched]:
-        """Wait until the deadline for a step of a rebalance, which precedes any message, or for messages; return it."""
+        """Wait until the deadline for messages or a rebalance step, which takes precedence; return the step."""
         while True:
             self._require_life()
             step = self._membership.next_step()
@@ -196,7 +196,7 @@ class MemoryConsumer(ConsumerTransport):
             if step is not None or found or self.clock.monotonic() >= deadline:
                 return step, found
             if not self._broker.reachable and not self._knows_outage:
-                return None, found  # so that the outage is reported without the lock
+                return None, found  # so that the outage is reported without holding the lock
             self._membership.wait(deadline)
 
     def _take(self, step: Step) -> None:
@@ -209,7 +209,7 @@ class MemoryConsumer(ConsumerTransport):
                         self._cursors.pop(partition, None)
 
     def _start(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets, or from the log's ends for `BEGINNING` and `END`."""
+        """Read these partitions from these offsets, or from either end of the log for `BEGINNING` and `END`."""
         for partition, offset in positions.items():
             log, topic = self._broker.find_log(partition), self._broker.find_topic(partition.topic)
             if offset in (BEGINNING, END):
@@ -276,7 +276,7 @@ class MemoryConsumer(ConsumerTransport):
         return log
 
     def _report_outage(self) -> bool:
-        """Report every outage to `on_error` once; return whether an outage was reported."""
+        """Report each outage to `on_error` once; return whether one was reported."""
         news = not self._broker.reachable and not self._knows_outage
         self._knows_outage = not self._broker.reachable
         if news and self.on_error is not None:

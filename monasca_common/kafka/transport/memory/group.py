@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A consumer group: its members, their partitions, and its commits. Pure state; the broker's lock protects it.
 
-A rebalance sets a new *target*. Each member moves towards it by the steps of `Group.next_step`: first it releases
-partitions that are not in its share, then it gets those of its share that no other member holds.
-An eager member releases all partitions first; that is the only difference between the two protocols.
+A rebalance sets a new *target*. Each member moves towards it by the steps of `Group.next_step`: it first releases
+partitions outside its share, then gets the partitions of its share that no other member holds. An eager member releases
+all partitions first; that is the only difference between the two protocols.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monasca_common.kafka.message import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class MemoryMember:
-    """The membership of one consumer; a consumer that lost its membership joins again with another object."""
+    """The membership of one consumer; a consumer that lost its membership rejoins with another object."""
 
     member_id: str
     client_id: str
@@ -55,7 +55,7 @@ class Group:
         self._targets: dict[str, set[TopicPartition]] = {}
 
     def join(self, member: MemoryMember, partition_counts: Mapping[str, int]) -> None:
-        """Add a member. The successor of a static member takes over its share, and fences it."""
+        """Add a member. The successor of a static member takes over its share and fences it."""
         known = self.members.get(member.member_id)
         self.members[member.member_id] = member
         if known is None:
@@ -96,7 +96,7 @@ class Group:
         taken = set().union(*(other.owned for other in self.members.values() if other is not member))
         wanted = target - member.owned
         ready = wanted - taken
-        # An eager assignment is complete: it waits until all its partitions are free.
+        # An eager member gets all its partitions in one step, once all are free.
         if not ready or (member.eager and ready != wanted):
             return None
         return Step("assign", tuple(sorted(ready)))
@@ -128,7 +128,7 @@ def _keep(
 
 
 def _hand_out(partitions: Iterable[TopicPartition], readers: list[str], shares: dict[str, set[TopicPartition]]) -> None:
-    """Assign partitions without an owner to the smallest shares, and move others until shares differ by at most one."""
+    """Assign unowned partitions to the smallest shares, and move others until shares differ by at most one."""
     for partition in partitions:
         owner = next((reader for reader in readers if partition in shares[reader]), None)
         poorest = min(readers, key=lambda reader: len(shares[reader]))

@@ -35,10 +35,11 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The broker executes the request, the connection breaks, and the client gets an answer ``seconds`` later.
+    """The broker executes the request, the connection breaks, and the client gets the answer to its retry ``seconds``
+    later.
 
-    That is the answer to its retry: the success of the first attempt, because the broker recognizes an idempotent
-    producer, or ``error``. ``math.inf``: it never gets an answer.
+    This answer is the success of the first attempt, because the broker recognizes an idempotent producer, or ``error``.
+    ``math.inf``: it never gets an answer.
     """
 
     seconds: float = 0.1
@@ -47,7 +48,7 @@ class LoseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The call does not return, whatever its time-out, until `MemoryBroker.clear_faults`; then the broker executes the
+    """The call ignores its time-out and returns only after `MemoryBroker.clear_faults`; then the broker executes the
     request. In the meantime the broker serves other requests."""
 
 

@@ -11,13 +11,13 @@ from monasca_common.kafka.message import Message
 KAFKA_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default
 
 _BATCH_BYTES = 61  # the header of a batch with one record
-_RECORD_BYTES = 3  # its attributes, and the differences to the batch's time and offset, which are 0
+_RECORD_BYTES = 3  # its attributes and its differences from the batch's time and offset, all 0
 
 
 class PartitionLog:
-    """The records of one partition; ``low`` is its first offset, ``high`` the next one to be written.
+    """The records of one partition; ``low`` is its first offset, ``high`` the next offset to be written.
 
-    ``None`` is an offset that no reader gets: of a control record, or of a compacted one.
+    ``None`` is an offset that no reader gets, such as that of a control record or a compacted record.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Topic:
 
 
 def batch_bytes(message: Message) -> int:
-    """Return the size of the message in a separate batch, uncompressed: Kafka compares it with a topic's limit."""
+    """Return the size of an uncompressed batch with only this message, which Kafka compares with a topic's limit."""
     size = _RECORD_BYTES + _field_bytes(message.key) + _field_bytes(message.value) + _varint_bytes(len(message.headers))
     size += sum([_field_bytes(name.encode()) + _field_bytes(value) for name, value in message.headers])
     return _BATCH_BYTES + _varint_bytes(size) + size
@@ -91,5 +91,5 @@ def _field_bytes(value: bytes | None) -> int:
 
 
 def _varint_bytes(number: int) -> int:
-    """Return the size of a number of 0 or more: seven bits per byte, one bit of which is the sign."""
+    """Return the size of a non-negative number as a varint: seven bits per byte, and one bit in total for the sign."""
     return max(1, (number.bit_length() + 7) // 7)

@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 class Membership:
-    """All methods except `take` and `leave` are called with the broker's lock held."""
+    """Callers of all methods except `take` and `leave` hold the broker's lock."""
 
     def __init__(self, broker: MemoryBroker, settings: ConsumerSettings) -> None:
         self.member: MemoryMember | None = None
@@ -59,7 +59,7 @@ class Membership:
         return None
 
     def go_away(self) -> None:
-        """End a poll, or begin a callback; this starts the poll interval's time limit."""
+        """End a poll, or begin a callback; this starts the time limit of the poll interval."""
         if self.member is not None:
             self.member.touch(self._broker.clock.monotonic())
 
@@ -75,7 +75,7 @@ class Membership:
         return self._broker.group(self._settings.group_id).next_step(self.member)
 
     def wait(self, deadline: float) -> None:
-        """Wait for a change, at most until a member exceeds its poll interval."""
+        """Wait for a change, or until a member exceeds its poll interval."""
         group = self._broker.group(self._settings.group_id)
         self._broker.wait(min(deadline, group.next_expiry()))
         self._broker.expire_overdue(self._settings.group_id)
@@ -83,7 +83,7 @@ class Membership:
     def take(self, step: Step) -> None:
         """Call the callback of a step, without the lock.
 
-        Assigned partitions are owned before the callback starts, revoked partitions until it returns.
+        Assigned partitions are owned before the callback starts; revoked partitions are owned until it returns.
         """
         member, callbacks = self.member, self._callbacks
         if member is None or callbacks is None:

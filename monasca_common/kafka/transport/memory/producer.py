@@ -28,7 +28,7 @@ OnError = Callable[[TransportError], None]
 
 
 class _Flight(NamedTuple):
-    """A message that the broker received; messages are ordered by the arrival of their answers."""
+    """A message that the broker received, ordered by the arrival time of its answer."""
 
     at: float
     number: int
@@ -38,7 +38,7 @@ class _Flight(NamedTuple):
 
 
 class _NotTaken(KafkaException):
-    """The client did not accept a message. A separate class, because signal handlers raise other errors."""
+    """The client did not accept a message; a separate class, because signal handlers raise other errors."""
 
 
 class MemoryProducer(ProducerTransport):
@@ -59,7 +59,8 @@ class MemoryProducer(ProducerTransport):
         self._reports = ReportColumns(translate)
         self._queue: deque[tuple[Message, int]] = deque()
         self._flights: list[_Flight] = []
-        self._ready: deque[Callable[[], None]] = deque()  # reports and errors, which the polling thread runs
+        # calls of callbacks with reports and errors, for the polling thread to run
+        self._ready: deque[Callable[[], None]] = deque()
         self._undelivered = 0
         self._numbers = itertools.count()
         self._turns = itertools.count()
@@ -139,7 +140,7 @@ class MemoryProducer(ProducerTransport):
             return error
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """Return topic ids, without planned faults, because tests cannot predict the requests of a producer."""
+        """Return topic ids; planned faults do not apply, because tests cannot predict these requests of a producer."""
         with self._broker.lock:
             found = [self._broker.find_topic(name) for name in topics]
             return {topic.name: topic.topic_id for topic in found if topic is not None}
@@ -174,7 +175,7 @@ class MemoryProducer(ProducerTransport):
             self._report_error(raw_error("_TRANSPORT"))
         at = answer.at
         if answer.error is not None and answer.error.fatal():
-            # librdkafka calls the error callback, and does not report its messages.
+            # librdkafka then calls the error callback, and does not report its messages.
             self._fatal = translate(answer.error)
             self._report_error(answer.error)
             at = math.inf
