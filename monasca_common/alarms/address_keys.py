@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encrypts the addresses of notification methods in the database, because they can contain tokens. The first key
-encrypts, and all keys decrypt. A row has the name of its key; a row without a key name was written without keys and
-contains plain text.
+encrypts, and all keys decrypt. Each row stores the name of its key; a row without a key name contains plain text.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ class Rotated:
 
 
 def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
-    """Encrypt each address with the first key, in one transaction. This can be repeated, and services can run at the
-    same time."""
+    """Encrypt each address with the first key, in one transaction. It is safe to repeat, and while services run."""
     other = sa.or_(_METHOD.c.address_key.is_(None), _METHOD.c.address_key != keys.first)
     statement = sa.select(_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key).where(other).with_for_update()
 

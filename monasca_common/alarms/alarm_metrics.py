@@ -30,7 +30,8 @@ class AlarmSeries:
 
 
 def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
-    """Insert series that the alarms do not have yet, in the transaction that creates the alarms or finds the series."""
+    """Insert series that the alarms do not have yet, in the transaction that creates the alarms or detects the
+    series."""
     for start in range(0, len(rows), _SERIES_AT_ONCE):
         some = [asdict(row) for row in rows[start : start + _SERIES_AT_ONCE]]
         dimensions = [

@@ -113,7 +113,7 @@ def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
 
 
 def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
-    """Count by the columns of alarms and metrics, and by the definition if ``group_by`` has its columns."""
+    """Count by the columns of alarms and metrics, and by definition if ``group_by`` has columns of it."""
     names = [name for name in group_by if name not in _OF_DEFINITIONS]
     if len(names) < len(group_by) and "alarm_definition_id" not in names:
         names.append("alarm_definition_id")
@@ -174,7 +174,8 @@ def _metric_conditions(which: WhichAlarms, alarm_id: sa.ColumnElement[str]) -> l
 
 
 def _having(which: WhichAlarms) -> Select | None:
-    """Select the ids of alarms with a metric that has the name and all dimensions; ``None``: no condition."""
+    """Select the ids of alarms with a metric that has the name and all dimensions; return ``None`` without a
+    condition."""
     if not which.dimensions:
         if which.metric_name is None:
             return None

@@ -88,7 +88,7 @@ class Alarms:
             before = self._one(connection, tenant, alarm_id)
             after = changed(before)
             _check(after)
-            # The time of a state is later than the time of the previous state, so that each change has its own id.
+            # Each state is later than the previous state, so that each change has its own id.
             time_ms = max(now_ms, before.state_updated + 1)
             is_transition = after.state != before.state
             if is_transition:
@@ -104,7 +104,7 @@ class Alarms:
         """Delete the alarm, but keep its history. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            # A merge of measurements locks the version, so that no alarm is deleted in the meantime.
+            # A merge of measurements locks the version, so no alarm is deleted during the merge.
             next_version(connection)
             delete_one(connection, _ALARM, tenant, alarm_id, _WHAT)
             _forget_series(connection, alarm_id)
@@ -128,8 +128,8 @@ class Alarms:
 
 
 def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
-    """Delete the series that are in no other alarm, with their windows. If such a series still arrives, it is new and
-    recreates the alarm without earlier measurements, because ``last`` would report all of them again."""
+    """Delete the series that are in no other alarm, with their windows. If such a series still arrives, it counts as
+    new and recreates the alarm without earlier measurements, because ``last`` would report all of them again."""
     own, other = _PART.alias(), _PART.alias()
     names = ("sub_expression_id", "match_key")
     same = (own.c[name] == other.c[name] for name in names)

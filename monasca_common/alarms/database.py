@@ -54,7 +54,7 @@ class AlarmsDatabase:
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
     def one(self, statement: Select, kind: str, row_id: str) -> Row:
-        """Return the row of a statement. Raises `UnknownId` for this ``kind`` of row if no row exists."""
+        """Return the single row of a statement. Raises `UnknownId` for this ``kind`` of row if no row exists."""
         row = next(iter(self.rows(statement)), None)
         if row is None:
             raise UnknownId(kind, row_id)
@@ -70,7 +70,7 @@ class AlarmsDatabase:
         return self._reads.run(in_snapshot)
 
     def stream(self, work: Callable[[sa.Connection], Iterator[T]]) -> Generator[T]:
-        """Yield from ``work``, which keeps a connection until this iterator is exhausted or closed."""
+        """Yield the results of ``work``, which uses a connection until this iterator is exhausted or closed."""
         return self._reads.stream(lambda connection, _deadline: work(connection))
 
     def write(self, work: Callable[[sa.Connection], T], *, named: str | None = None) -> T:
@@ -111,7 +111,7 @@ def ordered(
     part: Slice,
 ) -> Select:
     """Return a statement for the slice of rows in this order. ``last``: the id, which orders equal rows. NULL precedes
-    every value in all databases.
+    all values on every database.
     """
     orders: list[sa.ColumnElement[Any]] = []
     for sort in sorts:

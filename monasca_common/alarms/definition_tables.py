@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores alarm definitions. The transaction of each change first increments the version of all definitions."""
+"""Stores alarm definitions. The transaction of each change starts by incrementing the version of all definitions."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _OF_EXPRESSION = ("function", "metric_name", "deterministic", "operator", "thres
 
 
 def next_version(connection: sa.Connection) -> None:
-    """Increment the version. As the first statement of a transaction that changes definitions or deletes alarms, it
-    allows one such transaction at a time."""
+    """Increment the version. A transaction that changes definitions or deletes alarms executes this first, so only one
+    such transaction runs at a time."""
     connection.execute(_VERSION.update().values(version=_VERSION.c.version + 1))
 
 
@@ -159,7 +159,7 @@ class AlarmDefinitions:
             conditions.append(_DEFINITION.c.severity.in_(which.severities))
         if which.dimensions:
             # The query is limited to the tenant's definitions, because dimensions have no index, and other tenants have
-            # many more.
+            # many definitions.
             matching = self._queries.match(_SUB.c.dimensions, which.dimensions)
             own: Select = sa.select(_SUB.c.id).where(_SUB.c.definition_id == _DEFINITION.c.id, *matching)
             conditions.append(own.exists())

@@ -49,8 +49,8 @@ class AlarmDefinition:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionFilter:
-    """Filters of definitions. ``dimensions``: allowed values of each key (empty: any value), which must all match one
-    sub-expression. Empty ``severities``: any."""
+    """Filters of definitions. ``dimensions``: allowed values of each key (empty: any value), all of which must match
+    one sub-expression. Empty ``severities``: any."""
 
     tenant: str
     name: str | None = None

@@ -6,7 +6,7 @@
     AlarmsError
     ├── UnknownId        the tenant has no such id
     ├── NameTaken        the tenant has another with this name
-    └── BrokenRules      it breaks rules (`violations` lists them)
+    └── BrokenRules the request breaks rules (`violations` lists them)
 """
 
 from __future__ import annotations

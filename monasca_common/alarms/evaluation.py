@@ -6,7 +6,7 @@ batches of one second.
 
 Two rules are easy to violate:
 
-- A window that a crossing decided stays decided until its own due evaluation. Otherwise the due evaluation of an
+- A window that was decided by a crossing stays decided until its own due evaluation. Otherwise the due evaluation of an
 earlier quiet minute would revert the alarm.
 - A window in which the pipeline was idle is unknown, not empty, until agents have had time to resend.
 """
@@ -39,7 +39,8 @@ from monasca_common.models.readings import Reading
 MOST_VALUES = 16
 """The maximum number of windows whose values a sub-alarm shows. The newest windows are shown."""
 RESTRUCTURED = -1
-"""``SubAlarm.decided_ms`` until the next evaluation, which computes the state of the alarm without a measurement."""
+"""The value of ``SubAlarm.decided_ms`` until the next evaluation, which computes the alarm's state without a
+measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Measured:
 class IdlePeriod:
     """A period from ``start_ms`` to ``end_ms`` in which the source was idle and the watermark did not move. For
     evaluations that are due before ``known_from_ms`` (the recovery plus `outage_grace_seconds`), windows without
-    measurements are not empty."""
+    measurements count as unknown, not as empty."""
 
     start_ms: int
     end_ms: int
@@ -113,7 +114,7 @@ class IdlePeriod:
 @dataclass(frozen=True, slots=True)
 class EvaluationSpan:
     """The span of due evaluations: after ``evaluated_to_ms`` and until ``watermark_ms``, the lowest of all partitions.
-    An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark. Windows that begin later
+    An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark. Windows that begin after it
     come from clocks that are ahead, and are evaluated later."""
 
     evaluated_to_ms: int
@@ -151,7 +152,7 @@ def evaluate(
     """Return the alarm after all events of the span, and its transitions.
 
     ``measured``: the measurements of each sub-alarm, in order. ``begins_ms``: the creation of the alarm. Evaluations
-    due until the creation are skipped; of earlier readings of ``last``, only the newest counts.
+    that were due by the creation are skipped; for ``last``, only the newest of the earlier readings counts.
     """
     if begins_ms > span.evaluated_to_ms:
         span = replace(span, evaluated_to_ms=begins_ms)
@@ -195,7 +196,7 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
 def _events(
     sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], span: EvaluationSpan, begins_ms: int
 ) -> Iterable[_SubAlarmEvent]:
-    """Return the events in order of time. Events with the same time have the order of the expression."""
+    """Return the events in order of time. Events with the same time are in the order of the expression."""
     each: list[Iterable[_SubAlarmEvent]] = [_redecisions(sub_alarms, span)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
@@ -216,7 +217,7 @@ def _order(event: _SubAlarmEvent) -> tuple[float, bool, float, int]:
 def _redecisions(sub_alarms: Sequence[SubAlarm], span: EvaluationSpan) -> list[_SubAlarmEvent]:
     """Return the decisions that result from a changed threshold, operator or structure without a new measurement. They
     share one time before all other events, because separate steps would report states that the alarm never had."""
-    # An increased delay moves ``evaluated_to_ms`` forward, perhaps beyond the highest watermark.
+    # A longer delay moves ``evaluated_to_ms`` forward, perhaps beyond the highest watermark.
     time_ms = min(span.evaluated_to_ms, span.seen_ms)
     return [
         _SubAlarmEvent(-inf, False, time_ms, index, _redecided)

@@ -20,7 +20,7 @@ from monasca_common.models.limits import MOST_DIMENSIONS, POSTED, TextRule, too_
 FUNCTIONS = ("min", "max", "sum", "count", "avg", "last")
 
 _BLANKS = r" \t\r\n\f\v"
-# The lexer ends names at characters that no name may contain, so that ``a>1||b>2`` needs no spaces. Parentheses belong
+# The lexer ends a name at a character that no name may contain, so ``a>1||b>2`` needs no spaces. Parentheses belong
 # to the grammar, although values of posted dimensions may contain them. ``models`` has the other rules for names.
 _FORBIDDEN = "".join(f"\\x{ord(sign):02x}" for sign in sorted({*POSTED.name.forbidden, *"()"} - {" "}))
 _INNER = rf"(?:(?!\|\|)[^{_FORBIDDEN}])"
@@ -115,7 +115,7 @@ class SubExpression:
 
     @property
     def text(self) -> str:
-        """Return the text that reasons show."""
+        """Return the text for the reasons of transitions."""
         dimensions = ", ".join(f"{key}={value}" for key, value in self.dimensions)
         return (
             f"{self.function}({self.metric_name}"
@@ -199,7 +199,7 @@ def _parser() -> Lark:
 
 @v_args(inline=True)
 class _Values(Transformer[Token, Node]):
-    """Converts the rules of the grammar, one method for each. It has no state, because threads share it."""
+    """Converts the rules of the grammar, one method for each. It is stateless, because threads share it."""
 
     def any_of(self, *operands: Node) -> Or:
         return Or(_flat(Or, operands))

@@ -60,7 +60,7 @@ class NotificationMethod:
 
     @property
     def masked_address(self) -> str:
-        """Return the part of the address that can be shown to readers other than the method's tenant."""
+        """Return the part of the address that may be shown to readers outside the method's tenant."""
         host = _HOST.match(self.address)
         if self.type == "EMAIL":
             return f"{self.address[:1]}…@{self.address.rpartition('@')[2]}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the measurements of a sub-alarm: a partial for each window, or the readings that ``last`` needs.
 
-Merging is exact, so the same measurements have equal partials however they are split into batches. A window is
+Merging is exact, so the same measurements result in equal partials, however they are split into batches. A window is
 ``period`` seconds of event time, aligned to the period, and identified by its start in ms.
 """
 
@@ -19,12 +19,13 @@ from monasca_common.models.readings import Reading, exact_sum
 OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
 MOST_DECISIVE = 100
-"""The maximum number of readings to keep of a window. With more readings, a change has the time of the newest
+"""The maximum number of readings that are kept of a window. With more readings, a change has the time of the newest
 measurement."""
 MOST_READINGS = 10_000
-"""The maximum number of readings of ``last`` to keep until their evaluation."""
+"""The maximum number of readings that are kept for ``last`` until their evaluation."""
 
-# Sums add values scaled by a power of two, which is exact, so that the sum of the greatest floats is a float.
+# Values are scaled by a power of two (which is exact) before they are added, so that the sum of the greatest floats is
+# a float.
 _SCALE = 2.0**-64
 _GREATEST = 1.7976931348623157e308
 
@@ -35,7 +36,7 @@ _COMPARISONS: MappingProxyType[str, Callable[[float, float], bool]] = MappingPro
 
 @dataclass(frozen=True, slots=True)
 class WindowPartial:
-    """The partial of at least one measurement. ``sums``: see `exact_sum`, of scaled values. ``decisive``: the earliest
+    """The partial of at least one measurement. ``sums``: the `exact_sum` of scaled values. ``decisive``: the earliest
     readings that lead to `immediate_state`, in order of time."""
 
     count: int

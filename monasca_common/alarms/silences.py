@@ -17,7 +17,8 @@ from monasca_common.storage.sql import tables
 AUTHOR = TextRule()
 COMMENT = TextRule(least=0, most=1000)
 LONGEST_MS = 366 * 86_400_000
-MOST_OF_A_TENANT = 1000  # of active and future silences, because each change of an alarm is compared with all of them
+# maximum number of active and future silences, because each change of an alarm is compared with all of them
+MOST_OF_A_TENANT = 1000
 
 _WHAT = "silence"
 _SILENCE, _HELD = tables.silence, tables.notification_deferred
@@ -56,7 +57,7 @@ class Silence:
 
     @property
     def shown(self) -> str:
-        """Return the text in the record of a silenced notification."""
+        """Return the text for the record of a silenced notification."""
         return f"silence {self.id} by {self.author}: {self.comment}"
 
     def lasts(self, now_ms: int) -> bool:
@@ -124,7 +125,7 @@ class Silences:
         return self._database.write(work)
 
     def delete(self, tenant: str, silence_id: str) -> None:
-        """End a silence, so that its withheld notifications are reconsidered. Raises `UnknownId`."""
+        """End a silence, so that the notifications it suppressed are reconsidered. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
             delete_one(connection, _SILENCE, tenant, silence_id, _WHAT)

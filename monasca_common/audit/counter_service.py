@@ -68,7 +68,7 @@ class CounterStatus(ServiceMetrics):
 def topics_to_count(admin: Admin, wanted: Sequence[str], reports_topic: str) -> tuple[str, ...]:
     """Return ``wanted``, by default all topics except Kafka's internal topics and the topic of the reports.
 
-    Raises `ConfigurationError` if one is missing or none exists, and `TransportError`.
+    Raises `ConfigurationError` if a topic is missing or none exists, and `TransportError`.
     """
     existing = admin.partition_counts()
     missing = sorted(set(wanted) - existing.keys())
@@ -127,7 +127,7 @@ class CounterService(Loop):
             counter.report()
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics to count. Raises as `topics_to_count`."""
+        """Return the topics to count. Raises the errors of `topics_to_count`."""
         return topics_to_count(self._admin, self._wanted, self._settings.topic)
 
 

@@ -28,7 +28,8 @@ _TABLE = "CREATE TABLE IF NOT EXISTS report (number INTEGER PRIMARY KEY, id TEXT
 
 
 class Journal:
-    """Thread-safe. Create it in the process that uses it: the lock on the database shows that this process is alive."""
+    """Thread-safe. Create it in the process that uses it, because the lock on the database shows that this process is
+    alive."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -46,7 +47,7 @@ class Journal:
             ) from error
 
     def add(self, report: AuditReport, *, held: bool = False) -> None:
-        """Write a report. If the disk is full, log this and keep reports only in memory until a restart.
+        """Write a report. If the disk is full, log it and keep reports in memory until a restart.
 
         ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next one sends it.
         """
@@ -59,7 +60,8 @@ class Journal:
             except sqlite3.Error as error:
                 LOG.error("writing an audit report failed; a crash would lose reports until a restart: %s", error)
                 memory = _locked(":memory:")
-                with contextlib.suppress(sqlite3.Error):  # if reading fails too, the next process sends earlier reports
+                # if reading fails as well, the next process sends the earlier reports
+                with contextlib.suppress(sqlite3.Error):
                     self._database.backup(memory)
                 self._database.close()
                 self._database = memory

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counter of a log, which reads all records and only counts them.
+"""The counter of a log, which reads all records and counts them.
 
 It reports the offsets of each bucket of event time, and the offsets of records that repeat a message id within the
 bucket. Offsets are committed after the reports about them are acknowledged. After a start, the counter rereads the
-records of one bucket plus the grace period to collect their ids. Sets of offsets ignore the repetition.
+records of one bucket plus the grace period to collect their ids. Records that are counted again do not change the sets
+of offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 LOG = logging.getLogger(__name__)
 
 _MAX_IDS = 2_000_000  # 200 bytes each
-_MAX_RUNS = 5000  # in one report, which must fit into a message
+_MAX_RUNS = 5000  # maximum in one report, which must fit into a message
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit of a reader, which writes handled offsets to the journal before they are committed.
 
-When the process is killed, the journal therefore contains every committed offset. An offset that is in the journal but
+So the journal contains every committed offset even if the process is killed. An offset that is in the journal but
 not committed is handled and reported again, which does not change the set of offsets. The offsets of a transaction are
 reported if it is committed; if the process is killed before it knows the outcome, the next process reports them. The
 cost is a few operations per batch and none per message, because the counter of the log reports the event times.
@@ -28,7 +28,7 @@ class ReaderAudit(Hook):
 
     ``positions``: the start offsets in the database of a reader that stores them with its rows; their owner updates
     them. Messages between the last report and this offset were handled by a process that was killed before its report;
-    messages between this offset and the first one read were not handled.
+    messages between this offset and the first one read were never handled.
     """
 
     def __init__(self, reporter: AuditReporter, *, positions: Mapping[TopicPartition, int] | None = None) -> None:

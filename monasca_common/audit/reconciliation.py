@@ -8,8 +8,8 @@ one:
 * the *log* is the set of offsets that a counter found. Each acknowledged message is a record, so a lower number of
   records means missing messages. A higher number is a **surplus**, from a producer that is not audited or was killed
   before its report, or from a message that was sent twice;
-* *readers* report handled offsets without event times, which come from the log. Missing messages are known by offset,
-  so duplicates do not hide them;
+* *readers* report handled offsets; the event times come from the log. Missing messages are identified by offset, so
+  duplicates do not hide them;
 * *copies* are logs with other offsets, and have the same number of distinct message ids as the log.
 
 A missing message is **lost** if the tier has reported later messages, otherwise **late**. A record is also lost if the
@@ -40,7 +40,7 @@ _END = 2**63
 
 
 class AuditVerdict(enum.Enum):
-    """Each value is an explanation for users."""
+    """Each value is the explanation that users see."""
 
     OK = "all arrived"
     OPEN = "something is missing, and the grace period is not over"
@@ -50,7 +50,7 @@ class AuditVerdict(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Return whether the grace period is over and some messages are missing or unknown."""
+        """Return whether the grace period has ended and some messages are missing or unknown."""
         return self in (AuditVerdict.UNCOUNTED, AuditVerdict.INCOMPLETE)
 
 
@@ -193,7 +193,7 @@ class AuditTotals:
         self._seen: dict[str, int] = {}  # id: the later of its time and its newest bucket
         self.foreign = 0  # ignored reports with another bucket_seconds
         self.early = 0  # ignored messages with times more than a day ahead
-        self.outdated = False  # it has counts of a deleted log; start with new totals
+        self.outdated = False  # contains counts of a deleted log; start with new totals
 
     def add(self, report: AuditReport) -> None:
         """Add a report. A repeated report is ignored."""
@@ -211,7 +211,7 @@ class AuditTotals:
                 continue
             counts = self._topics[count.topic][report.tier, application]
             counts.note(report)
-            if count.messages or count.offsets or count.duplicates:  # else it only reports the start of a counter
+            if count.messages or count.offsets or count.duplicates:  # otherwise it only reports the start
                 counts.buckets[count.bucket_ms].add(count)
             if count.log:
                 counts.logs[count.log] = max(report.sent_ms, counts.logs.get(count.log, 0))
@@ -263,7 +263,7 @@ class AuditTotals:
 
 
 class _TopicReconciler:
-    """Reconciles one topic at one time."""
+    """Reconciles one topic at a given time."""
 
     def __init__(
         self, topic: str, tiers: Mapping[tuple[str, str], _TierCounts], now_ms: int, rules: AuditRules
@@ -282,7 +282,7 @@ class _TopicReconciler:
         self._covered = {key: counts.covered() for key, counts in self._readers.items()}
 
     def buckets(self) -> list[int]:
-        """Return the buckets of sources and logs. Buckets that only a reader has are older than these."""
+        """Return the buckets of sources and logs. Buckets that exist only for a reader are older than these."""
         known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
         return sorted({bucket_ms for counts in known for bucket_ms in counts.buckets})
 

@@ -15,7 +15,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
-_NAME = "monasca-audit-reader"  # this group never commits an offset
+_NAME = "monasca-audit-reader"  # no offset of this group is ever committed
 
 
 class ReportLog:
@@ -60,7 +60,8 @@ class ReportLog:
 
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
-    """Open the reports from this time on. Raises `ConfigurationError` if the topic is missing, and `TransportError`."""
+    """Open the log of reports, from this time on. Raises `ConfigurationError` if the topic is missing, and
+    `TransportError`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(

@@ -32,7 +32,7 @@ _BULK_REPORTS = 500
 class AuditReporter:
     """Sends the reports of one application at one tier, from one process. A context manager. Create it after the fork.
 
-    ``tier``: the tier of handled messages. Messages that a reader's producers deliver have the tier ``producer``.
+    ``tier``: the tier of handled messages. Messages delivered by a reader's producers have the tier ``producer``.
     ``settings.folder`` must be set. A failure of the audit is logged and does not affect the audited clients.
     """
 
@@ -50,11 +50,11 @@ class AuditReporter:
         self._tier = tier
         self._tier_of_counts = tier if tier in SOURCES else PRODUCER
         self._application = application
-        # Reports are sent outside of transactions, because they describe the past, and are not audited.
+        # Reports are sent outside of transactions, because they describe the past; they are not audited themselves.
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
         self._sending: list[AuditReport] = []
-        self._sent: DeliveryReport | None = None  # the result for `_sending` until all are acknowledged
+        self._sent: DeliveryReport | None = None  # `_sending` returns this until all are acknowledged
         self._reporting = threading.Lock()
         self._ended = threading.Event()
 
@@ -76,7 +76,7 @@ class AuditReporter:
         self.close()
 
     def close(self) -> None:
-        """Send the remaining reports. Reports that stay unacknowledged are sent at the next start."""
+        """Send the remaining reports. Reports that remain unacknowledged are sent at the next start."""
         self._journal.release()
         self._ended.set()
         self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)

@@ -18,22 +18,23 @@ VERSION = 1
 
 #: Producers outside the API.
 PRODUCER = "producer"
-#: Tiers that count the messages acknowledged to them, which should be in the log.
+#: Tiers that count their acknowledged messages, which should be in the log.
 SOURCES = frozenset({PRODUCER, "api"})
 #: The tier of the counter of the log.
 LOG = "broker"
-#: Tiers that count, by id, the messages that arrived in the log of another cluster.
+#: Tiers that count, by id, the messages in the log of another cluster.
 COPIES = frozenset({"mirror"})
 #: The tier of a mirror's copied messages. It is a reader, as are all tiers with other names, such as ``database``,
 #: ``notification`` and ``spark``, which report handled offsets.
 MIRRORED = "mirrored"
 
-#: The tolerated clock error. Messages with later timestamps are ignored, because they could not be removed by age.
+#: The tolerated clock error. Messages with later timestamps are ignored, because their counts could not be removed by
+#: age.
 AHEAD_MS = 86_400_000
 
 
 class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The messages of one topic and bucket that a source, or the counter of a log, counted.
+    """The number of messages of one topic and bucket, from a source or from the counter of a log.
 
     A source reports the number of ``messages``; a counter reports ``offsets``, ``duplicates`` and ``log``.
     ``duplicates``: the offsets of records that repeat the message id of a record with a lower partition and offset in

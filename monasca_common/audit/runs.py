@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of offsets of one partition, as ascending runs ``(first, next)`` that do not touch.
+"""Sets of offsets of one partition, as ascending runs ``(first, next)`` with gaps between them.
 
-The audit reports sets of offsets because a repeated report, such as after a crash, does not change their union.
+The audit reports sets of offsets, because a repeated report (for example after a crash) does not change their union.
 """
 
 from __future__ import annotations

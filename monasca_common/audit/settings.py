@@ -19,7 +19,7 @@ AUDIT_COUNT_GROUP = "audit_count"
 PREFIX = "monasca_audit"
 
 _DAY_SECONDS = 86_400
-# The interval keeps the load on brokers small; a short grace period shortens it.
+# The interval limits the load on brokers; a short grace period shortens it.
 _REPORT_SECONDS, _QUICKEST_REPORT_SECONDS = 10.0, 0.1
 _REPORT_SHARE = 1 / 60  # of the grace period
 

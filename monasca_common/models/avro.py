@@ -55,8 +55,8 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
     """Return a function that converts a record to its envelope in JSON, and raises `InvalidEnvelope` without any text
     of the record.
 
-    ``writer``: the parsed schema with which records were written; ``read``: the function of fastavro that reads them.
-    Raises `InvalidEnvelope` unless it is a version of the schema of an envelope.
+    ``writer``: the parsed schema of the records; ``read``: fastavro's function that reads them. Raises
+    `InvalidEnvelope` unless ``writer`` is a version of the schema of an envelope.
     """
     name = writer.get("name") if isinstance(writer, Mapping) else None
     kind = _KIND_OF_RECORD.get(name or "")
@@ -69,7 +69,7 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
         source = io.BytesIO(record)
         try:
             found: Any = read(source, writer, None)
-            if reader is not None:  # second, because fastavro skips fields without looking for the end of the record
+            if reader is not None:  # read again, because fastavro skips fields past the record's end
                 source.seek(0)
                 found = read(source, writer, reader)
             excess_bytes = len(record) - source.tell()

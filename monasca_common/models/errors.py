@@ -22,8 +22,8 @@ _LONGEST_KEY_SHOWN = 64
 class Violation:
     """``where``: a path such as ``[3].dimensions.host``, empty for the whole document. ``rule``: the broken rule.
 
-    Neither quotes a value, and ``where`` contains keys as ASCII of bounded length. ``too_large``: whether the rule is a
-    size limit, for which HTTP has a separate status.
+    Neither quotes a value, and ``where`` contains keys as ASCII text of limited length. ``too_large``: whether the rule
+    is a size limit, for which HTTP has a separate status.
     """
 
     where: str

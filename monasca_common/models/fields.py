@@ -33,7 +33,7 @@ class Fields:
 
     @classmethod
     def read(cls, text: bytes | None, violations: list[Violation]) -> Fields:
-        """Read an object. Text that is not JSON is a violation, and is read leniently to find its place."""
+        """Read an object. Text that is not JSON is a violation, and is read leniently to locate it."""
         if text is None:
             violations.append(Violation("", "has no value"))
             return cls._empty(violations)
@@ -87,7 +87,7 @@ class Fields:
             return None
 
     def inner(self, key: str, *, required: bool = True) -> Fields:
-        """Return the inner object ``key``, or an empty one if it is missing."""
+        """Return the nested object ``key``, or an empty object if it is missing."""
         value, place = self.get(key, required=required), joined(self._place, key)
         if value is None and required:
             return self._empty(self._violations, place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Untrusted JSON, read and written by msgspec: bounded in depth, without values that databases cannot store.
+"""Reads and writes untrusted JSON with msgspec: limits its depth, and refuses values that databases cannot store.
 
 msgspec refuses NaN, Infinity, numbers beyond a float, unpaired surrogates and bytes that are not UTF-8. The last of
 repeated keys is used, as by all parsers that read these topics; written JSON has each key once.
@@ -14,7 +14,7 @@ import msgspec
 
 from monasca_common.models.errors import NotJson
 
-MOST_DEPTH = 64  # of nested arrays and objects
+MOST_DEPTH = 64  # maximum depth of nested arrays and objects
 A_NUL = "has a NUL character: databases cannot store it, remove it"
 HALF_A_PAIR = "has an unpaired surrogate, which is not a character: remove it"
 _TOO_DEEP = f"has more than {MOST_DEPTH} levels of nested arrays and objects"
@@ -37,7 +37,8 @@ def read(text: bytes | msgspec.Raw) -> Any:
 
 
 def read_leniently(text: bytes) -> Any:
-    """Decode with Python's json, which accepts NaN, Infinity and unpaired surrogates, as clients in Python write them.
+    """Decode with Python's json, which accepts NaN, Infinity and unpaired surrogates; clients in Python may write
+    these.
 
     Use it only to find the invalid part of a text; the result must not be stored. Raises `ValueError`.
     """
@@ -56,7 +57,7 @@ def write_leniently(value: Any) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """Return the reason of an error of msgspec, without quoting the text."""
+    """Return the reason for an error of msgspec, without quoting the text."""
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     if isinstance(error, UnicodeDecodeError):

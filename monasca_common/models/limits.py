@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from monasca_common.models.json_text import A_NUL, HALF_A_PAIR
 
 LONGEST_TEXT = 255
-MOST_DIMENSIONS = 100  # of a metric, a log or an event; metrics of OpenStack have about 10
+MOST_DIMENSIONS = 100  # dimensions of a metric, a log or an event; metrics of OpenStack have about 10
 MOST_META_ENTRIES = 16
 MOST_META_BYTES = 2048
 LATEST_MS = 2**63 - 1
@@ -37,7 +37,7 @@ class TextRule:
 
     @property
     def pattern(self) -> str:
-        """A regular expression that matches texts that keep this rule."""
+        """A regular expression that matches texts that comply with this rule."""
         start = f"(?!{re.escape(self.prefix)})" if self.prefix else ""
         return f"{start}[^\\0{re.escape(self.forbidden)}]{{{self.least},{'' if self.most is None else self.most}}}"
 
@@ -62,7 +62,7 @@ class TextRule:
 ANY_TEXT = TextRule(least=0, most=None)
 NON_EMPTY = TextRule()
 
-# The limit is in bytes, because an index contains tenant, region and name, and its entries have at most 2.7 kB.
+# The limit is in bytes, because an index entry contains tenant, region and name, and is limited to 2.7 kB.
 TENANT = TextRule(most=None, most_bytes=LONGEST_TEXT)
 REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers omit it
 
@@ -87,12 +87,13 @@ class Limits:
         object.__setattr__(self, "_quick", re.compile(pattern))
 
     def keep(self, name: str, dimensions: Mapping[str, str]) -> bool:
-        """Return whether a name and its dimensions keep all rules. One match takes half the time of one per string."""
+        """Return whether a name and its dimensions comply with all rules. One match for all strings takes half the time
+        of one per string."""
         texts = [name]
         for pair in dimensions.items():
             texts += pair
         joined = "\0".join(texts)
-        # The count detects a text that contains a NUL and would match as two texts.
+        # The count detects a text with a NUL, which would match as two texts.
         return joined.count("\0") == len(texts) - 1 and self._quick.fullmatch(joined) is not None
 
 

@@ -50,7 +50,7 @@ T = TypeVar("T")
 _LATEST_S = LATEST_MS // 1000
 _NUMBERS = {int, float}
 _REFUSED = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
-_BLOCK = 1000  # messages per pass: enough to spread its cost, few enough for the processor's cache
+_BLOCK = 1000  # messages per pass: enough to amortize its cost, and few enough to fit into the processor's cache
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
@@ -61,14 +61,14 @@ _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement
 
 
 class _Rules(NamedTuple):
-    """The rules of a metric in addition to `Limits`."""
+    """The rules for a metric in addition to `Limits`."""
 
     allowed: Window
     max_dimensions: int
     reserved_names: frozenset[str]
 
 
-# gc=False: they are not in reference cycles, and the garbage collector would scan 20,000 of them in each batch.
+# gc=False, because they are not in reference cycles, and the garbage collector would scan 20,000 of them in each batch.
 # Dimensions and meta stay text, because equal texts have equal series.
 
 
@@ -113,7 +113,7 @@ class MetricDecoder:
     """Decodes values of messages to `Measurement` rows, and caches ``max_series`` series (about 1 kB each).
 
     The limits are `limits.STORED` and ``max_dimensions``. Values of value_meta that are not strings become JSON text; a
-    missing creation_time is version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``, which equals it.
+    missing creation_time is version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``.
     Not thread-safe. A cached series depends only on its text, so it never becomes stale.
     """
 
@@ -126,7 +126,7 @@ class MetricDecoder:
         return self._decode(values, self._measurements)
 
     def decode_readings(self, values: Sequence[bytes | None]) -> Decoded[tuple[Series, int, float]]:
-        """Decode like `decode_all`, with the same errors, to only series, time in ms and value."""
+        """Decode like `decode_all` and with the same errors, but only series, time in ms and value."""
         return self._decode(values, self._readings)
 
     def _decode(self, values: Sequence[bytes | None], decode: Callable[[Sequence[Any]], list[T]]) -> Decoded[T]:
@@ -177,7 +177,7 @@ class MetricDecoder:
         ]
         find = self._series.find
         series = list(map(find, keys))
-        if not all(series):  # `find` again, because an earlier key of the block may be the same
+        if not all(series):  # look it up again, because an earlier key of the block may be the same
             series = [cached or find(key) or self._resolve(key) for cached, key in zip(series, keys, strict=True)]
         times_ms = [metric.timestamp for metric in metrics]
         if min(times_ms) < 0 or max(times_ms) > LATEST_MS:
@@ -263,14 +263,14 @@ def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
         raise _posted_error(element, rules) from None
 
 
-# Normalised texts of dimensions, by name, posted text and maximum number: each is checked and sorted once.
+# Normalised texts of dimensions, by name, posted text and maximum number, so that each is checked and sorted only once.
 _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 
 def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
     """Return the JSON of each metric. Raise one of `_REFUSED` if a metric breaks a rule.
 
-    The loop makes no calls, and one pass runs in C; a call per metric takes a quarter longer.
+    The loop contains no calls, and one pass runs in C; a call per metric would take a quarter longer.
     """
     allowed, max_dimensions, reserved_names = rules
     if reserved_names and not reserved_names.isdisjoint([metric.name for metric in metrics]):
@@ -342,7 +342,7 @@ def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[t
             yield key, "must be a string"
 
 
-# The slow checks, which collect all violations after the fast check has refused.
+# The slow checks, which collect all violations after the fast check has refused a metric.
 
 
 def _posted_error(element: bytes, rules: _Rules) -> InvalidEnvelope:
@@ -363,7 +363,7 @@ def _stored_error(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
 
 
 def _refusal(violations: list[Violation]) -> InvalidEnvelope:
-    # A property test ensures that both checks agree. If they disagreed, the refusal of the fast check would decide.
+    # A property test ensures that both checks agree. If they disagree, the fast check decides.
     return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing posted bodies: valid elements, and the violations of the others."""
+"""Parses posted bodies: returns the valid elements, and the violations of the others."""
 
 from __future__ import annotations
 

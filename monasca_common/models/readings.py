@@ -18,8 +18,8 @@ class Reading(NamedTuple):
 
 
 def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
-    """Return the exact sum as floats, greatest first, each nearest to the remainder. It depends neither on the order of
-    the values nor on a division into partial sums."""
+    """Return the exact sum as a list of floats, greatest first; each is the float nearest to the remainder. The result
+    depends neither on the order of the values nor on how they are divided into partial sums."""
     rest = list(values)
     parts: list[float] = []
     while (part := fsum(rest)) != 0.0:

@@ -68,8 +68,8 @@ Row = TypeVar("Row")
 class Decoded(Generic[Row]):
     """The result of decoding messages: ``rows[i]`` is of message ``indices[i]``; ``errors`` are by message.
 
-    ``untimed``: indices of rows without their own time. They have the envelope's creation_time, which differs between
-    attempts to send the message.
+    ``untimed``: indices of rows without their own time. Their time is the envelope's creation_time, which differs
+    between attempts to send the message.
     """
 
     rows: list[Row]

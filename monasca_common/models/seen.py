@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of computed values, bounded in entries and bytes."""
+"""A cache of computed values, limited in entries and bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series of measurements, and their ids, which all writers and readers compute in the same way."""
+"""Series of measurements and their ids, which all writers and readers compute in the same way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A tenant's metric in a region with a set of dimensions. ``id``: `series_id` of the other fields."""
+    """A tenant's metric in a region with a set of dimensions. ``id``: ``id`` is the `series_id` of the other fields."""
 
     id: bytes
     tenant: str

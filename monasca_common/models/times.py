@@ -40,7 +40,7 @@ class Window:
         return self.earliest_ms <= time_ms <= self.latest_ms
 
     def fault(self, time_ms: int) -> str | None:
-        """Return the rule that a time breaks, and the unit in which it would be allowed."""
+        """Return the rule that a time breaks, with the unit in which the time would be allowed."""
         if time_ms in self:
             return None
         if time_ms < self.earliest_ms:
@@ -51,7 +51,7 @@ class Window:
         return f"{fault}; it appears to be in {units[0]}: send milliseconds" if units else fault
 
     def checked(self, parse: Callable[[Any], int]) -> Callable[[Any], int]:
-        """Return ``parse`` that also raises `ValueError` for a time outside the window."""
+        """Return ``parse``, extended to raise `ValueError` for a time outside the window."""
 
         def parse_within(value: Any) -> int:
             time_ms = parse(value)
@@ -83,7 +83,7 @@ def from_ms(value: Any) -> int:
 def from_ms_or_iso(value: Any) -> int:
     """Return a number like `from_ms`, or a string of ISO 8601, by default in UTC.
 
-    An example of the public API has ``Z`` and an offset (``…:11Z+0200``): the offset is used.
+    An example of the public API has both ``Z`` and an offset (``…:11Z+0200``); the offset is used.
     """
     if not isinstance(value, str):
         try:

@@ -24,7 +24,7 @@ class Severity(enum.Enum):
     WARNING = "one more failure prevents writes or turns the finding into an error"
 
 
-_WARNINGS = frozenset({"no_spare_copy", "under_replicated"})  # all other rules are errors
+_WARNINGS = frozenset({"no_spare_copy", "under_replicated"})  # findings of all other rules are errors
 _TEXTS = {
     "one_copy": "there is one replica: if its broker loses its disk, the messages are lost; raise the replication "
     "factor to 3",
@@ -159,8 +159,8 @@ def _replicas(topic: TopicDurability) -> dict[str, list[int]]:
 
 
 def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[str, str]]) -> list[Finding]:
-    """Return the findings on a topic that does not exist yet. Any broker can create it, so the worst settings of all
-    brokers count. ``brokers``: the settings of the running brokers by id."""
+    """Return the findings on a topic that does not exist yet. Any broker may create it, so the worst settings of all
+    brokers apply. ``brokers``: the settings of the running brokers by id."""
     copies = min(int(settings[topic.copies]) for settings in brokers.values())
     to_be = TopicDurability(
         topic.name,

@@ -41,7 +41,7 @@ class GroupOffsets(Protocol):
         """Return all positions of the group."""
 
     def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
-        """Replace these positions; ``None`` deletes a position, if the place supports this."""
+        """Replace these positions; ``None`` deletes a position, if the store supports this."""
 
 
 class KafkaOffsets:
@@ -122,12 +122,12 @@ class DatabasePositions:
     error: str = ""
 
     def place(self, group: str) -> str:
-        """Return the place of the authoritative positions: ``database``, ``kafka`` or ``unknown``."""
+        """Return where the authoritative positions are: ``database``, ``kafka`` or ``unknown``."""
         return "unknown" if self.error else "database" if group in self.groups else "kafka"
 
     def differ(self, group: str, verdicts: _Histories, partition: TopicPartition | None = None) -> bool | None:
-        """Return whether the verdict on a group, or on one partition, uses a position that differs from the
-        authoritative one; ``None`` if unknown."""
+        """Return whether the verdict on a group or partition uses a position that differs from the authoritative one;
+        ``None`` if unknown."""
         if self.error:
             return None
         differing = _differing(self.of(group, verdicts), _copies(verdicts))

@@ -145,7 +145,7 @@ def targets_at_time(admin: Admin, logs: Mapping[TopicPartition, LogSpan], time_m
 
 
 def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> dict[TopicPartition, int]:
-    """Return this offset for each partition. Raises `ConfigurationError` if it is outside the log."""
+    """Return the given offset for each partition. Raises `ConfigurationError` if it is outside the log."""
     for partition, log in logs.items():
         if not log.first <= offset <= log.end:
             place = f"{partition.topic}/{partition.partition}"

@@ -20,14 +20,14 @@ Row = TypeVar("Row")
 Values = Sequence[bytes | None]
 
 FORMATS = {"json": None, "avro": "with a schema id; needs [schema_registry] url"}
-_MAGIC = b"\0"  # no JSON text begins with it
+_MAGIC = b"\0"  # no JSON text begins with this byte
 _ID_END = 5
 
 
 class EnvelopeSchema:
-    """A schema of envelopes, which is pickled as text. Raises `SerializationError` if it is not one.
+    """A schema of envelopes, which is pickled as text. Raises `SerializationError` if the text is not such a schema.
 
-    ``decode``: returns the envelope in JSON of a record; see `monasca_common.models.avro.decoder`.
+    ``decode``: converts a record to its envelope in JSON; see `monasca_common.models.avro.decoder`.
     """
 
     def __init__(self, text: str, names: Sequence[tuple[str, str]]) -> None:
@@ -56,7 +56,7 @@ class EnvelopeReader:
         self.schema: Callable[[int], EnvelopeSchema] | None = None if settings is None else _schemas(settings).get
 
     def as_json(self, values: Values) -> tuple[Values, Mapping[int, InvalidEnvelope]]:
-        """Return the values in JSON, with ``None`` for those that cannot be read, and their errors by index.
+        """Return the values in JSON, with ``None`` for unreadable values, and their errors by index.
 
         Raises `RegistryUnavailable`. Without a registry, values in Avro are unchanged, and decoders refuse them.
         """

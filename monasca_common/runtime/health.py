@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of services, as reported to probes. A live service completes the turns of its loops; restart one that is
-not live. A ready service does its work; a service that is not ready may be waiting for a database, and a restart would
-not help.
+"""The health of services, as reported to probes. The loops of a live service complete their turns; restart a service
+that is not live. A ready service does its work; a service that is not ready may be waiting for a database, so a restart
+would not help.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening sockets. If one cannot be opened, the error names the options of its host and port."""
+"""Listening sockets. Opens listening sockets; if one cannot be opened, the error names the options for its host and
+port."""
 
 from __future__ import annotations
 
@@ -26,5 +27,5 @@ def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.sock
 
 
 def check_listener(group: str, host: str, port: int, *, prefix: str = "") -> None:
-    """Raise the same error as `listen`, for a server that opens its socket itself."""
+    """Raise the error of `listen`, for a server that opens its socket itself."""
     listen(group, host, port, prefix=prefix).close()

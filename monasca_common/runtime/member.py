@@ -35,7 +35,7 @@ _PROBE_PATIENCE_SECONDS = 2.0
 
 
 class Tapped(NamedTuple):
-    """The settings of the producer and the hooks of the processor that a tap returns for an attempt."""
+    """What a tap returns for an attempt: the settings of the producer, and hooks for the processor."""
 
     producer: ProducerSettings
     hooks: tuple[Hook, ...] = ()
@@ -78,7 +78,7 @@ class Member(Loop):
         status = status or MemberStatus(name, pid=os.getpid())
         self.health = MemberHealth(status, self.clock, counts_unfinished=self.counts_unfinished)
         self._probe_at = 0.0
-        self.consumer: KafkaConsumer | None = None  # while an attempt lasts
+        self.consumer: KafkaConsumer | None = None  # set during an attempt
         self._processor: Processor | None = None
         self._settings = consumer, producer
         self._tap = tap
@@ -119,11 +119,11 @@ class Member(Loop):
             self._processor.stop()
 
     def fail(self, attempt: ExitStack, error: Exception) -> None:
-        """End the attempt because of ``error``, which neither retrying nor waiting can resolve; later errors are
-        ignored. Raise `RetryLater` afterwards, so that the message stays unhandled.
+        """End the attempt because of ``error``, which no retry can resolve; later errors are ignored. Raise
+        `RetryLater` afterwards, so that the message stays unhandled.
 
-        ``attempt``: the stack passed to `open`, because a handler that an earlier attempt abandoned must not end this
-        attempt.
+        ``attempt``: the stack passed to `open`, because a handler abandoned by an earlier attempt must not end this
+        one.
         """
         with self._failing:
             if attempt is not self._attempt or self._failure is not None:
@@ -141,7 +141,7 @@ class Member(Loop):
         return self.health.report(consumer)
 
     def _probe(self, consumer: KafkaConsumer) -> None:
-        """Send a request to the brokers, because a consumer without messages is either idle or disconnected."""
+        """Send a request to the brokers, because a consumer without messages may be idle or disconnected."""
         try:
             consumer.partition_count(consumer.settings.topics[0], _PROBE_PATIENCE_SECONDS)
         except MessagingError as error:

@@ -43,9 +43,9 @@ _WAITING = (MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA, Mem
 class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
-    ``reason``: why it is not running. ``moved_ms``: its last commit, or the last time without lag. ``turned_ms``: the
-    last turn of its loop; 0 without a loop. ``lag``: the number of messages by ``topic/partition`` that are not
-    finished, or, if handlers can take long, not yet read.
+    ``reason``: why it is not running. ``moved_ms``: the time of its last commit, or the last time without lag.
+    ``turned_ms``: the last turn of its loop; 0 without a loop. ``lag``: the number of messages by ``topic/partition``
+    that are not finished, or, if handlers can take long, not yet read.
     """
 
     name: str
@@ -75,8 +75,8 @@ class MemberHealth(Hook):
         self._lock = threading.Lock()
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason of each wait
-        self._undecoded: set[TopicPartition] = set()  # wait for the schema registry
-        self._waited_at = clock.monotonic()  # up to here the wait for the database is counted
+        self._undecoded: set[TopicPartition] = set()  # the wait for the schema registry
+        self._waited_at = clock.monotonic()  # the wait for the database is counted up to this time
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
         self._has_moved = True
@@ -100,9 +100,9 @@ class MemberHealth(Hook):
             self._status.restarts += 1
 
     def waits(self, state: MemberState, reason: str, partition: TopicPartition | None = None) -> None:
-        """Record a wait for the database or for Kafka, or its end if ``reason`` is empty. ``partition``: the partition
-        of the waiting message. The wait is ignored if the partition was revoked, because no further message would end
-        it.
+        """Record a wait for the database or for Kafka, or the end of a wait if ``reason`` is empty. ``partition``: the
+        partition of the waiting message. The wait is ignored if the partition was revoked, because no further message
+        would end it.
         """
         if not reason and state not in self._waits:
             return
@@ -168,7 +168,7 @@ class MemberHealth(Hook):
         partitions, lag, turn_seconds = 0, dict[str, int](), None
         if consumer is not None:
             turn_seconds = consumer.health().seconds_since_poll
-            with contextlib.suppress(MessagingError):  # the consumer is closed or cannot reach Kafka
+            with contextlib.suppress(MessagingError):  # the consumer is closed, or cannot reach Kafka
                 partitions = len(consumer.assignment())
                 for partition, behind in consumer.lag(LAG_SECONDS).items():
                     position = consumer.position(partition)
@@ -249,8 +249,8 @@ def _shown(status: MemberStatus) -> dict[str, Any]:
 
 
 def _turn_ages(statuses: Iterable[MemberStatus], now_ms: int) -> dict[str, float | None]:
-    """Return the seconds since the last turn of each loop. For a member without a loop, which waits for its next
-    start, return the age of its report; for a process that ended and will be replaced, ``None``."""
+    """Return the seconds since the last turn of each loop. The value is the age of the report for a member without a
+    loop (which waits for its next start), and ``None`` for a process that ended and will be replaced."""
     return {
         status.name: max(0, now_ms - (status.turned_ms or status.reported_ms)) / 1000 if status.pid else None
         for status in statuses
@@ -258,7 +258,7 @@ def _turn_ages(statuses: Iterable[MemberStatus], now_ms: int) -> dict[str, float
 
 
 def unready_reasons(statuses: Iterable[MemberStatus], now_ms: int) -> Iterator[str]:
-    """Yield the reasons why members do not work: one does not run, expects partitions, or does not progress."""
+    """Yield the reasons why members do not work: a member does not run, waits for partitions, or makes no progress."""
     for status in statuses:
         waiting, stalled_ms = sum(status.lag.values()), now_ms - status.moved_ms
         if status.state is not MemberState.RUNNING:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-#: The values of a family's labels, and the value; a sample with ``None`` is not served.
+#: The values of a family's labels, and the sample's value; a sample with ``None`` is not served.
 Sample = tuple[Sequence[str], float | None]
 
 
@@ -25,7 +25,7 @@ class ComputedMetrics(Collector):
 
 
 class MetricFamily(msgspec.Struct, array_like=True, frozen=True):
-    """A family as the status board stores it. ``samples``: the name, labels and value of each."""
+    """A family as the status board stores it. ``samples``: the name, labels and value of each sample."""
 
     name: str
     text: str
@@ -41,7 +41,7 @@ class ServiceMetrics:
         self._prefix = prefix
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> Counter:
-        """Declare a counter. ``known``: values of its only label that are served from 0, because Prometheus sees no
+        """Declare a counter. ``known``: values of its only label whose series start at 0, because Prometheus sees no
         increase in a new series."""
         counter = Counter(name, text, labels, namespace=self._prefix, registry=self.registry)
         for value in known:
@@ -59,7 +59,7 @@ class ServiceMetrics:
         self._computed(GaugeMetricFamily, name, text, labels, samples)
 
     def computed_counter(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """Declare a counter that is kept elsewhere; see `computed_gauge`."""
+        """Declare a counter whose values are computed at each scrape, like `computed_gauge`."""
         self._computed(CounterMetricFamily, name, text, labels, samples)
 
     def _computed(

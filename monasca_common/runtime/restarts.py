@@ -52,7 +52,7 @@ class Loop(ABC):
         """Open resources, work until `stopping` is set or an error is raised, and close them."""
 
     def check(self, error: Exception) -> None:
-        """Raise ``error``, or an error that explains it, if it ends the loop."""
+        """Raise ``error``, or an error that explains it, if ``error`` must end the loop."""
         if isinstance(error, self.fatal):
             raise error
 
@@ -61,15 +61,15 @@ class Loop(ABC):
         return str(error)
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
-        """Note that ``error`` ended `serve`; the next call follows after the back-off."""
+        """Called when ``error`` ended `serve`; the next call follows after the back-off."""
 
     def restarted(self) -> None:  # noqa: B027
-        """Note that `serve` is called again."""
+        """Called before `serve` is called again."""
 
     def run(self) -> None:
         """Serve until `stop`, or until `serve` sets `finished`. Raises the errors of `check`.
 
-        After `DeadLetterLimit` it stays failed until `stop`, because more dead letters would follow.
+        After `DeadLetterLimit` the loop does not restart, because more dead letters would follow.
         """
         failures = 0
         while not (self.finished or self.stopping.is_set()):

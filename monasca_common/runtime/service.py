@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services of several processes: the plan of the next worker, a worker's threads, and the parent that forks workers."""
+"""Services with several processes: the plan of the next worker, a worker's threads, and the parent that forks
+workers."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Plan(ABC):
     its fork."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Raises what `read` raises."""
+        """Raises the errors of `read`."""
         self._conf = conf
         self.read(conf)
 
@@ -34,7 +35,7 @@ class Plan(ABC):
         """Read all options of ``conf``. If this raises an error, no option changes."""
 
     def reload(self) -> None:
-        """Read the configuration again. A refused one changes nothing."""
+        """Reload the configuration. A refused configuration changes nothing."""
         try:
             if self._conf.reload_config_files():
                 self.read(self._conf)

@@ -33,5 +33,5 @@ class StatusSettings:
 
     @property
     def address(self) -> str:
-        """Host and port for the log; empty if the status is not served."""
+        """The host and port as text for the log; empty if the status is not served."""
         return "" if self.port is None else f"{self.host}:{self.port}"

@@ -50,7 +50,7 @@ class StatusServer(ThreadingHTTPServer):
 
 
 def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
-    """Serve the results of the probes as metrics of the service."""
+    """Serve the results of the probes as metrics."""
     metrics = ServiceMetrics(_PREFIX, registry)
     for name, text, probe in (
         ("live", "1 while /healthz answers 200", health.live),

@@ -26,14 +26,14 @@ LOG = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 10  # a client that sends or receives nothing for this time is disconnected
 _MAX_REQUEST_LINE_BYTES = 8190  # the largest limit that gunicorn allows
-_MAX_HEADER_BYTES = 16 * 1024  # of one header; a Keystone token may have several KiB
-_IDLE_CONNECTIONS = 1024  # kept open by proxies, in addition to those with a thread
-_OTHER_FILES = 256  # a worker's other open files: logs, Kafka, databases
+_MAX_HEADER_BYTES = 16 * 1024  # limit of one header; a Keystone token may have several KiB
+_IDLE_CONNECTIONS = 1024  # idle connections of proxies, in addition to those with a thread
+_OTHER_FILES = 256  # open files of a worker for logs, Kafka and databases
 _MIN_IDLE_CONNECTIONS = 16
 _CLIENT_ERRORS = (BlockingIOError, ConnectionError, TimeoutError)  # silent or disconnected
 _UNLOGGED = (
-    "Invalid request from ip=",  # clients could fill the log
-    "No keepalived connections",  # gunicorn compares with its default, before the limit of open files is known
+    "Invalid request from ip=",  # otherwise clients could fill the log
+    "No keepalived connections",  # gunicorn compares with this default before the limit of open files is known
 )
 
 
@@ -58,8 +58,8 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     """Runs until a signal. ``run()`` raises `SystemExit`: 0 after a stop, 1 if the port is taken, 3 if a worker cannot
     start. A subclass defines `load`, which each worker calls after its fork, and which returns the WSGI application.
 
-    The parent kills its workers ``stop_seconds`` after a signal. The last ``close_seconds`` of this time are for
-    `worker_ended`, the time before it for requests in flight. ``options``: options of gunicorn.
+    The parent kills its workers ``stop_seconds`` after a signal. Of this time, the last ``close_seconds`` are for
+    `worker_ended`, the rest is for requests in flight. ``options``: options of gunicorn.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "timeout": max(WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
             "limit_request_line": _MAX_REQUEST_LINE_BYTES,
             "limit_request_field_size": _MAX_HEADER_BYTES,
-            # A client's header must not change the path. Only the proxy's header changes the scheme.
+            # A client's header must not change the path. Only the proxy's header may change the scheme.
             "forwarder_headers": "",
             "secure_scheme_headers": {"X-FORWARDED-PROTO": "https"},
             "control_socket_disable": True,

@@ -30,7 +30,7 @@ from monasca_common.runtime.worker_metrics import WorkersMetrics
 
 LOG = logging.getLogger(__name__)
 
-_MARGIN_SECONDS = 1  # the process ends itself before it is killed
+_MARGIN_SECONDS = 1  # the process ends itself this long before it would be killed
 # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
 # collector scans all of them again and again, which takes two fifths of a worker's time.
 _GC_THRESHOLDS = (100_000, 20, 100)
@@ -70,7 +70,7 @@ class Respawns:
         self._started[slot] = now + self.rest_seconds(slot)
 
     def rest_seconds(self, slot: int) -> float:
-        """Return the wait before the next start; 0 after the first exit, because its cause may have ended."""
+        """Return the wait before the next start; 0 after the first exit, because its cause may no longer exist."""
         deaths = self._deaths.get(slot, 0)
         return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of storage drivers.
 
-A driver declares its capabilities. The contract tests check each capability, and check that calls without the
-capability raise an error.
+A driver declares its capabilities. The contract tests check each capability, and that calls raise an error if the
+capability is missing.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Capability(enum.Enum):
 class Claim:
     """A range of one partition that a call accounts for, from offset ``start`` to before ``end``.
 
-    An offset without a row stores nothing: it is a dead letter or a control record, or it was compacted away.
+    An offset without a row is a dead letter, a control record, or a compacted message.
     """
 
     group: str
     topic: str
     partition: int
-    topic_id: str | None  # None: not reported by the broker, and not compared
+    topic_id: str | None  # None: not reported by the broker, so not compared
     start: int
     end: int
 
@@ -64,7 +64,7 @@ class Rows:
     the rows of every kind but metrics, whose key is (series, time).
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
-    time; empty: none is. If several rows have such an id, the first stored row is kept, with its time.
+    time; empty: no row is. If several rows have such an id, the first stored row is kept, with its time.
     """
 
     kind: Kind
@@ -78,8 +78,8 @@ class Rows:
 class Written:
     """The outcomes of the rows of one call; the four counts add up to their number.
 
-    ``stored``: new. ``repeated``: the same row existed. ``conflicting``: the key existed, or was twice in the call,
-    with another value; the greater version was kept. ``skipped``: below the stored offset, thus stored before.
+    ``stored``: new. ``repeated``: the same row existed. ``conflicting``: the key existed, or occurred twice in the
+    call, with another value; the greater version was kept. ``skipped``: below the stored offset, so already stored.
     """
 
     stored: int = 0
@@ -111,7 +111,7 @@ class StorageStatus:
     """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: the revision
     that this program requires. ``size_bytes``: the size of the whole database. ``partitions``: the number over all
     tables, if the database has partitions. ``usable``: this program may run on it, even if a newer program created the
-    schema. ``refusal``: why `Storage.upgrade` refuses the database; empty if it does not.
+    schema. ``refusal``: the reason why `Storage.upgrade` refuses the database, or empty.
     """
 
     found: str | None
@@ -139,7 +139,7 @@ class Writer(ABC):
 
     @abstractmethod
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of these partitions, as far as they exist. The values are the topics' ids.
+        """Return the stored offsets of those partitions that have one. The values of the argument are the topics' ids.
 
         Raises `TopicMismatch`.
         """
@@ -155,7 +155,7 @@ class Writer(ABC):
     def write(self, claim: Claim, rows: Rows) -> Written:
         """Store rows and the offset ``claim.end`` in one transaction, with a compare-and-swap on the stored offset.
 
-        A driver without transactional offsets stores rows at least once, and overwrites by key.
+        A driver without transactional offsets stores rows at least once, and overwrites rows with the same key.
         Raises `RowsRefused` (nothing was stored), `RangeBeyondNext`, `TopicMismatch`.
         """
 
@@ -175,7 +175,7 @@ class Writer(ABC):
         starts: Mapping[TopicPartition, int | None],
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
-        """Replace the stored offsets and topic ids in one transaction and without a comparison.
+        """Replace the stored offsets and topic ids in one transaction, without a comparison.
 
         ``None`` removes a partition. Return the former offsets. Only an operator calls this: a concurrent claim from
         the former offset is skipped, or its reader resumes at the new offset. Raises `NotSupported` without
@@ -212,7 +212,8 @@ class Storage(ABC):
     # The `monasca-common db` commands call these methods. They do not change schemas of other programs.
 
     def upgrade(self) -> None:
-        """Upgrade the schema to this program's. Raises `StorageUnavailable`, `SchemaMismatch` (a newer program's)."""
+        """Upgrade the schema to this program's revision. Raises `StorageUnavailable`, `SchemaMismatch` (a newer
+        program's)."""
         raise NotSupported(f"{type(self).__name__} has no schema of this program, so it needs no upgrade")
 
     def status(self) -> StorageStatus:

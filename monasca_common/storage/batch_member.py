@@ -24,7 +24,8 @@ from monasca_common.storage.errors import StorageError
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
 
-# Of one partition; the next one stops its consumer until a restart, because the topic or the mapping is probably wrong.
+# Consecutive dead letters of one partition; the next one stops its consumer until a restart, because the topic or the
+# mapping is probably wrong.
 MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 # Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows and for 20,000
 # (SQLite writes each page that contains one). After stop_timeout_seconds, leaving the group and the parent process need

@@ -4,15 +4,15 @@
 ::
 
     StorageError
-    ├── StorageUnavailable   a condition that may pass (unreachable, locked, full, too slow): retry the call
+    ├── StorageUnavailable   the database is unreachable, locked, full or too slow: retry the call
     │   ├── LockTimeout      another transaction held the rows for too long: repeat the call
     │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
-    ├── RowsRefused          these rows can never be stored, and none was: write the others without them
+    ├── RowsRefused          these rows can never be stored, and no row was: write the other rows without them
     ├── DuplicateKey         another row has this key
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
-    ├── WriterAlreadyRuns    another process writes to this database, and it can take only one
-    ├── SchemaMismatch       the database's schema is not this program's: ``monasca-common db upgrade``
+    ├── WriterAlreadyRuns    another process writes to this database, which allows only one
+    ├── SchemaMismatch       the database's schema is not the one of this program: ``monasca-common db upgrade``
     ├── QueryTimeout         a read exceeded its time-out
     ├── QueryTooLarge        a read would return too many rows
     └── NotSupported         the driver does not declare this capability
@@ -37,7 +37,7 @@ class LockTimeout(StorageUnavailable):
 
 
 class TooMuchAtOnce(StorageUnavailable):
-    """The batch is too slow for its time-out, or needs more locks or memory than the database has.
+    """The batch exceeds its time-out, or needs more locks or memory than the database has.
 
     Fewer rows may succeed, unless the database is frozen or otherwise unavailable.
     """

@@ -22,7 +22,7 @@ class StoredNext:
 
 
 def check_call(claim: Claim, rows: Rows) -> None:
-    """Raise `ValueError` for an inconsistent call, which is a bug of the caller."""
+    """Raise `ValueError` for an inconsistent call, which is a bug in the caller."""
     count = len(rows.values)
     keyed = rows.kind is not Kind.METRICS
     if len(rows.offsets) != count or (keyed and len(rows.message_ids) != count):

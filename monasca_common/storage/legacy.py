@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The storage options of the old persister and the old API: ``[influxdb]``, ``[repositories]`` and others.
 
-``[influxdb]`` is translated into a driver and a URL. Other options are logged once, with their replacement.
+``[influxdb]`` is translated into a driver and a URL. Each other option is logged once, with its replacement.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ ELASTICSEARCH = OldGroup(
 )
 OLD_GROUPS = (INFLUXDB, REPOSITORIES, CASSANDRA, ELASTICSEARCH)
 
-_DEFAULT_USER = "mon_persister"  # the old persister's default if only a password was set
-_OLD_DATABASES = ("mysql", "mariadb")  # of the old API's alarm definitions
+_DEFAULT_USER = "mon_persister"  # the old persister's default user if only a password was set
+_OLD_DATABASES = ("mysql", "mariadb")  # the old API's database of alarm definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ _REPOSITORIES = OptionGroup(REPOSITORIES.name, options_of(OldRepositories), shar
 def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -> StorageUrl:
     """Return the storage of ``[storage]`` and ``[database]`` (``named``), or that of old groups.
 
-    The options of old groups are logged once, with their replacement. Raises `ConfigurationError` for an unreadable
+    Each option of an old group is logged once, with its replacement. Raises `ConfigurationError` for an unreadable
     value.
     """
     read = GroupReader(conf, _INFLUXDB)
@@ -150,7 +150,7 @@ def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -
 def _untranslated(
     named: StorageUrl, server: OldInfluxdb, metrics_driver: str | None, *, driver_is_set: bool
 ) -> str | None:
-    """Return why ``[influxdb]`` is not used, or ``None`` if it is."""
+    """Return the reason why ``[influxdb]`` is not used, or ``None`` if it is used."""
     if named.connection:
         return "[storage] driver and [database] connection count"
     if driver_is_set and named.driver != "influxdb":

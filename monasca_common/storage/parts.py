@@ -2,7 +2,7 @@
 """Writes rows in parts that the database completes within its time-outs; each part is a claim.
 
 After each failed attempt, a batch that is too large for one transaction is halved by offset, [start, mid) and
-[mid, end), down to a single row. The size that worked is kept, and grows again when the database is fast.
+[mid, end), down to a single row. The size that succeeded is kept, and grows again when the database is fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from monasca_common.storage.base import Claim, Rows, Writer, Written
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
 
-_QUICK = 0.25  # a write that takes less than this share of the failed time doubles the size
+_QUICK = 0.25  # a write doubles the size if it takes less than this share of the time of the failed write
 
 
 @dataclass(frozen=True, slots=True)

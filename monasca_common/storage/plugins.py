@@ -21,7 +21,7 @@ DRIVERS = "monasca_common.storage"
 def load_storage(conf: cfg.ConfigOpts) -> Storage:
     """Return the storage of ``[storage]`` and ``[database]``.
 
-    It does not connect. Raises `ConfigurationError`, which names the option.
+    This does not connect. Raises `ConfigurationError`, which names the option.
     """
     return open_storage(storage_settings(conf))
 

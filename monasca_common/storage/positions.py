@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored offsets of each group, in the table ``kafka_offset``: the statements for both databases, and the rule for
-first reads.
+start offsets.
 
 Each call runs in its caller's transaction. The number of statements does not depend on the number of partitions.
 `fence` checks a claim against the stored offset.
@@ -84,7 +84,8 @@ POSTGRESQL = Dialect(
     of_topic=" WHERE consumer_group = %(consumer_group)s AND topic = %(topic)s",
 )
 SQLITE = Dialect(
-    # MATERIALIZED, or an UPDATE reads the JSON again for each row of the group: 13 s for 2,000 partitions.
+    # MATERIALIZED, because otherwise an UPDATE reads the JSON again for each row of the group: 13 s for 2,000
+    # partitions.
     asked="""
         WITH asked (consumer_group, topic, partition, topic_id, next, expected) AS MATERIALIZED (
             SELECT :consumer_group, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
@@ -102,7 +103,7 @@ _COLUMNS = "topic, partition, next, topic_id"
 _SAME = """
     stored.consumer_group = asked.consumer_group AND stored.topic = asked.topic AND stored.partition = asked.partition
 """
-# CROSS JOIN: SQLite looks each row up by its key instead of reading the whole table.
+# CROSS JOIN: Makes SQLite look up each row by its key instead of reading the whole table.
 SELECT = f"""
     SELECT stored.topic, stored.partition, stored.next, stored.topic_id
     FROM asked CROSS JOIN kafka_offset AS stored WHERE {_SAME}
@@ -113,7 +114,7 @@ _INSERT = """
     SELECT consumer_group, topic, partition, topic_id, next FROM asked WHERE true
     ON CONFLICT (consumer_group, topic, partition) DO UPDATE SET
 """
-# Returns the rows of other transactions too, in their state after those have committed.
+# Also returns rows that other transactions change, in their state after those have committed.
 INSERT = f"{_INSERT} topic_id = coalesce(stored.topic_id, excluded.topic_id) RETURNING {_COLUMNS}"
 PUT = f"{_INSERT} topic_id = excluded.topic_id, next = excluded.next"
 DELETE = """
@@ -121,7 +122,7 @@ DELETE = """
         (SELECT consumer_group, topic, partition FROM asked)
 """
 COMPARE = " AND stored.next = asked.expected"
-# One row per updated row, because sqlite3 does not count them if a statement begins with WITH.
+# Returns a row per updated row, because sqlite3 does not count updated rows if a statement begins with WITH.
 _COUNTED = " RETURNING 1"
 UPDATE = f"""
     UPDATE kafka_offset AS stored SET next = asked.next, topic_id = coalesce(stored.topic_id, asked.topic_id)
@@ -155,7 +156,8 @@ class StoredPositions:
         self._dialect = dialect
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of these partitions, as far as they exist. The values are the topics' ids."""
+        """Return the stored offsets of those partitions that have one. The values of the argument are the topics'
+        ids."""
         found = self._returned(SELECT, group, [AskedPosition(each) for each in partitions])
         return _checked(found, partitions)
 
@@ -204,7 +206,7 @@ class StoredPositions:
             raise StorageUnavailable(f"the stored offset of {which} changed within a transaction, which is rolled back")
 
     def accounted(self, claim: Claim) -> None:
-        """Move the stored offset over ``claim``, which has no rows. A claim below the offset changes nothing.
+        """Move the stored offset past ``claim``, which has no rows. A claim below the offset changes nothing.
 
         Raises `RangeBeyondNext`, and the errors of `advance`.
         """
@@ -218,7 +220,7 @@ class StoredPositions:
         starts: Mapping[TopicPartition, int | None],
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
-        """Replace the stored offsets and ids by these; ``None`` removes one. Return the former offsets.
+        """Replace the stored offsets and ids by these; ``None`` removes a row. Return the former offsets.
 
         It waits for transactions that advance the former offsets.
         """

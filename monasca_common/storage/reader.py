@@ -2,7 +2,7 @@
 """The interface for the reads of the API, each limited in time and in rows.
 
 Results that clients can make long are iterators, named ``iter_…``, which read rows in small steps and use a connection
-until they are exhausted or closed. Names, values and statistics are short lists.
+until they are exhausted or closed. Names, values and statistics are returned as short lists.
 
 Names and values are sorted by their UTF-8 bytes, ids by their bytes, so the order does not depend on the database.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from monasca_common.models.series import Series
 
-MAX_ROWS = 100_000  # of one read, which loads them into memory
+MAX_ROWS = 100_000  # maximum of one read, which loads them into memory
 FUNCTIONS = ("avg", "min", "max", "sum", "count")
 
 
@@ -38,7 +38,7 @@ class SeriesFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageOf:
-    """One page: the maximum number of items, and the position to continue after, which need not exist."""
+    """One page: the maximum number of items, and the position after which to continue, which need not exist."""
 
     limit: int
     after: str | None = None
@@ -80,7 +80,7 @@ class StatisticsPeriod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlarmFilter:
-    """Selects transitions. ``dimensions`` as in `SeriesFilter`: one of the alarm's metrics must match them all."""
+    """Selects transitions. ``dimensions`` as in `SeriesFilter`; one of the alarm's metrics must match all of them."""
 
     tenant: str
     alarm_id: str | None = None
@@ -91,9 +91,10 @@ class AlarmFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredTransition:
-    """A transition. ``id`` is unique within a tenant, and `PageOf` takes it.
+    """A transition. ``id`` is unique within a tenant, and can be passed to `PageOf`.
 
-    ``metrics`` and ``sub_alarms`` are as stored: usually lists of objects, but the writer of the message chose them.
+    ``metrics`` and ``sub_alarms`` are as stored: usually lists of objects, but the writer of the message determines
+    them.
     """
 
     id: str
@@ -107,7 +108,7 @@ class StoredTransition:
 
 
 class Reader(ABC):
-    """Reads from storage. Threads of the process that opened it may share it.
+    """Reads from storage. The threads of the process that opened it may share it.
 
     Every method raises `QueryTimeout`, `QueryTooLarge`, `StorageUnavailable` or `SchemaMismatch`.
     """

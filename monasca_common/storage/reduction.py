@@ -3,7 +3,7 @@
 
 The result does not depend on the order of rows. If several rows have the same key, the row with the greatest
 ``(version, value, value_meta)`` is kept. A row with the same value and value_meta counts as repeated, any other as
-conflicting. The kept row and a stored row are compared in the same way.
+conflicting. The kept row is compared with a stored row in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reduced:
 
 
 def rank(row: MeasurementRow) -> tuple[Any, ...]:
-    """Return the sort key of rows with one key; a missing value_meta is less than any other."""
+    """Return the sort key of rows with the same key; a missing value_meta is less than any other."""
     _, _, value, value_meta, version = row
     return (version, value, value_meta is not None, value_meta or "")
 

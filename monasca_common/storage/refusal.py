@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def find_refused(count: int, trial: Callable[[int, int], str | None]) -> dict[int, str]:
-    """Return the reason, by position, for each of ``count`` rows that is refused by itself.
+    """Return the reason, by position, for each of ``count`` rows that is refused on its own.
 
     ``trial(start, stop)`` tries these rows, rolls them back, and returns why the database refuses them, or ``None``.
     There are about ``2 * log2(count)`` trials for each bad row.

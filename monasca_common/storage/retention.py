@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The range of times that storage accepts for rows."""
+"""The range of times of the rows that storage accepts."""
 
 from __future__ import annotations
 

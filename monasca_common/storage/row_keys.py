@@ -30,7 +30,7 @@ def by_id(headers: Sequence[Headers], untimed: Collection[int]) -> Sequence[bool
 
 def _has_own_id(headers: Headers) -> bool:
     """Return whether the caller chose the id, as the API derives it from an ``Idempotency-Key``. A repeated message has
-    the same id. An id that a producer creates belongs to one message with one time."""
+    the same id. An id created by a producer belongs to a single message with a single time."""
     for name, value in headers:
         if name == MESSAGE_ID_HEADER and value:
             return len(value) != MADE_ID_BYTES

@@ -46,7 +46,7 @@ def _retention_option(kind: Kind) -> Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """The rows that are stored. The persister and the API refuse others.
+    """The rules for stored rows. The persister and the API refuse other rows.
 
     ``retention_days``: the kinds whose retention differs from ``default_retention_days``. ``reserved_names``: names
     that the driver reserves, which no metric may have.
@@ -142,7 +142,7 @@ class StorageSettings(RowLimits):
     )
 
 
-# The driver comes first, also in sample files.
+# The driver comes first in sample files, too.
 _OPTIONS = sorted(options_of(StorageSettings), key=lambda each: each.name != "driver")
 STORAGE = OptionGroup(
     STORAGE_GROUP,
@@ -154,7 +154,7 @@ DATABASE = OptionGroup(DATABASE_GROUP, options_of(StorageSettings, "connection")
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's sample generator."""
     return [STORAGE.listed(), DATABASE.listed()]
 
 

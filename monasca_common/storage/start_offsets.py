@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offsets at which a consumer starts, which are stored with the rows in the database.
 
-Offsets in Kafka only show the progress, because the broker accepts any offset from any live member of the group.
+Offsets in Kafka only show progress, because the broker accepts any offset from any live member of the group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StartOffsets(RebalanceListener):
         self._fail = fail
         self._consumer: KafkaConsumer | None = None
         self.topic_ids: Mapping[str, str] = {}
-        self.positions: dict[TopicPartition, int] = {}  # of the group, at the time of the assignment
+        self.positions: dict[TopicPartition, int] = {}  # positions of the group at the time of the assignment
 
     def attach(self, consumer: KafkaConsumer) -> None:
         """Set the consumer, before its first poll."""
@@ -65,7 +65,8 @@ class StartOffsets(RebalanceListener):
         for topic in sorted({partition.topic for partition in partitions if partition not in starts}):
             everything = [TopicPartition(topic, number) for number in range(consumer.partition_count(topic))]
             begun = writer.next_offsets(group, self._with_ids(everything))
-            # All partitions of a topic in one transaction, so that each member finds either all offsets or none.
+            # All partitions of a topic are stored in one transaction, so that each member finds either all offsets or
+            # none.
             chosen = first_reads(everything, begun, consumer.resolve_starts)
             starts |= begun
             if chosen:

@@ -27,9 +27,9 @@ from monasca_common.operations.dashboard.view import (
     panel_of,
 )
 
-_BUCKETS = 10  # as many as fit on a screen of 1280 pixels
-_MANY_DUPLICATES = 1e12  # weighted like one missing message
-_FEW, _MANY = 0.99, 0.9  # below them, a cell is highlighted more
+_BUCKETS = 10  # as many as fit on a screen with a width of 1280 pixels
+_MANY_DUPLICATES = 1e12  # counts like one missing message
+_FEW, _MANY = 0.99, 0.9  # lower values are highlighted more
 
 EMPTY = PanelView(
     "audit",
@@ -43,7 +43,7 @@ EMPTY = PanelView(
 _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate")
 _TONES = {
     AuditVerdict.OK: Tone.GOOD,
-    AuditVerdict.OPEN: Tone.GOOD,  # more messages can still arrive
+    AuditVerdict.OPEN: Tone.GOOD,  # more messages may still arrive
     AuditVerdict.RECREATED: Tone.WARNING,
     AuditVerdict.UNCOUNTED: Tone.WARNING,
     AuditVerdict.INCOMPLETE: Tone.ERROR,
@@ -53,7 +53,7 @@ _TONES = {
 @dataclass(frozen=True, slots=True)
 class TierFigures:
     """The figures of one topic at one tier in the whole window. ``recent``: the newest buckets by their start.
-    ``wrong``: the buckets with a final problem."""
+    ``wrong``: the buckets with a problem that is final."""
 
     topic: str
     place: str

@@ -26,7 +26,7 @@ from monasca_common.operations.dead_letters import DeadLetter, ReplayLog, dead_l
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
-_MAX_OFFSETS = 100_000  # of a topic per check
+_MAX_OFFSETS = 100_000  # messages of a topic per check
 _MAX_REASONS = 100_000  # dead letters of a topic whose reasons are counted
 _SHOWN_CHARACTERS = 300
 
@@ -58,7 +58,7 @@ class DeadLetterReason:
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
     """A dead-letter topic. ``pending``: the number of pending dead letters. ``reasons``: the reasons of the first
-    `_MAX_REASONS` dead letters. ``unread``: the number of offsets left to later checks; each can be a dead letter."""
+    `_MAX_REASONS` dead letters. ``unread``: the number of offsets left for later checks; each can be a dead letter."""
 
     topic: str
     pending: int

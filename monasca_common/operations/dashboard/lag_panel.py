@@ -35,7 +35,7 @@ from monasca_common.operations.lag.verdict import (
 )
 
 _POINTS = 60
-_SHOWN_LINES = 2  # on which positions count: the reason and the first partition; the group's page has all
+_SHOWN_LINES = 2  # in a remark on positions: the reason and the first partition; the group's page lists all
 
 EMPTY = PanelView(
     "lag",
@@ -219,7 +219,7 @@ def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
 
 
 def _status(lag: LagVerdict) -> Cell:
-    """Return the shown status: LOST or LOST SOON even if the group keeps up now."""
+    """Return the shown status: LOST or LOST SOON even if the group now keeps up."""
     if lag.deleted or lag.truncated:
         return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; the group {lag.status.meaning}")
     if lag.expires_soon:

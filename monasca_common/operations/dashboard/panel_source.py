@@ -67,7 +67,7 @@ class PanelSource(Generic[T]):
         self._stopping.set()
 
     def snapshot(self) -> Snapshot[T]:
-        """Return the last snapshot, with an error if the current call exceeds the time-out."""
+        """Return the last snapshot, with an error if the current call has exceeded the time-out."""
         known, began_ms, now_ms = self._snapshot, self._began_ms, self._now_ms()
         if began_ms is None or now_ms - began_ms <= self._timeout_seconds * 1000:
             return known
@@ -76,7 +76,7 @@ class PanelSource(Generic[T]):
 
     @property
     def seconds_overdue(self) -> float:
-        """Seconds since the current call started, or since the scheduled time of the next call."""
+        """The seconds since the current call started, or since the next call was due."""
         due_ms = self._due_ms if self._began_ms is None else self._began_ms
         return max(0, self._now_ms() - due_ms) / 1000
 

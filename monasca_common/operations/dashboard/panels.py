@@ -35,7 +35,7 @@ from monasca_common.runtime.health import ServiceHealth, liveness, readiness
 
 LOG = logging.getLogger(__name__)
 
-_SELDOM = 6  # intervals between checks of facts that change rarely but take a request per topic
+_SELDOM = 6  # number of intervals between checks of facts that rarely change but need a request per topic
 _SOURCE_SECONDS = 30.0  # the time-out of a panel's source
 _NO_SNAPSHOT: Snapshot[Any] = Snapshot()
 
@@ -127,7 +127,7 @@ def kafka_panels(
     *,
     history_topic: str,
 ) -> Panels:
-    """Return the panels of one cluster. Each source has its own clients, so that no source waits for another.
+    """Return the panels of one cluster. Each source has its own clients, so no source waits for another.
     ``history_topic``: the topic of ``lag serve``."""
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:

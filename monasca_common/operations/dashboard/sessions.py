@@ -18,7 +18,8 @@ _USERS_OF_AN_ADDRESS = 10
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user who has logged in. ``valid_seconds``: the validity of the user's token, if the login uses tokens."""
+    """A user who has logged in. ``valid_seconds``: the remaining lifetime of the user's token, if the login uses
+    tokens."""
 
     user: str
     valid_seconds: float | None = None
@@ -37,7 +38,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions by cookie value, limited in number: the oldest one ends first. ``now``: monotonic seconds."""
+    """Sessions by cookie value; at the maximum number, the oldest session ends. ``now``: monotonic seconds."""
 
     def __init__(self, seconds: float, now: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -71,8 +72,8 @@ class Sessions:
 class LoginAttempts:
     """Failed logins within five minutes: at most ``most`` per user and address, and ten times as many per address.
 
-    There is no limit per user for all addresses together, because wrong passwords from one address would lock the user
-    out everywhere.
+    There is no limit per user over all addresses, because wrong passwords from one address would then lock the user out
+    everywhere.
     """
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:
@@ -84,7 +85,7 @@ class LoginAttempts:
     def reserve(self, user: str, address: str) -> float:
         """Count an attempt as failed before its password is checked, so that concurrent attempts are limited.
 
-        Return 0, or the seconds to wait if the attempt exceeds the limit; such an attempt is not counted.
+        Return 0, or the seconds to wait if the attempt exceeds the limit; an attempt over the limit is not counted.
         """
         now = self._now()
         with self._lock:
@@ -102,7 +103,7 @@ class LoginAttempts:
         return 0.0
 
     def succeeded(self, user: str, address: str) -> None:
-        """Remove all failures of the user at this address, and only this attempt from those of the address."""
+        """Remove all failures of the user at this address, but only this attempt from the address's count."""
         with self._lock:
             self._failed.pop((user, address), None)
             if times := self._failed.get((address,)):

@@ -15,7 +15,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 class Tone(enum.Enum):
-    """The tones, from best to worst. The value is the word next to the sign, so that color is not the only mark."""
+    """The tones, from best to worst. The value is the word next to the symbol, so that color is not the only cue."""
 
     GOOD = "fine"
     UNKNOWN = "unknown"
@@ -40,7 +40,7 @@ _SIGNS = {Tone.GOOD: "\N{CHECK MARK}", Tone.UNKNOWN: "?", Tone.WARNING: "!", Ton
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell. ``shade``: its style in a heat map. ``trend``: the points of a small line, each from 0 to 1, the
+    """A table cell. ``shade``: its style in a heat map. ``trend``: the points of a sparkline, each from 0 to 1, the
     oldest first. ``note``: the text for tooltips and screen readers."""
 
     text: str
@@ -64,7 +64,7 @@ class TableRow:
 
 
 class ConcernKind(enum.Enum):
-    """The kinds of concerns, the worst first. The value completes the headline "Messages ..."."""
+    """The kinds of concerns, worst first. The value completes the headline "Messages ..."."""
 
     LOST = "lost"
     AT_RISK = "at risk"
@@ -144,7 +144,7 @@ def worst(tones: Iterable[Tone]) -> Tone:
 
 
 def page_of(rows: Sequence[TableRow], number: int, find: str, size: int) -> Page:
-    """Return a page; the last one if ``number`` is too large."""
+    """Return a page; the last page if ``number`` is too large."""
     wanted = find.casefold()
     found = [row for row in rows if wanted in row.name.casefold()]
     found.sort(key=lambda row: (-row.tone.rank, -row.weight, row.name))
@@ -156,7 +156,7 @@ def page_of(rows: Sequence[TableRow], number: int, find: str, size: int) -> Page
 def panel_of(
     snapshot: Snapshot[Any], empty: PanelView, shown: Callable[[PanelView], PanelView], now_ms: int
 ) -> PanelView:
-    """Return the panel, filled by ``shown`` if there are figures, with a remark if they are old or missing."""
+    """Return the panel, filled by ``shown`` if there are figures, and with a remark if they are old or missing."""
     view = empty if snapshot.figures is None else shown(empty)
     if snapshot.error:
         since = f"not reachable since {clock(snapshot.failing_since_ms or now_ms)}: {snapshot.error}"

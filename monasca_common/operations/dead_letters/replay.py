@@ -49,7 +49,7 @@ _PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for existing mes
 
 _REPEATED = "its message is replayed from another dead letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
-# Refusals of a topic, which concern all its dead letters, and refusals because of a message's size. Any other error can
+# Refusals by a topic, which affect all its dead letters, and refusals because of a message's size. Any other error can
 # be a failure of the brokers, or an abort caused by another dead letter.
 _BECAUSE_OF_TOPIC = _NO_SUCH_TOPIC | {"TOPIC_AUTHORIZATION_FAILED"}
 _BECAUSE_OF_SIZE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
@@ -134,7 +134,7 @@ class DeadLetterReplay:
         """
         transactional = producer.settings.transactional_id is not None
         if transactional:
-            producer.init_transactions()  # first, because it stops other processes from committing progress
+            producer.init_transactions()  # first, because this stops other processes from committing progress
             self._known_ends = self._known_notes = None
         handle = self._in_transactions if transactional else self._without_transactions
         started, count = self._consumer.clock.monotonic(), 0
@@ -262,7 +262,7 @@ class DeadLetterReplay:
         return _Progress(next_offset, noted, gap)
 
     def _letters(self, rows: Sequence[_Row]) -> list[DeadLetter]:
-        """Return the dead letters to handle. A message that is in several dead letters is replayed once."""
+        """Return the dead letters to handle. A message with several dead letters is replayed once."""
         letters: list[DeadLetter] = []
         here: set[tuple[str, bytes]] = set()
         for row in rows:
@@ -287,7 +287,7 @@ class DeadLetterReplay:
                 self._sent.add(letter)
 
     def _portions(self) -> Iterator[tuple[TopicPartition, list[_Row]]]:
-        """Return pending dead letters and the offsets between them. Each portion is from one partition."""
+        """Return pending dead letters and the offsets between them. Each portion comes from one partition."""
         notes = self._notes()
         size = MAX_NOTED if self._rate is None else max(1, min(MAX_NOTED, int(self._rate)))
         for part in self._parts():
@@ -409,7 +409,7 @@ def _refused_of(letters: Iterable[DeadLetter], aborted: TransactionError) -> dic
 
 
 def _is_refusal(error: DeliveryError) -> bool:
-    """Return whether the error concerns only the message or its topic, so that other messages can be delivered."""
+    """Return whether the error affects only the message or its topic, so that other messages can be delivered."""
     if isinstance(error, DeliveryRefused):
         return error.permanent or error.cause.name in _BECAUSE_OF_TOPIC | _BECAUSE_OF_SIZE
     return isinstance(error, MessageTooLarge)

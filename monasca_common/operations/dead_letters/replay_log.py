@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 MAX_NOTED = 500  # maximum number of dead letters in a note
 MAX_REPLAYS = 3
 
-_NOTE_KEY = b"dead-letter-note/"  # the group's name follows
+_NOTE_KEY = b"dead-letter-note/"  # followed by the group's name
 _REMEMBERED_IDS = 1_000_000
 _DIGITS = 19  # digits of a 64-bit number; Python refuses to parse thousands of digits
 
@@ -130,7 +130,7 @@ def is_note(message: Message) -> bool:
 
 
 class _Mark(IntEnum):
-    """The content of an offset: a dead letter, or `NOTHING` for a note or no message."""
+    """The content of an offset: a dead letter, or `NOTHING` for a note or a missing message."""
 
     NOTHING = 0
     PENDING = 1
@@ -138,7 +138,8 @@ class _Mark(IntEnum):
 
 
 class ReplayLog:
-    """The dead letters read from each partition, and whether the group's notes list them. Takes a byte per offset."""
+    """The dead letters read from each partition, and whether the group's notes list them. It uses one byte per
+    offset."""
 
     def __init__(self, group: str) -> None:
         self._prefix = _NOTE_KEY + group.encode() + b"/"
@@ -162,7 +163,8 @@ class ReplayLog:
                 marks[begin:end] = marks[begin:end].replace(bytes([_Mark.PENDING]), bytes([_Mark.HANDLED]))
 
     def _is_of_group(self, key: bytes) -> bool:
-        """Return ``False`` for other groups, even if their names start with this group's name and a slash."""
+        """Return whether a note belongs to this group, and not to a group whose name starts with this group's name and
+        a slash."""
         return key.startswith(self._prefix) and key.count(b"/", len(self._prefix)) == 1
 
     def forget_before(self, partition: TopicPartition, offset: int) -> None:

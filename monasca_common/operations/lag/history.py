@@ -103,7 +103,7 @@ def spaced(
     entries: Sequence[_TimedT], window: LagWindow, stays: Callable[[_TimedT, _TimedT], bool] = lambda _, __: False
 ) -> list[_TimedT]:
     """Return the last entries, thinned out to span the window. The newest entry is always kept; ``stays`` returns
-    whether to keep an entry before the next one.
+    whether an entry is kept before the next one.
 
     Entries are chosen from the oldest to the newest, so that chosen entries stay chosen when later scans add entries.
     """

@@ -2,7 +2,7 @@
 """The lag service: surveys every group periodically, and stores the results in a topic and as metrics.
 
 It reads the history from the topic when it starts. SIGTERM ends the service with status 0 after the current survey.
-Several instances can run concurrently; the newest results replace older ones.
+Several instances can run concurrently; the newest results replace older results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOG = logging.getLogger(__name__)
 
 _LATE_INTERVALS = 3  # a survey is late after this number of intervals since the last complete survey
 READ_SECONDS = 60.0  # the time-out of a survey's reads: committed offsets and the oldest unread messages
-_SHOWN_LINES = 6  # in a log line on which positions count
+_SHOWN_LINES = 6  # partitions in a log line about positions
 
 
 class LagService(PublishingLoop):
@@ -124,8 +124,8 @@ class LagService(PublishingLoop):
         self._kept = wanted
 
     def _report(self, before: LagHistory, found: LagHistory) -> None:
-        """Log each group whose status has changed, or which starts or stops losing messages, and the place of its
-        authoritative positions."""
+        """Log each group whose status has changed, or that starts or stops losing messages, and where its authoritative
+        positions are."""
         changed = {}
         for group, partitions in found.groups.items():
             lag, earlier = group_lag(known.lag for known in partitions.values()), before.groups.get(group)
@@ -166,7 +166,7 @@ def run(
     settings = lag_settings(conf)
     service = LagService(settings, load_admin(conf), read_positions=read_positions)
     with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # first, because the log line below can trigger a stop
+        until(service)  # first, because a caller may stop the service after the log line below
         LOG.info("%s", start_line(settings))
         service.run()
     LOG.info("%s", stopped("lag", surveys=service.surveys))

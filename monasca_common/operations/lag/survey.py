@@ -20,8 +20,8 @@ from monasca_common.operations.lag.verdict import Commit, LagWindow, LogScan, Pa
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
-_LOOK_BACK = 10  # in windows, so that rare commits still fill a window
-_OVERLAP_MS = 30_000  # in milliseconds: the last survey can have missed commits made this long before it
+_LOOK_BACK = 10  # number of windows, so that infrequent commits still fill a window
+_OVERLAP_MS = 30_000  # milliseconds before the last survey in which it may have missed commits
 _NO_HISTORY = LagHistory()
 
 _GroupPartition = tuple[str, TopicPartition]
@@ -175,7 +175,7 @@ class LagSurvey:
         self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
     ) -> dict[tuple[TopicPartition, int], int]:
         """Return the time of the first message at or after each offset; an offset followed only by control records has
-        no time. Times read by an earlier scan are reused while the message exists."""
+        no time. Times that an earlier scan read are reused while the message exists."""
         wanted = {(each, at) for group in starts for each, at in group.items() if at < logs.ends[each]}
         self._times = {
             (each, at): time_ms

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-_LONG_PAUSE = 10  # multiple of the window, and of the usual interval between two commits
+_LONG_PAUSE = 10  # multiple of the window and of the usual interval between commits
 
 
 class LagStatus(enum.Enum):
@@ -97,11 +97,11 @@ class PartitionState:
     by time.
 
     ``unread_since_ms``: the timestamp of the oldest unread message, or ``None`` if all messages are read, which offsets
-    do not show because control records also have offsets. ``retention_ms``: the retention time, or ``None`` if
+    do not show, because control records also have offsets. ``retention_ms``: the retention time, or ``None`` if
     unlimited. ``is_size_limited``: whether the topic limits its size. ``scans``: earlier scans, ordered by time.
     ``written_end``: the end including open transactions, or ``None`` if it equals ``end``. ``is_assigned``: whether a
-    live member reads the partition; ``None`` during a rebalance. ``is_offline``: it has no leader, so its log is
-    unknown.
+    live member reads the partition; ``None`` during a rebalance. ``is_offline``: the partition has no leader, so its
+    log is unknown.
     """
 
     first: int
@@ -122,11 +122,10 @@ class LagVerdict:
 
     ``deleted``: messages that retention deleted unread. ``headroom_seconds``: the time until retention deletes the
     oldest unread message; ``None`` if all messages are read or no deletion is expected. ``completeness``: the known
-    fraction of the window. ``truncated``: the number of committed offsets that the log no longer has, after an unclean
-    election or a recreation of the topic. ``lost_in_seconds``: the time until retention deletes an unread message at
-    the group's speed in the window; ``None`` also if the group is faster than retention. ``expires_soon``: whether this
-    time is short. ``hidden``: the number of offsets that an open transaction hides from consumers of committed
-    messages.
+    fraction of the window. ``truncated``: the number of committed offsets that the log lost in an unclean election or a
+    recreation of the topic. ``lost_in_seconds``: the time until retention deletes an unread message at the group's
+    speed in the window; ``None`` also if the group is faster than retention. ``expires_soon``: whether this time is
+    short. ``hidden``: the number of offsets that an open transaction hides from consumers of committed messages.
     """
 
     status: LagStatus

@@ -20,14 +20,15 @@ from typing import Literal, NamedTuple
 from monasca_common.kafka import Message
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 
-_MOST_UNMATCHED = 500_000  # messages of one partition without a counterpart, in 150 MB of memory
-_MOST_KEYS = 2_000_000  # of one partition, in 600 MB of memory for both clusters
+_MOST_UNMATCHED = 500_000  # messages of one partition without a counterpart; they use 150 MB of memory
+_MOST_KEYS = 2_000_000  # keys of one partition; they use 600 MB of memory for both clusters
 _FIELDS = ("key", "value", "headers", "timestamp_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDifference:
-    """A difference. ``missing``: only in the source. ``extra``: only in the target, or more often than in the source.
+    """A difference. ``missing``: only in the source. ``extra``: only in the target, or more often there than in the
+    source.
     ``altered``: in both with the same id, but with different ``fields``."""
 
     kind: Literal["missing", "extra", "altered"]
@@ -39,7 +40,7 @@ class MessageDifference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRange:
-    """The offsets of one partition to compare. The target does not need to have messages from ``copied`` on."""
+    """The offsets of one partition to compare. Messages from ``copied`` on may be missing in the target."""
 
     partition: TopicPartition
     source_start: int

@@ -58,7 +58,7 @@ from monasca_common.runtime.status_server import status_served
 LOG = logging.getLogger(__name__)
 
 _NAME = "monasca-mirror"  # a consumer requires a group name; no offsets are committed to this group
-_BATCH_MESSAGES = 5000  # messages per transaction; consumers of the target wait for its end
+_BATCH_MESSAGES = 5000  # messages per transaction; the target's consumers wait for its end
 _TOPIC_REFRESH_SECONDS = 60.0
 _PACE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
@@ -70,7 +70,7 @@ class Mirror(Loop):
     """Copies topics to another cluster. A second mirror of the same name stops the first. ``audit``: receives the
     counts of copied messages; its owner opens and closes it."""
 
-    fatal = (ConfigurationError, FencedError)  # an operator must act, or another process copies with this mirror name
+    fatal = (ConfigurationError, FencedError)  # an operator must act, or another process copies under this mirror name
 
     def __init__(
         self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
@@ -140,7 +140,7 @@ class Mirror(Loop):
 
     def _claim(self, producer: KafkaProducer, plan: MirrorPlan) -> dict[TopicPartition, MirrorPosition]:
         """Return the position of each partition. Positions of new partitions are written before the first copy, so that
-        other mirrors see them and a crash does not change the start of the copy.
+        other mirrors see them and a crash does not change where the copy starts.
 
         Raises `ConfigurationError` for a topic that another mirror copies, or that was recreated in the source.
         """
@@ -152,7 +152,7 @@ class Mirror(Loop):
             with producer.transaction() as transaction:
                 for position in new.values():
                     transaction.send(POSITIONS_TOPIC, position.record())
-            try:  # both mirrors can have read before either wrote
+            try:  # both mirrors may have read before either wrote
                 self._refuse_others(self._read_positions(), plan)
             except ConfigurationError:
                 with producer.transaction() as transaction:
@@ -230,7 +230,7 @@ class Mirror(Loop):
                 self._status.polled_nothing()
 
     def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
-        """Return messages, including the messages of a failed poll, because the consumer does not return them again."""
+        """Return messages, including those of a failed poll, because the consumer does not return them again."""
         batch = consumer.poll(_BATCH_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             if isinstance(error, OffsetOutOfRange):
@@ -279,7 +279,7 @@ class Mirror(Loop):
         self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
 
     def _pace(self, size: int, began: float) -> None:
-        """Wait for the time that these bytes should have taken. The loop counts as live while it waits."""
+        """Wait until the bandwidth limit permits these bytes. The loop counts as live while it waits."""
         if not self._settings.max_bytes_per_second:
             return
         due = began + size / self._settings.max_bytes_per_second

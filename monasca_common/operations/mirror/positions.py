@@ -22,7 +22,7 @@ from monasca_common.operations.log_reading import LogReader
 
 POSITIONS_TOPIC = "monasca-mirror-positions"
 TRANSACTION_SECONDS = 60.0
-_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # longer than brokers take to abort the transaction of a dead mirror
+_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # longer than brokers need to abort the transaction of a dead mirror
 _LOG = TopicPartition(POSITIONS_TOPIC, 0)
 # One partition, so that all mirrors see the records in the same order. Small segments, so that little is left to read
 # after compaction.

@@ -23,7 +23,7 @@ class MirrorStatus(ServiceMetrics):
         self.loop = LoopHealth("mirror", clock, more=self._stall)
         self.probes = replace(self.loop.probes, health=self._health)
         self.refused: Mapping[str, str] = {}
-        #: Returns the numbers of messages left to copy by topic; called for each scrape.
+        #: Returns the number of messages left to copy by topic; called at each scrape.
         self.lag: Callable[[], Mapping[str, int]] = dict
         self._clock = clock
         self._moved_at = clock.monotonic()
@@ -60,7 +60,7 @@ class MirrorStatus(ServiceMetrics):
             self._delay.labels(topic).set(max(0.0, (self._clock.time_ms() - newest_ms) / 1000))
 
     def polled_nothing(self) -> None:
-        """Record an empty poll, which is not a stall if no message remains to be copied."""
+        """Record an empty poll, which is a stall only if messages remain to be copied."""
         if not any(self.lag().values()):
             self._moved_at = self._clock.monotonic()
 

@@ -22,7 +22,7 @@ _COPIED = (
     "retention.ms",
 )
 _OF_PRODUCERS = {"message.timestamp.type": "CreateTime"}
-# The maximum per request: a controller refuses more than 10,000 records (partitions, settings and names).
+# The maximum per request, because a controller refuses more than 10,000 records (partitions, settings and names).
 _TOPICS_AT_ONCE = 250
 _PARTITIONS_AT_ONCE = 5_000
 
@@ -65,7 +65,7 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping
         name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
     }
     _create_missing(settings, source, target, wanted, stopping)
-    if stopping.is_set():  # topics can still be missing
+    if stopping.is_set():  # topics may still be missing
         return MirrorPlan((), refused)
     counts, configs = target.partition_counts(), target.topic_configs(wanted)
     limits = source.topic_configs(wanted)

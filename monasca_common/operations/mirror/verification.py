@@ -110,8 +110,8 @@ class MirrorVerification:
         )
 
     def _rewritten(self, compared: ComparedRange) -> set[bytes | None]:
-        """Return the keys of messages after the end of the range, because compaction can have removed the messages with
-        these keys in the range."""
+        """Return the keys of messages after the end of the range, because compaction may have removed their earlier
+        messages in the range."""
         partition = compared.partition
         end = self._source.end_offsets([partition])[partition]
         return {each.key for each in _read(self._settings.source, partition, compared.source_end, end)}

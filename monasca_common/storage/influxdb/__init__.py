@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InfluxDB 1.x: written by line protocol, at least once, and never read."""
+"""InfluxDB 1.x: written at least once, with the line protocol, and never read."""
 
 from monasca_common.storage.influxdb.storage import InfluxdbStorage
 

@@ -134,7 +134,7 @@ class InfluxClient:
         try:
             return self._post_once(path, body, content_type)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
-            # A server closes idle connections. Sending again is safe, because lines overwrite themselves.
+            # A server closes idle connections. Sending again is safe, because lines are overwritten.
             if not was_open:
                 raise self._unavailable(error) from error
         except (OSError, http.client.HTTPException) as error:
@@ -150,7 +150,7 @@ class InfluxClient:
             connection.request("POST", path, body, {**self._headers, "Content-Type": content_type})
             response = connection.getresponse()
             answer = response.read(_MAX_ANSWER_BYTES)
-            if not response.isclosed():  # longer than any answer of InfluxDB
+            if not response.isclosed():  # longer than any response of InfluxDB
                 self.close()
         except BaseException:
             self.close()
@@ -170,7 +170,7 @@ class InfluxClient:
 
 
 def _reason(answer: bytes) -> str:
-    # No JSON parser is used, because an answer quotes every line that could not be parsed, and can be truncated.
+    # No JSON parser is used, because a response quotes every line that could not be parsed, and may be truncated.
     text = _ERROR.sub("", answer.decode(errors="replace"))
     text = " ".join(text.split())
     return text if len(text) <= _MAX_REASON_CHARACTERS else text[:_MAX_REASON_CHARACTERS] + "…"

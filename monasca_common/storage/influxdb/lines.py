@@ -2,8 +2,8 @@
 r"""Rows as InfluxDB's line protocol: ``measurement,tag=… field=… time``. Times in ms.
 
 A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` and its dimensions, with the fields
-``value``, ``value_meta`` (JSON, ``{}`` for none: a field that is left out would survive an overwriting) and
-``version``. An alarm's transition is one of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
+``value``, ``value_meta`` (JSON; ``{}`` for none, because overwriting keeps fields that are left out) and ``version``.
+An alarm's transition is a point of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
 
 The protocol cannot express everything, and InfluxDB often misreads a line without an error: a line that begins with
 ``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end
@@ -32,7 +32,7 @@ class NotWritable(ValueError):
 
 
 def series_head(series: Series) -> str:
-    """Return the part of a line before the fields. Raises `NotWritable`."""
+    """Return the part of a line that precedes the fields. Raises `NotWritable`."""
     if series.name == ALARM_HISTORY_MEASUREMENT:
         raise NotWritable(
             f"its name, {series.name}, is the name of the measurement of alarm history in InfluxDB: a metric of "

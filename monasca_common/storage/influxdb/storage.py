@@ -21,15 +21,15 @@ from monasca_common.storage.settings import StorageSettings
 _KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
 _MAX_SERIES = 200_000  # about 300 bytes each
 _MAX_REQUEST_LINES = 10_000
-_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # a server takes 25 MB by default
+_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # a server accepts 25 MB by default
 
 
 class InfluxdbStorage(Storage):
     """InfluxDB 1.x has no transactions, so no row is stored exactly once.
 
     Rows are written at least once. A row that is read again after a crash overwrites itself, because the key of a point
-    is its measurement, tags and time, and alarm ids are tags. The last write is kept, whatever its version, and every
-    row counts as stored. No offsets are stored, so a consumer starts at its committed offset in Kafka.
+    is its measurement, tags and time, and alarm ids are tags. The last write is kept, regardless of its version, and
+    every row counts as stored. No offsets are stored, so a consumer starts at its committed offset in Kafka.
     """
 
     capabilities = frozenset({Capability.MANY_WRITERS})
@@ -127,7 +127,7 @@ class InfluxdbWriter(Writer):
         return head
 
     def _send(self, lines: Sequence[bytes], start: int, stop: int) -> dict[int, str]:
-        """Return the reasons, by position, for the rows that InfluxDB refuses."""
+        """Return the reason, by position, for each row that InfluxDB refuses."""
 
         def trial(first: int, last: int) -> str | None:
             try:
@@ -140,7 +140,7 @@ class InfluxdbWriter(Writer):
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield spans of lines that each fit into a request; a line that is too large gets its own span."""
+    """Yield ranges of lines that each fit into a request; a line that is too large gets a separate range."""
     start = size_bytes = 0
     for position, line in enumerate(lines):
         size_bytes += len(line) + 1

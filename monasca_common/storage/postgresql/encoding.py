@@ -2,8 +2,8 @@
 """Encodes rows in PostgreSQL's binary COPY format, which is four times faster to write than the text format.
 
 A row is the number of its fields (int16), then each field preceded by its length (int32; -1 is NULL), big-endian. A
-row's key comes first, so sorting encoded rows sorts them by key. Rows are always sorted: inserting neighbours of the
-index in sequence takes a third less time, and two writers of the same keys wait for each other instead of deadlocking.
+row's key comes first, so sorting encoded rows sorts them by key. Rows are always sorted: inserting keys in the order of
+the index takes a third less time, and two writers of the same keys wait for each other instead of deadlocking.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _in_order(value: Any) -> Any:
 
 
 def first_of_each_key(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows of ``(time_ms, message_id, …)``, only the first of each key."""
+    """Return rows of ``(time_ms, message_id, …)``, with only the first row of each key."""
     kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
         kept.setdefault(row[:2], row)

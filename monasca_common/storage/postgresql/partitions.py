@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One partition per day and table, created before it is needed and dropped when all its rows are too old.
 
-Neither stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the longest
-transaction on it; attaching a separately created table does not conflict with writes. A plain ``DROP`` would also lock
-the whole table, and all sessions would wait while it waits for a long read. Detaching ``CONCURRENTLY`` blocks no other
-session. If it is interrupted, the next pruning finishes it.
+Neither step stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the
+longest transaction on it; attaching a separately created table does not conflict with writes. A plain ``DROP`` would
+also lock the whole table, and all sessions would wait while it waits for a long read. Detaching ``CONCURRENTLY`` blocks
+no other session. If it is interrupted, the next pruning finishes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAYS_AHEAD = 2
 _DAYS_A_TRANSACTION = 20
 _EPOCH = datetime.date(1970, 1, 1)
 
-# Classes of advisory locks: one for creating the partitions of a table, one for dropping them.
+# Classes of advisory locks, for creating and for dropping the partitions of a table.
 _MAKING, _DROPPING = 0x6D6F6E01, 0x6D6F6E02
 
 COUNT = "SELECT count(*) FROM pg_inherits WHERE inhparent = ANY (ARRAY[{}])".format(
@@ -85,8 +85,9 @@ def made(connection: BoundedConnection, table: str) -> set[int]:
 def make(connection: BoundedConnection, table: str, days: Iterable[int], *, timeout_seconds: float) -> set[int]:
     """Create the missing partitions. Return the days that have one afterwards.
 
-    Each transaction and time-out covers a limited number of days, because a partition takes locks until its transaction
-    ends, and a database has a limited number of locks. Concurrent processes find the partitions that another creates.
+    Each transaction and time-out covers a limited number of days, because creating a partition takes locks until the
+    transaction ends, and a database has a limited number of locks. Concurrent processes do not create a partition
+    twice.
     """
     there = made(connection, table)
     missing = sorted(set(days) - there)
@@ -151,7 +152,7 @@ def _detach(connection: BoundedConnection, table: str, day: int, *, pending: boo
 
 
 def _attached(connection: BoundedConnection, table: str) -> dict[int, bool]:
-    """Return, by day, whether a detachment was started but not finished."""
+    """Return, by day, whether a detach was started but not finished."""
     found = connection.execute(_ATTACHED.encode(), [table]).fetchall()
     days = ((_day_of_name(table, name), pending) for name, pending in found)
     return {day: pending for day, pending in days if day is not None}
@@ -165,6 +166,6 @@ def _detached(connection: BoundedConnection, table: str) -> list[int]:
 def _day_of_name(table: str, name: str) -> int | None:
     try:
         date = datetime.datetime.strptime(name.removeprefix(f"{table}_"), "%Y%m%d").replace(tzinfo=datetime.UTC).date()
-    except ValueError:  # a table of an operator
+    except ValueError:  # a table that belongs to an operator
         return None
     return (date - _EPOCH).days

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes series without measurements, although writers cache the existing series.
+"""Removes series without measurements while writers cache existing series.
 
 No measurement is committed without its series. A transaction that writes measurements holds a shared lock until it
 ends, and reads the generation once it has the lock. Pruning holds the same lock exclusively while it removes series and
-raises the generation. So a cached series either still exists or is of an older generation; then the writer clears its
-cache and inserts its series again.
+raises the generation. So a cached series either still exists or belongs to an older generation; in this case the writer
+clears its cache and inserts the series again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def hold(connection: BoundedConnection) -> int:
     """Prevent the removal of series until this transaction ends. Return their generation."""
     fail_point("storage.before_series")
     connection.execute(HOLD)
-    # A separate statement, because the statement that waits for the lock would see the state before its wait.
+    # A separate statement, because the statement that waits for the lock sees the state from before its wait.
     row = connection.execute(SELECT_GENERATION).fetchone()
     if row is None:
         raise StorageUnavailable("PostgreSQL: the table series_generation is empty: restore its row, (1, 0)")
@@ -67,7 +67,7 @@ def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) ->
         removed = _remove(give, timeout_seconds, dead)
         if removed:
             yield Pruned("series", removed, "rows")
-            time.sleep(time.monotonic() - began)  # let writers proceed for as long as they waited
+            time.sleep(time.monotonic() - began)  # let writers proceed for as long as they had to wait
 
 
 def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, dead: Sequence[bytes]) -> int:
@@ -85,7 +85,7 @@ def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, 
                         f"PostgreSQL: series could not be removed, because writes continued for {timeout_seconds:g} s: "
                         "prune again"
                     ) from error
-            time.sleep(wait_seconds)  # so that waiting writers proceed
+            time.sleep(wait_seconds)  # so that waiting writers can proceed
             wait_seconds *= 2
 
 

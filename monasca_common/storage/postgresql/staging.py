@@ -2,7 +2,7 @@
 """Stores rows whose keys may exist: copies them to a temporary table, and merges them from there.
 
 The insertion keeps existing rows. Rows whose key exists are set apart and counted, and replace a row only if they are
-greater. So a repeated batch writes nothing, while ``ON CONFLICT DO UPDATE`` would lock and log every row of it.
+greater. So a repeated batch writes nothing, while ``ON CONFLICT DO UPDATE`` would lock and log each of its rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monasca_common.storage.sql.bounded import BoundedConnection
 _MAKE = "CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table}) ON COMMIT DELETE ROWS"
 _TABLES = {"staged": "measurements", "taken": "measurements"}
 
-# Return the keys of new rows, because selecting the other rows in the server would take half as long again.
+# Returns the keys of new rows, because selecting the other rows in the server takes 50 % longer.
 _INSERT = b"INSERT INTO measurements SELECT * FROM pg_temp.staged ON CONFLICT DO NOTHING RETURNING series_id, time"
 # The bounds exclude all other partitions, so these statements are planned for each batch and not prepared.
 _MATCH = "m.series_id = s.series_id AND m.time = s.time AND m.time BETWEEN %s AND %s"
@@ -65,7 +65,7 @@ def make(connection: BoundedConnection) -> None:
 def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow], *, repeated: bool) -> Written:
     """Merge rows, keeping the greater ``(version, value, value_meta)`` in any order of arrival.
 
-    ``repeated``: every key probably exists, so checking first saves an insertion that fails.
+    ``repeated``: every key probably exists, so a check first avoids an insertion that fails.
     """
     kept = _reduced(rows)
     times = [row[1] for row in kept.rows]
@@ -120,9 +120,9 @@ def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tup
 def new_by_id(
     connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]], by_id: Sequence[bool]
 ) -> list[tuple[Any, ...]]:
-    """Return the rows, except rows by id (`Rows.by_id`) whose id is already stored with any time.
+    """Return the rows, without rows by id (`Rows.by_id`) whose id is already stored with any time.
 
-    If two transactions have the same id, the index on ids makes the second wait for the first.
+    If two transactions insert the same id, the index on ids makes the second wait for the first.
     """
     if not by_id:
         return rows

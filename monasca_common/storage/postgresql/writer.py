@@ -30,9 +30,9 @@ from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement
 
 LOG = logging.getLogger(__name__)
 
-_ATTEMPTS = 4  # a batch can hit an existing key and a missing partition, each of them twice
+_ATTEMPTS = 4  # a batch may meet an existing key and a missing partition, each of them twice
 
-# Sorted, so that two writers that insert the same series wait for each other instead of deadlocking.
+# Sorted, so that two writers of the same series wait for each other instead of deadlocking.
 _INSERT_SERIES = b"""
     INSERT INTO series (id, tenant, region, name, dimensions)
     SELECT id, tenant, region, name, dimensions::jsonb
@@ -63,10 +63,10 @@ class PostgresqlWriter(SqlWriter):
         self._days: dict[Kind, set[int]] = {}  # with a partition
         self._today: dict[Kind, int] = {}  # the last day of `_make_ahead`
         # Kinds whose last batch had existing keys. Repeated batches follow one another, and a failed copy makes a batch
-        # half as expensive again. A batch of only new rows removes the kind.
+        # 50 % more expensive. A batch of only new rows removes the kind.
         self._merging: set[Kind] = set()
-        self._repeating = False  # all measurements of the last merge existed
-        self._can_merge = False  # this connection has its temporary tables
+        self._repeating = False  # whether all measurements of the last merge existed
+        self._can_merge = False  # whether this connection has its temporary tables
         self._connection: BoundedConnection | None = self._connect()
 
     def write(self, claim: Claim, rows: Rows) -> Written:
@@ -112,8 +112,8 @@ class PostgresqlWriter(SqlWriter):
     def _meaning(
         self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
     ) -> Exception | None:
-        """Return the exception for an error within the transaction, which is rolled back; ``None`` if the database's
-        state caused it."""
+        """Return the exception for an error in the transaction, which is rolled back; ``None`` if the state of the
+        database caused it."""
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
         if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
@@ -129,7 +129,7 @@ class PostgresqlWriter(SqlWriter):
         return refusal(rows, first, trial, cause=reason(error), database="PostgreSQL")
 
     def _trial(self, connection: BoundedConnection, rows: Rows) -> str | None:
-        """Return why these rows are refused, or ``None``; roll them back."""
+        """Return the reason why these rows are refused, or ``None``; roll them back."""
         connection.give(self._settings.write_timeout_seconds)
         self._prepare_merge(connection)
         try:
@@ -149,7 +149,8 @@ class PostgresqlWriter(SqlWriter):
         if len(days) > 1 or not days <= known:
             missing = {partitions.day_of(time) for time in times} - known
             if missing:
-                # Do not create it in this transaction, which would then lock out other creators until it ends.
+                # Do not create it in this transaction, which would block other processes that create partitions until
+                # it ends.
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
@@ -165,7 +166,7 @@ class PostgresqlWriter(SqlWriter):
         except psycopg.OperationalError as error:
             if connection.broken or connection.closed:
                 raise
-            # Rows that need a partition create it or fail; other rows need not wait for a lock.
+            # Rows that need a partition create it or fail, so other rows need not wait for a lock.
             LOG.warning(
                 "creating partitions of %s in advance failed: %s",
                 partitions.TABLES[kind],
@@ -214,7 +215,7 @@ class PostgresqlWriter(SqlWriter):
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[BoundedConnection]:
-        """Yield a connection with the time-out of one call, and close it afterwards if it is unusable."""
+        """Yield a connection with the time-out of one call; close it afterwards if it is unusable."""
         if self._closed:
             raise ValueError("this writer is closed")
         if self._connection is None:

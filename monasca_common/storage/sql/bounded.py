@@ -22,17 +22,17 @@ from monasca_common.storage.sql.bounds import Bounds, milliseconds
 T = TypeVar("T")
 
 _CONNECT_SECONDS = (2, 10)
-# The server's time-out comes first, so that it reports the reason and rolls the transaction back.
+# The server's time-out is shorter, so that it reports the reason and rolls the transaction back.
 _GRACE_SECONDS = 1.0
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server did not answer in time. It may be frozen, so that its own time-outs do not end the wait."""
+    """The server did not answer in time. It may be frozen, in which case its own time-outs do not end the wait."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose waits end at ``deadline`` (of the monotonic clock), or ``each_seconds`` after a request."""
+    """A connection whose waits end at ``deadline`` (monotonic) or ``each_seconds`` after a request."""
 
     deadline = float("inf")
     each_seconds = float("inf")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time-outs of a session, in a module that does not import the client."""
+"""The time-outs of a session; this module imports no database client."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Bounds:
     def settings(self) -> dict[str, str]:
         return {
             "statement_timeout": milliseconds(self.statement_seconds),
-            # A separate time-out, so that a wait for a lock has its own error.
+            # A separate time-out, so that a wait for a lock raises its own error.
             "lock_timeout": milliseconds(self.lock_seconds),
-            # Otherwise a process frozen in a transaction would lock out its successor indefinitely.
+            # Otherwise a process that freezes in a transaction would block its successor indefinitely.
             "idle_in_transaction_session_timeout": milliseconds(self.idle_seconds),
         }
 

@@ -2,7 +2,7 @@
 """Connections for reads: pooled, limited in time, with translated errors.
 
 PostgreSQL cancels its own statement; if the server itself hangs, `BoundedConnection` ends the wait. SQLite calls a
-function between instructions, which may interrupt it.
+function between its instructions, which may interrupt a statement.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.queries import UNHEX
 
 _SQLITE_STEPS = 5_000  # instructions between two checks of the clock: less than a millisecond
-_MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's error codes for temporary errors
+_MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's codes for temporary errors
 _SNAPSHOT = {"sqlite": "BEGIN", "postgresql": "BEGIN ISOLATION LEVEL REPEATABLE READ"}
 _ROWS_A_STEP = 50  # a row can be as long as a message: 1 MB
 
 T = TypeVar("T")
 Opened = TypeVar("Opened", bound=Any)
-#: A check that takes a connection's ``execute`` and its dialect.
+#: A check of a new connection, with its ``execute`` method and its dialect as arguments.
 Check = Callable[[Callable[[str], Result], str], None]
 
 
@@ -67,7 +67,7 @@ class ReadConnections:
     """A pool of connections, created at the first read. It must not be used after a fork."""
 
     def __init__(self, settings: StorageSettings, check: Check | None = None) -> None:
-        """``check`` is called with each new connection; `run` raises its errors."""
+        """``check`` is called for each new connection; `run` raises its errors."""
         self._settings = settings
         self._check = check
         self.dialect = sa.make_url(settings.connection).get_backend_name()
@@ -75,14 +75,15 @@ class ReadConnections:
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[sa.Connection, Deadline], T]) -> T:
-        """Call ``work``; repeat it on another connection if the pooled connection was closed while idle."""
+        """Call ``work``; repeat the call on another connection if the pooled connection was closed while idle."""
         with contextlib.closing(self.stream(lambda *arguments: iter((work(*arguments),)))) as results:
             return next(results)
 
     def stream(self, work: Callable[[sa.Connection, Deadline], Iterator[T]]) -> Generator[T]:
-        """Yield the results of ``work``, which reads by `in_steps`, using a connection until exhausted or closed.
+        """Yield the results of ``work``, which reads with `in_steps`; the iterator uses a connection until it is
+        exhausted or closed.
 
-        As `run`, it restarts on another connection if no result was yielded.
+        Like `run`, it restarts on another connection if no result was yielded yet.
         """
         deadline = Deadline(self._settings.read_timeout_seconds)
         first = True
@@ -128,7 +129,7 @@ class ReadConnections:
 def in_steps(
     connection: sa.Connection, statement: sa.Select[*tuple[Any, ...]], limit: int
 ) -> Iterator[sa.Row[*tuple[Any, ...]]]:
-    """Yield at most ``limit`` rows of a statement, with few in memory. For `ReadConnections.stream`."""
+    """Yield at most ``limit`` rows of a statement, a few at a time. For `ReadConnections.stream`."""
     if limit <= _ROWS_A_STEP:
         yield from connection.execute(statement)
         return
@@ -186,7 +187,7 @@ def _pool_options(settings: StorageSettings) -> dict[str, Any]:
         "pool_size": settings.read_connections,
         "max_overflow": 0,
         "pool_timeout": settings.read_timeout_seconds,
-        # No transaction stays open between reads; reads of several statements use `snapshot` if needed.
+        # No transaction stays open between reads; a read of several statements can use `snapshot`.
         "isolation_level": "AUTOCOMMIT",
     }
 

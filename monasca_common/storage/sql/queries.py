@@ -2,7 +2,7 @@
 """The SQLAlchemy statements of `SqlReader`, for SQLite and PostgreSQL. No I/O.
 
 Four rules make them fast, and a test with EXPLAIN checks them. A page of series walks an index that ends in its order.
-Whether a series has a measurement in a time range is checked for each series, never by a join. A dimension is looked up
+A check for a measurement in a time range runs for each series, and is never a join. A dimension is looked up
 in the GIN index. Rows of many series come from one statement over the key (series, time).
 """
 
@@ -22,7 +22,7 @@ from monasca_common.storage.sql import tables
 UNHEX = "monasca_unhex"  # a function that our SQLite connections define, because SQLite has one only since 3.41
 _SERIES, _ROWS, _ALARMS = tables.series, tables.measurements, tables.alarm_history
 
-_FEW_VALUES = 16  # of a dimension, which are looked up in the index
+_FEW_VALUES = 16  # maximum number of a dimension's values to look up in the index
 
 Select: TypeAlias = sa.Select[*tuple[Any, ...]]
 Condition: TypeAlias = sa.ColumnElement[bool]
@@ -70,7 +70,7 @@ class Queries:
         if after is not None and after.series_id is None:
             statement = statement.where(_ROWS.c.time > after.time_ms)
         elif after is not None:
-            # The bound on time follows from the pair; it is repeated for the index and for the partitions.
+            # The pair implies this bound on the time; it is repeated for the index and the partitions.
             statement = statement.where(
                 _ROWS.c.time >= after.time_ms,
                 sa.tuple_(_ROWS.c.time, _ROWS.c.series_id) > _place(after.time_ms, after.series_id),
@@ -80,8 +80,7 @@ class Queries:
     def measurements_apart(
         self, series_ids: Sequence[bytes], span: Span, *, limit: int, after_ms: int | None
     ) -> Select:
-        """Order by series, then time, as the key does. ``after_ms``: the time in the first series after which to
-        start."""
+        """Order by series, then time, like the key. ``after_ms``: start after this time in the first series."""
         statement = self._points(series_ids, span)
         if after_ms is not None:
             statement = statement.where(sa.or_(_ROWS.c.series_id != series_ids[0], _ROWS.c.time > after_ms))
@@ -97,7 +96,8 @@ class Queries:
         limit: int,
         resume_ms: int | None,
     ) -> Select:
-        """Columns: group, number of the window, one for each function. ``resume_ms``: the start in the first group."""
+        """Columns: the group, the number of the window, and one column for each function. ``resume_ms``: the start in
+        the first group."""
         members = self._members(groups)
         rows = (
             sa.select(
@@ -165,12 +165,12 @@ class Queries:
             rows: Select = sa.select(sa.literal_column("1")).where(
                 _ROWS.c.series_id == _SERIES.c.id, *_between(_ROWS.c.time, Span(which.start_ms or 0, which.end_ms))
             )
-            # OFFSET prevents a join in PostgreSQL, which would read every measurement of the requested time.
+            # OFFSET prevents PostgreSQL from using a join, which would read every measurement of the requested time.
             conditions.append(rows.limit(1).offset(0).exists())
         return conditions
 
     def match(self, document: sa.ColumnElement[Any], dimensions: Mapping[str, Sequence[str]]) -> list[Condition]:
-        """Return the conditions that a JSON object has each key, with one of its values if any are given."""
+        """Return the conditions that a JSON object has each key, with one of the given values, if any."""
         if not self._on_postgresql:
             return [_pair_of(document, key, values) for key, values in dimensions.items()]
         # Use as few conditions as possible, because PostgreSQL takes milliseconds to plan each of them.
@@ -186,7 +186,7 @@ class Queries:
         for key, values in few.items():
             pairs = _array([{key: value} for value in values], postgresql.JSONB())
             conditions.append(_jsonb(document).contains(sa.any_(pairs)))
-        # No index has these values, but each row is checked once instead of once per value.
+        # No index contains these values, but each row is checked once instead of once per value.
         conditions += [
             sa.func.jsonb_extract_path(document, key) == sa.any_(_array(values, postgresql.JSONB()))
             for key, values in many.items()
@@ -222,8 +222,8 @@ class Queries:
         return _ROWS.c.series_id.in_(sa.select(self._members([series_ids]).c.id))
 
     def _members(self, groups: Sequence[Sequence[bytes]]) -> sa.FromClause:
-        """Return a table with the columns ``id`` and ``grp``. It takes one or two parameters, because their number is
-        limited."""
+        """Return a table with the columns ``id`` and ``grp``. It takes only one or two parameters, because the number
+        of parameters is limited."""
         pairs = [(series_id, number) for number, group in enumerate(groups) for series_id in group]
         if self._on_postgresql:
             ids = sa.literal([pair[0] for pair in pairs], postgresql.ARRAY(sa.LargeBinary))
@@ -246,7 +246,7 @@ def _between(column: sa.ColumnElement[int], span: Span) -> list[Condition]:
 
 
 def _if_of_type(kind: str, found: sa.ColumnElement[str], document: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Return ``document`` if its type, as the database names it, is ``kind``; otherwise NULL."""
+    """Return ``document`` if its type is ``kind`` (the database's name for it), otherwise NULL."""
     return sa.case((found == kind, document))
 
 

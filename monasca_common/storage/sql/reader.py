@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Reader` over SQL: the same for SQLite and PostgreSQL."""
+"""The `Reader` of SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _transition(row: sa.Row[*tuple[Any, ...]]) -> StoredTransition:
 
 
 def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:
-    """Yield slices of the groups that one statement can answer, each with the number of its first group.
+    """Yield slices of the groups, each small enough for one statement, with the number of its first group.
 
     One statement reads many groups if each has one series and their order is that of the key.
     """
@@ -177,6 +177,6 @@ def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Seq
 
 def _finite(values: Sequence[Any]) -> tuple[float, ...]:
     numbers = tuple(map(float, values))
-    if not all(map(math.isfinite, numbers)):  # SQLite sums to infinity, which JSON cannot hold
+    if not all(map(math.isfinite, numbers)):  # a sum in SQLite can be infinite, which JSON cannot represent
         raise QueryTooLarge("a sum exceeds what a double can hold: request a shorter time range or fewer series")
     return numbers

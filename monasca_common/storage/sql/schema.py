@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema's revision: the one this program needs, the one a database has, and the upgrade between them.
 
-Only `upgrade` imports Alembic, so readers and writers do not pay for it.
+Only `upgrade` imports Alembic, so that readers and writers start faster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions; a test compares them.
 REVISION = "0024"
-_FIRST = "0024"  # the revision of release 4.0.0; earlier builds had others
+_FIRST = "0024"  # the revision of release 4.0.0; earlier builds had other revisions
 _POOLS: Mapping[bool, Mapping[str, Any]] = {
     False: {"poolclass": pool.NullPool},
     True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},
@@ -38,7 +38,7 @@ _HAS_REVISION = {
 _SELECT_REVISION = "SELECT version_num FROM alembic_version"
 _SELECT_OLDEST = "SELECT revision FROM oldest_program"
 _REMEDY = "run `monasca-common db upgrade` with the configuration of this service"
-_UPGRADE_LOCK = 0x6D6F6E61736361  # an advisory lock: the bytes of "monasca"
+_UPGRADE_LOCK = 0x6D6F6E61736361  # key of an advisory lock: the bytes of "monasca"
 
 
 def check_database(execute: Execute, dialect: str) -> None:
@@ -53,7 +53,7 @@ def check_database(execute: Execute, dialect: str) -> None:
 
 
 def check(found: str | None, oldest: str | None = None) -> None:
-    """Check ``found``, the database's revision; ``oldest``: that of the oldest program that may run on it."""
+    """Check ``found``, the database's revision; ``oldest``: the revision of the oldest program that may run on it."""
     if found == REVISION or (found is not None and oldest is not None and oldest <= REVISION < found):
         return
     if found is None:
@@ -64,7 +64,7 @@ def check(found: str | None, oldest: str | None = None) -> None:
 
 
 def refusal(found: str | None) -> str:
-    """Return why `upgrade` refuses a database of this revision; empty if it does not."""
+    """Return the reason why `upgrade` refuses a database of this revision, or empty."""
     if found is not None and found > REVISION:
         return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"
     if found is not None and found < _FIRST:
@@ -76,9 +76,9 @@ def refusal(found: str | None) -> str:
 
 
 def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, kept: bool = False) -> sa.Engine:
-    """Create an engine without a pool, with DDL within transactions also on SQLite.
+    """Create an engine without a pool that runs DDL within transactions, also on SQLite.
 
-    ``to_write``: a transaction on SQLite takes the write lock at its start, because SQLite may refuse it later.
+    ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse the lock later.
     ``bounds``: the time limits of PostgreSQL sessions, and of waits for SQLite's writer; ``None`` for migrations.
     ``kept``: one connection stays open, for one thread at a time.
     """
@@ -146,7 +146,7 @@ def _one(result: Result) -> str | None:
 
 
 def upgrade(connection: sa.Connection) -> None:
-    """Run the missing migrations in the connection's transaction, one program at a time.
+    """Run the missing migrations in the connection's transaction; only one program at a time does this.
 
     Raises `SchemaMismatch` if a newer program has upgraded it, or a build before release 4.0.0 created it.
     """
@@ -166,7 +166,7 @@ def upgrade(connection: sa.Connection) -> None:
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return an insert of the connection's dialect, which can update or skip rows that exist (``on_conflict_...``)."""
+    """Return an insert of the connection's dialect, which can update or skip existing rows (``on_conflict_...``)."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 

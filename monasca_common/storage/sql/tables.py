@@ -15,7 +15,7 @@ metadata = sa.MetaData()
 
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _BIG = sa.BigInteger()
-# Ordered by bytes, as on SQLite and in Python: a database's locale would give lists and pages another order.
+# Ordered by bytes, as on SQLite and in Python, because a database's locale could order lists and pages differently.
 _NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _BY_DAY = "RANGE (time)"
 
@@ -31,13 +31,14 @@ series = sa.Table(
     sa.Column("id", sa.LargeBinary(16), primary_key=True),
     *_columns(_NAME, "tenant", "region", "name"),
     sa.Column("dimensions", _JSON, nullable=False),
-    # Lists are in order of id, and most requests have no region: so each index ends in the sort key of its list.
+    # Lists are in order of id, and most requests have no region, so each index ends in the sort key of its list.
     sa.Index("series_by_name", "tenant", "name", "id"),
     sa.Index("series_by_tenant", "tenant", "id"),
     sa.Index("series_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
 )
 
-# No foreign key to series: a series is written before its first measurement, and the check costs a third.
+# No foreign key to series, because a series is written before its first measurement, and the check would take a third
+# of the time.
 measurements = sa.Table(
     "measurements",
     metadata,
@@ -111,8 +112,8 @@ events = sa.Table(
 
 def _by_id(table: str) -> sa.Table:
     """Return the table of the ids and times of those rows of ``table`` that are identified only by their message id
-    (`Rows.by_id`). An id is written in the transaction of its row, and removed with it. The table is not partitioned,
-    because an id must be found on any day."""
+    (`Rows.by_id`). An id is written in the transaction of its row, and removed with the row. The table is not
+    partitioned, because an id must be found on any day."""
     name = f"{table}_by_id"
     return sa.Table(
         name,
@@ -170,7 +171,7 @@ aggregate_usage = sa.Table(
     sa.PrimaryKeyConstraint("job", "specification", "window_start", "group_id"),
 )
 
-# Partials that executors have computed for a range that is not accounted for yet. After a crash they are useless, so
+# Partials from executors, for a range that is not accounted for yet. After a crash they are useless, so
 # PostgreSQL does not log this table (UNLOGGED).
 aggregate_staging = sa.Table(
     "aggregate_staging",
@@ -191,8 +192,8 @@ aggregate_period = sa.Table(
     sa.PrimaryKeyConstraint("job", "specification", "period_start"),
 )
 
-# The archive's manifest: a file is committed with the offsets of its batch, placed once readers find it, and expired
-# from the moment its hour is too old until the file is removed.
+# The archive's manifest. A file is *committed* with the offsets of its batch, *placed* once readers can find it, and
+# *expired* from the time when its hour is too old until the file is removed.
 archive_file = sa.Table(
     "archive_file",
     metadata,
@@ -257,8 +258,8 @@ alarm_definition = sa.Table(
     sa.Index("alarm_definition_by_name", "tenant", "name", unique=True),
 )
 
-# ``id`` stays when the definition changes. ``windows`` increases when the windows restart, because the function, the
-# period or the number of periods has changed.
+# ``id`` stays the same when the definition changes. ``windows`` increases when the windows restart, because the
+# function, the period or the number of periods has changed.
 alarm_sub_expression = sa.Table(
     "alarm_sub_expression",
     metadata,
@@ -393,7 +394,7 @@ alarm_evaluator = sa.Table(
     sa.Column("topic_id", sa.Text),
 )
 
-# Series that belong to a sub-expression. ``match_key``: a hash of ``match_values``, the series' values of the
+# The series that belong to a sub-expression. ``match_key``: a hash of ``match_values``, the series' values of the
 # definition's match_by.
 alarm_series = sa.Table(
     "alarm_series",
@@ -419,7 +420,7 @@ alarm_window = sa.Table(
     sa.PrimaryKeyConstraint("sub_expression_id", "match_key", "window_start"),
 )
 
-# The match keys whose windows a sub-alarm consists of: several, if series have only some of the definition's match_by.
+# The match keys whose windows make up a sub-alarm: several, if series have only some of the definition's match_by.
 alarm_part = sa.Table(
     "alarm_part",
     metadata,
@@ -461,11 +462,10 @@ alarm_outbox = sa.Table(
     *_columns(sa.LargeBinary, "message_id", "value"),
 )
 
-# The notification ledger. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
-# another attempt), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome is unknown
-# because of a crash, so the receiver may have it twice. ``reason``: the receiver's answer, or why it was not
-# sent. ``failures``: a line of JSON for each failed attempt. ``change``: the messages of the alarm's changes, one per
-# line, compressed with zlib.
+# The notification ledger. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (another attempt
+# follows), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome is unknown because of a crash,
+# so the receiver may have it twice. ``reason``: the receiver's answer, or why it was not sent. ``failures``: a line of
+# JSON for each failed attempt. ``change``: the messages of the alarm's changes, one per line, compressed with zlib.
 notification = sa.Table(
     "notification",
     metadata,

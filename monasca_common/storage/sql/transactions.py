@@ -20,7 +20,7 @@ from monasca_common.storage.sql.connections import ConnectionDied, Deadline, tra
 
 T = TypeVar("T")
 
-# Statements of a group run one after another, so a larger group would delay others.
+# The statements of a group run one after another, so a larger group would delay other calls.
 _MAX_GROUP = 200
 
 
@@ -78,7 +78,7 @@ class GroupedTransactions:
             self._waiting.append(mine)
             leads, self._is_led = not self._is_led, True
         if not leads:
-            mine.turn.wait()  # for the previous transactions, which are limited in time
+            mine.turn.wait()  # waits for the previous transactions, which are limited in time
         if not mine.over:
             self._lead()
         if mine.error is not None:
@@ -115,7 +115,7 @@ class GroupedTransactions:
             if len(group) == 1:
                 group[0].error = error
                 return
-            for each in group:  # the error does not show which one is refused
+            for each in group:  # the error does not show which call is refused
                 self._commit([each])
 
     def _together(self, group: Sequence[_Work]) -> None:
@@ -136,7 +136,8 @@ class GroupedTransactions:
 
 
 class _Work:
-    """A thread's call and its result. ``turn`` is set when the call is done, or when its thread leads."""
+    """A thread's call and its result. ``turn`` is set when the call is done, or when its thread must lead the next
+    group."""
 
     __slots__ = ("error", "over", "result", "turn", "work")
 

@@ -25,17 +25,18 @@ from monasca_common.storage.reduction import MeasurementRow
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
-_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes each and an entry in a set: 90 MB
+_MAX_KNOWN_SERIES = 1_000_000  # uses 90 MB: 16 bytes and an entry in a set for each
 
 
 class FencedTransaction(NamedTuple):
-    """An open transaction. ``connection``: of psycopg or of sqlite3. ``first_offset``: rows below it are stored."""
+    """An open transaction. ``connection``: a connection of psycopg or sqlite3. ``first_offset``: rows below it are
+    stored."""
 
     connection: Any
     first_offset: int
 
     def new_rows(self, rows: Rows) -> tuple[Rows, int]:
-        """Return the rows that are not stored yet, and the number of those before them, which are."""
+        """Return the rows that are not stored yet, and the number of preceding rows, which are stored."""
         first = bisect_left(rows.offsets, self.first_offset)
         return part_of(rows, first), first
 
@@ -46,7 +47,7 @@ class SqlWriter(Writer):
     def __init__(self, settings: StorageSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._known: set[bytes] = set()  # the series of the generation in the next line
+        self._known: set[bytes] = set()  # cached series, of the generation in the next line
         self._generation = 0
         self._closed = False
 
@@ -112,7 +113,7 @@ class SqlWriter(Writer):
         return times
 
     def _new_series(self, generation: int, rows: Rows, ids: set[bytes]) -> list[Series]:
-        """Return the series of the rows, with these ids, that are not in the cache."""
+        """Return those series of the rows, with these ids, that are not in the cache."""
         if generation != self._generation:
             self._generation = generation
             self._known.clear()
@@ -123,7 +124,8 @@ class SqlWriter(Writer):
         return [found[each] for each in sorted(found)]
 
     def _remember(self, series: Sequence[Series]) -> None:
-        # Called only after the commit: if a cached series were rolled back, its measurements would have no series.
+        # Called only after the commit, because measurements of a cached series that was rolled back would have no
+        # series.
         if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
             self._known.clear()
         self._known.update(each.id for each in series)

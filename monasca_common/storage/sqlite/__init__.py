@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite: embedded, one process writes, readers at the same time."""
+"""SQLite: an embedded database with one writing process and concurrent readers."""
 
 from monasca_common.storage.sqlite.storage import SqliteStorage
 

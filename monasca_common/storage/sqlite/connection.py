@@ -27,7 +27,7 @@ ROW_ERRORS = (
     orjson.JSONEncodeError,
 )
 _CACHE_KIB = 65_536
-_WAL_PAGES = 10_000  # 40 MB between checkpoints: a batch of random keys touches thousands of pages
+_WAL_PAGES = 10_000  # 40 MB between checkpoints, because a batch of random keys changes thousands of pages
 _WAL_FILE_BYTES = 256 * 1024 * 1024
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock on a database file, which only one process with any number of threads may write.
+"""The lock on a database file, to which only one process may write, with any number of threads.
 
-The operating system releases the lock when the process ends, also after a crash, so no clean-up is necessary.
+The operating system releases the lock when the process ends, even after a crash, so no clean-up is necessary.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _lock(path: Path) -> WriterLock:
     except OSError as error:
         raise StorageUnavailable(f"cannot open {path}, which locks out other writers: {error.strerror}") from error
     try:
-        # A POSIX lock, because a forked child does not inherit it: a child must not keep a dead writer's lock.
+        # A POSIX lock, because a forked child does not inherit it and so cannot keep a dead writer's lock.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
@@ -65,7 +65,7 @@ def _lock(path: Path) -> WriterLock:
             f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite permits one: stop it, "
             "let one worker process write all kinds of rows, or use postgresql"
         ) from error
-    with contextlib.suppress(OSError):  # ignore a full disk, because the process id only informs operators
+    with contextlib.suppress(OSError):  # ignore a full disk, because the process id is only information for operators
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return WriterLock(path, descriptor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes rows older than their retention, in short transactions, so that a writer can continue.
+"""Removes rows older than their retention, in short transactions between which writers can continue.
 
 The file does not shrink, because SQLite reuses the free space.
 """
@@ -19,7 +19,7 @@ from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import connect, translated
 
 ROWS_A_STEP = 10_000
-SERIES_A_STEP = 1000  # visited in one step, with or without old rows
+SERIES_A_STEP = 1000  # number of series visited in one step, with or without old rows
 # The index begins with the series, so each series has its own bound, and one step removes a limited number of rows.
 _NEXT_SERIES = "SELECT series_id FROM measurements WHERE series_id > ? ORDER BY series_id LIMIT 1"
 _END_OF_STEP = "SELECT time FROM measurements WHERE series_id = ? AND time < ? ORDER BY time LIMIT 1 OFFSET ?"
@@ -42,7 +42,7 @@ def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned
                 yield from _steps(path, connection, _series(connection), "series")
             else:
                 yield from _steps(path, connection, _keyed(connection, str(kind), earliest_ms), str(kind))
-            if kind in KINDS_BY_ID:  # the ids of the rows that were removed
+            if kind in KINDS_BY_ID:  # then the ids of the rows that were removed
                 ids = f"{kind}_by_id"
                 yield from _steps(path, connection, _keyed(connection, ids, earliest_ms, key="message_id"), ids)
 
@@ -68,7 +68,7 @@ def _steps(path: Path, connection: sqlite3.Connection, step: _Step, table: str) 
         if removed:
             yield Pruned(table, removed, "rows")
         if more:
-            # Pause, because a waiting writer only polls the lock.
+            # Pause, because a waiting writer polls the lock.
             time.sleep(took_seconds)
 
 

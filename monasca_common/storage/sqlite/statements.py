@@ -58,7 +58,7 @@ INSERT_KEYED = {
     Kind.EVENTS: _insert("events", Event),
 }
 
-# Rows by id: the id is stored with the time of its first row, and only a row with that time is inserted.
+# For rows by id, the id is stored with the time of its first row, and only a row with that time is inserted.
 NOTE_ID = {
     kind: f"INSERT INTO {kind}_by_id (time, message_id) VALUES (?, ?) ON CONFLICT DO NOTHING"  # nosec B608
     for kind in KINDS_BY_ID

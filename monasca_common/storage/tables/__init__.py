@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of users: rows that are written with their offsets, and the comparison with a definition."""
+"""Users' tables: writes rows together with their offsets, and compares tables with their definitions."""

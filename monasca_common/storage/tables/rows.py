@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of users' tables, and what storage needs to know of such a table."""
+"""The rows of users' tables, and the properties of a table that storage needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StoredColumn(Protocol):
     def name(self) -> str: ...
     @property
     def kind(self) -> str:
-        """One of `steps.SQL_TYPES`."""
+        """``type`` is one of `steps.SQL_TYPES`."""
 
 
 class StoredTable(Protocol):
@@ -35,7 +35,8 @@ class StoredTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows, or keys of rows to delete, in order of offset. ``indexes``: the positions of their elements."""
+    """Rows, or keys of rows to delete, in order of offset. ``indexes``: the positions of their elements in their
+    message."""
 
     rows: list[Row]
     offsets: list[int]
@@ -55,14 +56,15 @@ class TableRows:
         )
 
     def without(self, refused: Callable[[int, int], bool]) -> TableRows:
-        """Return the rows for whose offset and index ``refused`` is false."""
+        """Return the rows whose offset and index ``refused`` returns false for."""
         kept = [not refused(*each) for each in zip(self.offsets, self.indexes, strict=True)]
         return TableRows(*(list(compress(column, kept)) for column in (self.rows, self.offsets, self.indexes)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """What one batch stores in and deletes from a table. The later of a row and a deletion of its key counts."""
+    """The rows that one batch stores in and deletes from a table. Of a row and a deletion of its key, the later one
+    counts."""
 
     table: StoredTable
     stored: TableRows
@@ -76,7 +78,8 @@ class TableChanges:
 
 
 def joined_changes(changes: Sequence[TableChanges], others: Sequence[TableChanges]) -> list[TableChanges]:
-    """Return the changes of both, in order of offset. ``others``: rows of one offset, which ``changes`` has none of."""
+    """Return the changes of both, in order of offset. ``others``: rows of one offset, of which ``changes`` has no
+    rows."""
     joined = []
     for one, other in zip(changes, others, strict=True):
         at = bisect_left(one.stored.offsets, other.stored.offsets[0]) if other.stored.offsets else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares tables with their definitions: what can be added, and what no statement can repair."""
+"""Compares tables with their definitions: finds what can be added, and what no statement can repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] 
     "integer": (sa.BigInteger(), (sa.Integer,)),
     "double": (sa.Double(), (sa.Float,)),
     "boolean": (sa.Boolean(), (sa.Boolean,)),
-    "numeric": (sa.Numeric().with_variant(sa.Text(), "sqlite"), (sa.Numeric, sa.String)),  # SQLite would round it
+    # SQLite would round such a number
+    "numeric": (sa.Numeric().with_variant(sa.Text(), "sqlite"), (sa.Numeric, sa.String)),
     "timestamp": (sa.DateTime(timezone=True), (sa.DateTime,)),
     "json": (sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), (sa.JSON, sa.String)),
     "bytes": (sa.LargeBinary(), (sa.LargeBinary,)),
@@ -51,7 +52,7 @@ _INDEXES_OF_SQLITE = sa.text("""
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """A difference of a table from its mapping. ``statement``: what repairs it; empty if it is refused."""
+    """A difference of a table from its mapping. ``statement``: repairs it; empty if the difference is refused."""
 
     table: str
     finding: str
@@ -114,7 +115,7 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
 
 
 def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[str], str]]:
-    """Return the columns of each unique index, and why ON CONFLICT cannot find rows by it; empty if it can."""
+    """Return the columns of each unique index, and the reason why ON CONFLICT cannot use it, or empty."""
     if connection.dialect.name == "postgresql":
         name = connection.dialect.identifier_preparer.quote_identifier(table)
         for columns, fault in connection.execute(_INDEXES_OF_POSTGRESQL, {"name": name}):
@@ -128,11 +129,11 @@ def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[st
         yield {row.column for row in parts}, fault
     primary = sa.inspect(connection).get_pk_constraint(table)["constrained_columns"]
     if len(primary) == 1 and not any(row.origin == "pk" for row in rows):
-        yield set(primary), ""  # the row id, which has no index
+        yield set(primary), ""  # the row id, which needs no index
 
 
 def _unusable(existing: Any, column: StoredColumn, *, is_key: bool, dialect: str) -> str:
-    """Return why a column cannot store a column of the mapping, and the remedy; empty if it can."""
+    """Return the reason why a column cannot store a column of the mapping, with the remedy, or empty."""
     kind = existing["type"]
     rounds = column.kind == "numeric" and dialect == "sqlite" and isinstance(kind, sa.Numeric)
     if rounds or not isinstance(kind, SQL_TYPES[column.kind][1]):
@@ -150,7 +151,8 @@ def _is_generated(existing: Any) -> bool:
 
 
 def sql_table(table: StoredTable) -> sa.Table:
-    """Return the table of a table. Quoting its names prevents that a table file injects statements."""
+    """Return the SQLAlchemy table of a mapped table. Its names are quoted, so that a table file cannot inject
+    statements."""
     columns = [
         sa.Column(_always_quoted(each.name), SQL_TYPES[each.kind][0], nullable=each.name not in table.key)
         for each in table.columns

@@ -24,12 +24,12 @@ from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, T
 
 _quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_MERGES = 16  # a failed copy costs less than one batch, and rows of new keys are copied in half the time
+_MERGES = 16  # a failed copy costs less than one batch, and copying rows with new keys halves the time
 _PLAN = "run `monasca-common sink plan`"
 
 
 class _KeyTaken(Exception):
-    """A row that was copied as if its key were new exists."""
+    """A row that was copied as new already exists."""
 
 
 class _RowRefused(Exception):
@@ -37,7 +37,7 @@ class _RowRefused(Exception):
 
 
 class ChangesRefused(StorageError):
-    """The database refuses rows: the table, the offset, the index of the element and the reason of each."""
+    """The database refuses rows; for each, the table, the offset, the index of the element and the reason."""
 
     def __init__(self, places: Sequence[tuple[StoredTable, int, int, str]]) -> None:
         super().__init__(f"{len(places)} rows can never be stored, the first because: {places[0][3]}")
@@ -71,7 +71,7 @@ class TableStatements:
         updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns if each not in table.key)
         self.keeps_first = table.keeps_first
         action = "NOTHING" if self.keeps_first or not updates else f"UPDATE SET {updates}"
-        # Each transaction has its own: another topic, or a change of the table, needs other columns.
+        # Created in each transaction, because another topic or a change of the table needs other columns.
         make = "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
         self.insert = f"INSERT INTO {name} ({names}) {source} ON CONFLICT ({key}) DO {action}"
         self.copy = f"COPY {name} ({names}) FROM STDIN"
@@ -88,14 +88,15 @@ def _joined(names: Sequence[str]) -> str:
 
 
 class TablesWriter:
-    """Writes the changes of a topic's tables. ``describe``: returns why the tables do not fit the mapping, or empty."""
+    """Writes the changes of a topic's tables. ``describe``: returns the reason why the tables do not fit the mapping,
+    or empty."""
 
     def __init__(self, tables: Sequence[StoredTable], dialect: str, describe: Callable[[], str]) -> None:
         self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(tables)]
         self._is_postgresql = dialect == "postgresql"
         self._store: Any = _store_postgresql if self._is_postgresql else _store_sqlite
         self._describe = describe
-        self._merges_left = 0  # batches until the next one is copied as if all its keys were new
+        self._merges_left = 0  # number of batches until one is copied as if all its keys were new
 
     def write(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Applied:
         """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `ChangesRefused`."""
@@ -136,7 +137,8 @@ class TablesWriter:
             (*rows[position], reason) for position, reason in find_refused(len(rows), storing).items()
         ]
         if not refused:
-            # Rows exclude each other, such as by another unique index: the first one that fails after those before it.
+            # Rows exclude each other, for example by another unique index: find the first row that fails after the rows
+            # before it.
             first = bisect_left(range(len(rows)), 1, key=lambda last: int(storing(0, last + 1) is not None))
             if first == len(rows):
                 raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
@@ -182,7 +184,7 @@ def _places(tables: Sequence[StoredTable], columns: Sequence[TableRows]) -> list
 
 
 def _between(columns: Sequence[TableRows], start: int, stop: int) -> list[TableRows]:
-    """Return the rows of each table at these positions, which are counted over all tables."""
+    """Return the rows of each table at these positions; positions count over all tables."""
     found, first = [], 0
     for each in columns:
         part = slice(max(0, start - first), max(0, stop - first))
@@ -192,8 +194,8 @@ def _between(columns: Sequence[TableRows], start: int, stop: int) -> list[TableR
 
 
 def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[list[Row], list[Row]]:
-    """Return the row to store of each key, sorted by key so that concurrent writers do not deadlock, and the keys to
-    delete before."""
+    """Return the row to store for each key, sorted by key so that concurrent writers do not deadlock, and the keys to
+    delete first."""
     rows, key = changes.stored.rows, statements.key
     if not changes.deleted.rows:
         ordered = rows[::-1] if statements.keeps_first else rows
@@ -242,7 +244,7 @@ def _store_postgresql(
 
 
 def _check_deferred(connection: Any) -> None:
-    """Check deferred constraints and triggers here, because an error of the commit does not name its rows."""
+    """Check deferred constraints and triggers here, because an error at the commit names no rows."""
     with _errors_of_postgresql(merge=True):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
@@ -261,7 +263,7 @@ def _errors_of_postgresql(*, merge: bool) -> Iterator[None]:
     except ROW_ERRORS as error:
         if isinstance(error, errors.UniqueViolation) and not merge:
             raise _KeyTaken from error
-        if is_of_a_row(error) or isinstance(error, errors.CardinalityViolation):  # rows whose keys the index equates
+        if is_of_a_row(error) or isinstance(error, errors.CardinalityViolation):  # keys that the index equates
             raise _RowRefused(reason(error)) from error
         raise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The access of the contract's tests to a database."""
+"""The access of contract tests to a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema, tables
 
-NOW_MS = 1_790_000_000_123  # in September 2026, and not a round number
+NOW_MS = 1_790_000_000_123  # a time in September 2026, not a round number
 
 T = TypeVar("T")
 _ROWS = {Kind.ALARM_HISTORY: AlarmTransition, Kind.LOGS: LogEntry, Kind.EVENTS: Event}
@@ -43,12 +43,12 @@ class FixedClock:
 
 
 class Database(ABC):
-    """One empty database of the driver's kind, and the access of tests to it without the driver."""
+    """An empty database of the driver's kind, and access to it for tests without the driver."""
 
     settings: StorageSettings
 
     def __init__(self, defer: Callable[..., object]) -> None:
-        """``defer``: the test's ``addCleanup``."""
+        """``defer``: the ``addCleanup`` of the test."""
         self.clock = FixedClock()
         self._defer = defer
 
@@ -56,14 +56,14 @@ class Database(ABC):
         return open_storage(self.settings, clock=self.clock)
 
     def writer(self) -> Writer:
-        """Open a writer that the end of the test closes."""
+        """Open a writer that is closed at the end of the test."""
         writer = self.storage().open_writer()
         self._defer(writer.close)
         return writer
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the database ready for writes, as an operator does."""
+        """Prepare the database for writes, as an operator does."""
 
     @abstractmethod
     def rows(self, kind: Kind) -> list[Any]:
@@ -102,7 +102,7 @@ def as_json(value: Any) -> str:
 
 def _measurements(connection: sa.Connection) -> list[Measurement]:
     measurements, series = tables.measurements.c, tables.series.c
-    # An outer join: a measurement whose series is missing must show.
+    # An outer join, so that a measurement without its series is returned too.
     joined = sa.outerjoin(tables.measurements, tables.series, measurements.series_id == series.id)
     rows = connection.execute(sa.select(tables.measurements, tables.series).select_from(joined))
     return [
@@ -124,7 +124,7 @@ def _keyed(kind: Kind, row: dict[str, Any]) -> tuple[bytes, Any]:
 
 
 def needs(capability: Capability) -> Callable[[T], T]:
-    """Decorate a test, or a class with its tests, that needs a capability. With other drivers a test must fail."""
+    """Decorate a test, or a class with its tests, that needs a capability. With other drivers, the test must fail."""
 
     def decorate(item: Any) -> Any:
         if isinstance(item, type):

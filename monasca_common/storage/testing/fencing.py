@@ -154,7 +154,7 @@ class FenceContract(Scenario):
             self.assertRaises(FailPointReached, self.write, writer, Kind.METRICS, rows)
         self.assertEqual((None, []), (self.next_offset(writer), self.stored(Kind.METRICS)))
         self.assertEqual(Written(stored=3), self.write(writer, Kind.METRICS, rows))
-        # The writer must not have cached the series that were rolled back.
+        # The writer must not have cached the series of the rolled-back transaction.
         self.assertEqual({each.series.name for each in rows}, {row.series.name for row in self.stored(Kind.METRICS)})
 
     def test_a_repeated_call_skips_rows_whose_commit_was_not_confirmed(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of an operator's commands, for drivers whose schema is this program's."""
+"""The contract of an operator's commands, for drivers whose schema this program manages."""
 
 from __future__ import annotations
 

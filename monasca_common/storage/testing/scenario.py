@@ -15,7 +15,7 @@ from monasca_common.storage.testing.database import NOW_MS, Database, as_json
 if TYPE_CHECKING:
     from testtools import TestCase
 else:
-    # The contracts are mixed into a test case of the driver; they must not be collected themselves.
+    # The contracts are mixed into a test case of a driver; they must not be collected themselves.
     TestCase = object
 
 GROUP = "1_group"
@@ -82,7 +82,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         by_id: Sequence[bool] = (),
         **changes: Any,
     ) -> Written:
-        """Write rows at offsets from ``start`` on, claimed without gaps. Message ids follow from the offsets."""
+        """Write rows at offsets from ``start`` on, claimed without gaps. Message ids are derived from the offsets."""
         offsets = range(start, start + len(values))
         ids = tuple(map(message_id, offsets)) if ids is None else tuple(ids)
         return writer.write(claim(start, start + len(values), **changes), Rows(kind, values, offsets, ids, by_id))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `Writer.write` for every driver: it stores each row, and stores it once."""
+"""The contract of `Writer.write` for every driver: it stores each row once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the steps within the transaction of the connection that `monasca_common.storage.sql.schema` passes.
+"""Runs the migrations in the transaction of the connection that `monasca_common.storage.sql.schema` passes.
 
-A step declares ``oldest_program``: the revision of the oldest program that may run on the new schema. The database
-stores the newest of these values, because the restriction of an earlier step remains after a later step.
+A migration declares ``oldest_program``: the revision of the oldest program that may run on the new schema. The database
+stores the newest of these values, because the restriction of a migration remains after later migrations.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema of release 4.0.0: every table of `monasca_common.storage.sql.tables`.
 
-The first step after that release writes these tables out here, so that later changes of the module do not alter
-this step.
+The first migration after that release must copy these tables into this file, so that later changes of the module do not
+alter this migration.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ revision = "0024"
 down_revision = None
 oldest_program = "0024"
 
-# Their rows are useless after a crash, so PostgreSQL need not log them.
+# Rows of these tables are useless after a crash, so PostgreSQL need not log them.
 _STAGING = ("aggregate_staging", "alarm_staging")
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file per step; a released file never changes."""
+"""One file per migration; a released file never changes."""
