@@ -19,6 +19,7 @@ import msgspec
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.numbers import BY_TEXT, value_text
 
 METRICS, LOGS, EVENTS, TRANSITIONS = "metrics", "logs", "events", "transitions"
 _OF_LOG = ("message", "dimensions", "timestamp")
@@ -96,6 +97,20 @@ def _raw(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
+def _metric_record(envelope: dict[str, Any]) -> dict[str, Any]:
+    metric = envelope["metric"]
+    if isinstance(metric["value"], str):
+        metric["value"] = BY_TEXT[metric["value"]]  # type: ignore[index]
+    return envelope
+
+
+def _metric_envelope(record: dict[str, Any]) -> dict[str, Any]:
+    metric = record["metric"]
+    if (text := value_text(metric["value"])) is not None:
+        metric["value"] = text
+    return record
+
+
 def _log_record(envelope: dict[str, Any]) -> dict[str, Any]:
     log = envelope["log"]
     own = {key: log[key] for key in _OF_LOG if key in log}
@@ -137,7 +152,7 @@ class _EnvelopeKind(NamedTuple):
 
 
 _KINDS: Mapping[str, _EnvelopeKind] = {
-    METRICS: _EnvelopeKind("monasca.MetricEnvelope"),
+    METRICS: _EnvelopeKind("monasca.MetricEnvelope", _metric_record, _metric_envelope),
     LOGS: _EnvelopeKind("monasca.LogEnvelope", _log_record, _log_envelope),
     EVENTS: _EnvelopeKind("monasca.EventEnvelope", _event_record, _event_envelope),
     TRANSITIONS: _EnvelopeKind("monasca.TransitionEnvelope", _transition_record, _transition_envelope),

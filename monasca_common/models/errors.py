@@ -5,7 +5,8 @@
 
     ValueError
     └── InvalidEnvelope     breaks at least one rule (`violations` lists each)
-        └── NotJson         is not JSON, so no other rule was checked
+        ├── NotJson         is not JSON, so no other rule was checked
+        └── NotProtobuf     is not the expected message of protobuf, so no other rule was checked
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class InvalidEnvelope(ValueError):
 
 class NotJson(InvalidEnvelope):
     """The input is not JSON; the only violation has an empty ``where``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__([Violation("", reason)])
+
+
+class NotProtobuf(InvalidEnvelope):
+    """The input is not the expected message of protobuf; the only violation has an empty ``where``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__([Violation("", reason)])

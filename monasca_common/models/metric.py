@@ -3,7 +3,7 @@
 
 An envelope: ``{"metric": {"name", "dimensions": {}, "timestamp": <ms>, "value", "value_meta": null | {}},
 "meta": {"tenantId", "region"}, "creation_time": <s>}``, the last with milliseconds as a fraction. Other members are
-ignored.
+ignored. ``value`` is a number, or the text of a value that is not finite (`numbers.BY_TEXT`); posts need a number.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from monasca_common.models.limits import (
     TENANT,
     Limits,
 )
+from monasca_common.models.numbers import BY_TEXT, ValueText
 from monasca_common.models.post import (
     MOST_ELEMENTS,
     ParsedPost,
@@ -54,7 +55,7 @@ _BLOCK = 1000  # messages per pass: enough to amortize its cost, and few enough 
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
-_RESERVED = "which the database reserves for its own rows: use another name"
+RESERVED = "which the database reserves for its own rows: use another name"
 
 # Creating a named tuple from a tuple takes a third less time than calling its class.
 _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement] = partial(tuple.__new__, Measurement)
@@ -75,7 +76,7 @@ class _Rules(NamedTuple):
 class _StoredMetric(msgspec.Struct, gc=False):
     name: str
     timestamp: int | float
-    value: float
+    value: float | ValueText
     dimensions: msgspec.Raw = msgspec.Raw(b"{}")
     value_meta: dict[str, Any] | None = None
 
@@ -182,7 +183,10 @@ class MetricDecoder:
         times_ms = [metric.timestamp for metric in metrics]
         if min(times_ms) < 0 or max(times_ms) > LATEST_MS:
             raise ValueError(times.NOT_A_TIME)
-        numbers = [metric.value + 0.0 for metric in metrics]
+        try:
+            numbers = [metric.value + 0.0 for metric in metrics]  # type: ignore[operator]
+        except TypeError:
+            numbers = [_number(metric.value) for metric in metrics]
         return series, map(int, times_ms), numbers  # type: ignore[return-value]  # no series is `None` now
 
     def _resolve(self, key: tuple[str, bytes, bytes]) -> Series:
@@ -199,6 +203,10 @@ class MetricDecoder:
         series = Series(series_id(meta.tenant, region, name, dimensions), meta.tenant, region, name, dimensions)
         self._series.keep(key, series, len(name) + len(dimensions_text) + len(meta_text))
         return series
+
+
+def _number(value: float | ValueText) -> float:
+    return BY_TEXT[value] if isinstance(value, str) else value + 0.0
 
 
 def _versions(created: list[Any]) -> list[int]:
@@ -274,7 +282,7 @@ def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
     """
     allowed, max_dimensions, reserved_names = rules
     if reserved_names and not reserved_names.isdisjoint([metric.name for metric in metrics]):
-        raise ValueError(_RESERVED)
+        raise ValueError(RESERVED)
     earliest_ms, latest_ms = max(0, allowed.earliest_ms), min(LATEST_MS, allowed.latest_ms)
     find = _checked.find
     for metric in metrics:
@@ -370,10 +378,10 @@ def _refusal(violations: list[Violation]) -> InvalidEnvelope:
 def _check_metric(metric: Fields, limits: Limits, rules: _Rules) -> None:
     name = metric.text("name", limits.name)
     if name in rules.reserved_names:
-        metric.report("name", [f"is {name}, {_RESERVED}"])
+        metric.report("name", [f"is {name}, {RESERVED}"])
     metric.dimensions(limits, rules.max_dimensions)
     metric.parsed("timestamp", rules.allowed.checked(times.from_ms))
-    metric.parsed("value", _finite)
+    metric.parsed("value", _finite if limits is POSTED else _stored_value)
     value_meta = metric.inner("value_meta", required=False)
     for key, rule in _value_meta_faults(value_meta.members, limits):
         value_meta.report(key, [rule])
@@ -386,3 +394,7 @@ def _finite(value: Any) -> float:
     except OverflowError:
         pass
     raise ValueError("must be a finite number")
+
+
+def _stored_value(value: Any) -> float:
+    return BY_TEXT[value] if isinstance(value, str) and value in BY_TEXT else _finite(value)  # type: ignore[index]

@@ -132,11 +132,17 @@ class Reader(ABC):
 
     @abstractmethod
     def iter_measurements(
-        self, groups: Sequence[Sequence[bytes]], span: Span, *, limit: int, after: Position | None = None
+        self,
+        groups: Sequence[Sequence[bytes]],
+        span: Span,
+        *,
+        limit: int,
+        after: Position | None = None,
+        only_finite: bool = True,
     ) -> Generator[Point]:
         """Yield the measurements of groups of series ids, ordered by group, time and series, unmerged.
 
-        ``after`` is a position in the first group.
+        ``after`` is a position in the first group. ``only_finite``: omit NaN and the infinities.
         """
 
     @abstractmethod
@@ -150,7 +156,7 @@ class Reader(ABC):
         limit: int,
         after_ms: int | None = None,
     ) -> list[StatisticsPeriod]:
-        """Return statistics (of ``FUNCTIONS``) over the windows of ``period_ms`` that are not empty.
+        """Return statistics (of ``FUNCTIONS``) over the finite values of the windows of ``period_ms`` that have any.
 
         Ordered by group, then time. ``after_ms``: continue after the window of the first group that contains it.
         """

@@ -26,9 +26,10 @@ class Reduced:
 
 
 def rank(row: MeasurementRow) -> tuple[Any, ...]:
-    """Return the sort key of rows with the same key; a missing value_meta is less than any other."""
+    """Return the sort key of rows with the same key: NaN is greater than all numbers, as in the databases, and a
+    missing value_meta is less than any other."""
     _, _, value, value_meta, version = row
-    return (version, value, value_meta is not None, value_meta or "")
+    return (version, value != value, value, value_meta is not None, value_meta or "")
 
 
 def reduced(rows: Iterable[MeasurementRow]) -> Reduced:

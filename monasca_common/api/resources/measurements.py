@@ -19,6 +19,7 @@ from monasca_common.api import paging
 from monasca_common.api.paging import encode
 from monasca_common.api.problems import conflict, unprocessable
 from monasca_common.api.query import EVERY_SERIES, LATEST_MS, Cursor, Query, RowsQuery, iso
+from monasca_common.models.numbers import value_text
 from monasca_common.models.series import series_id
 from monasca_common.storage.reader import PageOf, Point, Position, Reader, StatisticsPeriod
 
@@ -143,7 +144,8 @@ class _RowPage:
 
 class Measurements(_RowPage):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        query = Query.of(request).measurements().resumed()
+        asked = Query.of(request)
+        query, only_finite = asked.measurements().resumed(), not asked.flag("non_finite")
         cursor = query.cursor
         if cursor is not None and cursor.element_id is None:
             query = query.since(max(query.span.start_ms, cursor.time_ms + 1))
@@ -151,7 +153,9 @@ class Measurements(_RowPage):
         after = Position(cursor.time_ms, cursor.series_id) if cursor and _is_first(elements, cursor) else None
         groups = [element.series_ids for element in elements.shown]
         with contextlib.closing(
-            self._reader.iter_measurements(groups, query.span, limit=query.limit + 1, after=after)
+            self._reader.iter_measurements(
+                groups, query.span, limit=query.limit + 1, after=after, only_finite=only_finite
+            )
         ) as points:
             rows = (_measurement_row(elements.shown[point.group], point) for point in points)
             self._answer(request, response, query, elements, rows)
@@ -180,7 +184,8 @@ def _first_window_after(time_ms: int, start_ms: int, period_ms: int) -> int:
 def _measurement_row(element: Element, point: Point) -> ElementRow:
     # Rows of merged series can have the same time and be on different pages; only the series distinguishes them.
     series = point.series_id if len(element.series_ids) > 1 else None
-    return ElementRow(point.group, point.time_ms, [iso(point.time_ms), point.value, point.value_meta], series)
+    columns = [iso(point.time_ms), value_text(point.value) or point.value, point.value_meta]
+    return ElementRow(point.group, point.time_ms, columns, series)
 
 
 def _statistics_row(period: StatisticsPeriod) -> ElementRow:

@@ -219,7 +219,8 @@ class RecordDecoder:
             accumulator.add(records, partitions, offsets)
             for partition, rejected in by_partition(partitions, offsets, records.rejected).items():
                 self.on_rejected(partition, rejected)
-            self.on_counts(len(records.indices), len(records.rejected), _newest_ms(partitions, records))
+            newest_ms = _newest_ms(partitions, records)
+            self.on_counts(len(records.indices), len(records.rejected), newest_ms, records.non_finite)
         yield from partial_batches(accumulator.partials())
 
 

@@ -17,6 +17,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import STORED
+from monasca_common.models.numbers import ValueText
 from monasca_common.models.seen import Seen
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, TOO_OLD, Rejection
 from monasca_common.pipeline.specification import columns
@@ -40,7 +41,7 @@ class _Ungroupable(ValueError):
 class _RecordMetric(msgspec.Struct, gc=False):
     name: str
     timestamp: int | float
-    value: float
+    value: float | ValueText
     dimensions: msgspec.Raw = msgspec.Raw(b"{}")
     value_meta: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -56,13 +57,14 @@ _decode_dimensions = msgspec.json.Decoder(dict[str, str | None] | None).decode
 _decode_map = msgspec.json.Decoder(dict[str, Any] | None).decode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Records:
     """The result of one call of `read`, as columns: the i-th entries of the first six make the i-th record.
 
-    ``indices``: the index of each record's message. ``rejected``: rejections by that index. Messages that are neither
-    rejected nor records are excluded: no specification names the metric, it has the name of an aggregate, it lacks a
-    required field, or a filter excludes it.
+    ``indices``: the index of each record's message. ``rejected``: rejections by that index. ``non_finite``: the number
+    of messages whose value is NaN or infinite, which would make every sum with it meaningless. Other messages that are
+    neither rejected nor records are excluded: no specification names the metric, it has the name of an aggregate, it
+    lacks a required field, or a filter excludes it.
     """
 
     specification_ids: list[str] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Records:
     quantities: list[float] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
     rejected: dict[int, Rejection] = field(default_factory=dict)
+    non_finite: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,11 @@ class RecordReader:
                 created = envelope.creation_time
                 chosen = targets.undated if created is None or created == "" else targets.dated
                 timestamp_ms = metric.timestamp
-                quantity = metric.value + 0.0
+                quantity = metric.value
+                if isinstance(quantity, str):
+                    records.non_finite += bool(chosen)
+                    continue
+                quantity += 0.0
                 if not (oldest_ms <= timestamp_ms <= latest_ms and -MOST_QUANTITY <= quantity <= MOST_QUANTITY):
                     records.rejected[index] = _why(value, bounds)
                     continue

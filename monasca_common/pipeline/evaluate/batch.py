@@ -11,6 +11,7 @@ so that the shuffle moves windows and series, not records. The driver computes a
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ import sqlalchemy as sa
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.numbers import GREATEST
 from monasca_common.models.rows import Decoded
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
@@ -232,7 +234,7 @@ class RecordFold:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
         decoded = task.decode(batch.column("value").to_pylist())
         rejected = {index: Rejection(MALFORMED, str(error)) for index, error in decoded.errors.items()}
-        taken, newest_ms = 0, dict[int, float]()
+        taken, non_finite, newest_ms = 0, 0, dict[int, float]()
         find, latest_ms = task.known.get, self.latest_ms
         for index, (series, at_ms, value) in zip(decoded.indices, decoded.rows, strict=True):
             folded = find(series.id)
@@ -246,6 +248,11 @@ class RecordFold:
                 continue
             if time_ms > newest_ms.get(partition, -1.0):
                 newest_ms[partition] = time_ms
+            if not -GREATEST <= value <= GREATEST:
+                if value != value:  # NaN is not a measurement
+                    non_finite += 1
+                    continue
+                value = math.copysign(GREATEST, value)
             reading = (time_ms, partition, offsets[index], value)
             for each in folded:
                 if received_ms >= each.created_ms:
@@ -253,7 +260,7 @@ class RecordFold:
                     taken += 1
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
-        self.on_counts(taken, len(rejected), newest_ms)
+        self.on_counts(taken, len(rejected), newest_ms, non_finite)
         self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
 

@@ -82,13 +82,14 @@ class FencedBatches:
 
     def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> JobProgress:
         """Compute the batch, if it has offsets. Its results are the numbers of ``records``, ``rejected`` records (dead
-        letters), ``groups`` and skipped ``duplicates``. A batch that raises changes only staged rows.
+        letters), ``groups``, and skipped ``nan_or_infinite`` values and ``duplicates``. A batch that raises changes
+        only staged rows.
 
         Raises `Fenced`, and the errors of Kafka, storage and Spark.
         """
         source, ranges, left = planned.source, planned.range_plan.ranges, planned.range_plan.behind
         if not ranges:
-            results = dict.fromkeys(("records", "rejected", "groups", "duplicates"), 0)
+            results = dict.fromkeys(("records", "rejected", "nan_or_infinite", "groups", "duplicates"), 0)
             return JobProgress(0, left, results=results, lags=self._lags.after((), {}, self._clock.time_ms()))
         began = self._clock.monotonic()
         batch, known = uuid.uuid4().hex, self._below(source)
@@ -116,7 +117,13 @@ class FencedBatches:
             self._small.accounted(ranges, small)
         self._topic.commit({each.partition: each.end for each in ranges})
         lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
-        results = {"records": counts.records, "rejected": counts.rejected, "groups": groups, "duplicates": duplicates}
+        results = {
+            "records": counts.records,
+            "rejected": counts.rejected,
+            "nan_or_infinite": counts.non_finite,
+            "groups": groups,
+            "duplicates": duplicates,
+        }
         return JobProgress(offsets, left, results=results, lags=lags)
 
     def _below(self, source: Source) -> list[OffsetRange]:

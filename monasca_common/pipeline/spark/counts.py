@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Called with the numbers of records that were taken and rejected, and the newest event time of each partition.
-OnCounts = Callable[[int, int, Mapping[int, float]], None]
+#: Called with the numbers of records that were taken and rejected, the newest event time of each partition, and the
+#: number of records that were skipped because their value is not finite.
+OnCounts = Callable[[int, int, Mapping[int, float], int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class TaskCounts:
         self._records: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
         self._rejected: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
         self._newest_ms: Accumulator[Mapping[int, float]] = accumulator(spark, {}, Greatest())
+        self._non_finite: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
 
     @property
     def records(self) -> int:
@@ -75,10 +77,15 @@ class TaskCounts:
         return int(self._rejected.value)
 
     @property
+    def non_finite(self) -> int:
+        """Return the number of records that were skipped because their value is NaN, or cannot be aggregated."""
+        return int(self._non_finite.value)
+
+    @property
     def newest_ms(self) -> Mapping[int, float]:
         """Return the greatest event time, by partition, of the records that a specification selects."""
         return dict(self._newest_ms.value)
 
     def adder(self) -> Adder:
         """Return the function that executors call."""
-        return Adder((self._records, self._rejected, self._newest_ms))
+        return Adder((self._records, self._rejected, self._newest_ms, self._non_finite))

@@ -3,7 +3,8 @@ r"""Rows as InfluxDB's line protocol: ``measurement,tag=… field=… time``. Ti
 
 A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` and its dimensions, with the fields
 ``value``, ``value_meta`` (JSON; ``{}`` for none, because overwriting keeps fields that are left out) and ``version``.
-An alarm's transition is a point of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
+A value that is not finite, which InfluxDB refuses, is the field ``value_text`` instead of ``value``. An alarm's
+transition is a point of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
 
 The protocol cannot express everything, and InfluxDB often misreads a line without an error: a line that begins with
 ``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import re
 
+from monasca_common.models.numbers import value_text
 from monasca_common.models.rows import AlarmTransition, Measurement
 from monasca_common.models.series import Series
 from monasca_common.storage.settings import ALARM_HISTORY_MEASUREMENT
@@ -50,7 +52,9 @@ def series_head(series: Series) -> str:
 
 def measurement_line(head: str, row: Measurement) -> str:
     meta = '"{}"' if row.value_meta is None else _quoted(row.value_meta)
-    return f"{head} value={row.value!r},value_meta={meta},version={row.version}i {row.time_ms}"
+    text = value_text(row.value)
+    value = f"value={row.value!r}" if text is None else f'value_text="{text}"'
+    return f"{head} {value},value_meta={meta},version={row.version}i {row.time_ms}"
 
 
 def transition_line(row: AlarmTransition, message_id: bytes) -> str:

@@ -16,6 +16,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from monasca_common.models.numbers import GREATEST
 from monasca_common.storage.reader import AlarmFilter, PageOf, Position, SeriesFilter, Span
 from monasca_common.storage.sql import tables
 
@@ -30,9 +31,11 @@ Condition: TypeAlias = sa.ColumnElement[bool]
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Statements for one dialect: ``sqlite`` or ``postgresql``."""
+    """Statements for one dialect: ``sqlite`` or ``postgresql``. ``only_finite``: omit measurements of NaN and the
+    infinities."""
 
     dialect: str
+    only_finite: bool = True
 
     def series(self, which: SeriesFilter, page: PageOf) -> Select:
         columns = (_SERIES.c.id, _SERIES.c.tenant, _SERIES.c.region, _SERIES.c.name)
@@ -106,7 +109,7 @@ class Queries:
                 _ROWS.c.value,
             )
             .select_from(members.join(_ROWS, _ROWS.c.series_id == members.c.id))
-            .where(*_between(_ROWS.c.time, span))
+            .where(*_between(_ROWS.c.time, span), _is_finite())
         )
         if resume_ms is not None:
             rows = rows.where(sa.or_(members.c.grp > 0, _ROWS.c.time >= resume_ms))
@@ -212,7 +215,8 @@ class Queries:
 
     def _points(self, series_ids: Sequence[bytes], span: Span) -> Select:
         columns = (_ROWS.c.time, _ROWS.c.value, self._text(_ROWS.c.value_meta), _ROWS.c.series_id)
-        return sa.select(*columns).where(self._one_of(series_ids), *_between(_ROWS.c.time, span))
+        statement = sa.select(*columns).where(self._one_of(series_ids), *_between(_ROWS.c.time, span))
+        return statement.where(_is_finite()) if self.only_finite else statement
 
     def _one_of(self, series_ids: Sequence[bytes]) -> Condition:
         if len(series_ids) == 1:
@@ -243,6 +247,11 @@ class Queries:
 
 def _between(column: sa.ColumnElement[int], span: Span) -> list[Condition]:
     return [column >= span.start_ms, *([column <= span.end_ms] if span.end_ms is not None else [])]
+
+
+def _is_finite() -> Condition:
+    """In both databases NaN is greater than all numbers."""
+    return _ROWS.c.value.between(-GREATEST, GREATEST)
 
 
 def _if_of_type(kind: str, found: sa.ColumnElement[str], document: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,13 +60,21 @@ class SqlReader(Reader):
         return [row[0] for row in self._all(self._queries.dimension_values(which, key, page), page.limit)]
 
     def iter_measurements(
-        self, groups: Sequence[Sequence[bytes]], span: Span, *, limit: int, after: Position | None = None
+        self,
+        groups: Sequence[Sequence[bytes]],
+        span: Span,
+        *,
+        limit: int,
+        after: Position | None = None,
+        only_finite: bool = True,
     ) -> Generator[Point]:
+        queries = replace(self._queries, only_finite=only_finite)
+
         def work(connection: sa.Connection, deadline: Deadline) -> Iterator[Point]:
             left = limit
             for first, run in _runs(groups):
                 deadline.check()
-                for point in self._points(connection, run, span, first, left, None if first else after):
+                for point in _points(connection, queries, run, span, first, left, None if first else after):
                     left -= 1
                     yield point
                 if not left:
@@ -108,24 +117,6 @@ class SqlReader(Reader):
     def close(self) -> None:
         self._connections.close()
 
-    def _points(
-        self,
-        connection: sa.Connection,
-        run: Sequence[Sequence[bytes]],
-        span: Span,
-        first: int,
-        limit: int,
-        after: Position | None,
-    ) -> Iterator[Point]:
-        numbers = {series_id: first + place for place, group in enumerate(run) for series_id in group}
-        if len(run) == 1:
-            statement = self._queries.measurements_merged(run[0], span, limit=limit, after=after)
-        else:
-            after_ms = None if after is None else after.time_ms
-            statement = self._queries.measurements_apart(list(numbers), span, limit=limit, after_ms=after_ms)
-        for time, value, meta, series_id in in_steps(connection, statement, limit):
-            yield Point(numbers[series_id], time, value, _decode(meta) if meta else {}, series_id)
-
     def _each(self, statement: Select, limit: int, made: Callable[[sa.Row[*tuple[Any, ...]]], T]) -> Generator[T]:
         self._check(limit)
         return self._connections.stream(lambda connection, _deadline: map(made, in_steps(connection, statement, limit)))
@@ -137,6 +128,26 @@ class SqlReader(Reader):
     def _check(self, limit: int) -> None:
         if limit > MAX_ROWS:
             raise QueryTooLarge(f"{limit} rows are requested, and the limit is {MAX_ROWS}: request pages")
+
+
+def _points(
+    connection: sa.Connection,
+    queries: Queries,
+    run: Sequence[Sequence[bytes]],
+    span: Span,
+    first: int,
+    limit: int,
+    after: Position | None,
+) -> Iterator[Point]:
+    numbers = {series_id: first + place for place, group in enumerate(run) for series_id in group}
+    if len(run) == 1:
+        statement = queries.measurements_merged(run[0], span, limit=limit, after=after)
+    else:
+        after_ms = None if after is None else after.time_ms
+        statement = queries.measurements_apart(list(numbers), span, limit=limit, after_ms=after_ms)
+    for time, value, meta, series_id in in_steps(connection, statement, limit):
+        # SQLite has NaN as text.
+        yield Point(numbers[series_id], time, float(value), _decode(meta) if meta else {}, series_id)
 
 
 def _series(row: sa.Row[*tuple[Any, ...]]) -> Series:

@@ -19,7 +19,8 @@ INSERT_SERIES = (
     "INSERT INTO series (id, tenant, region, name, dimensions) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _COLUMNS = "series_id, time, value, value_meta, version"
-_PLACES = "(?, ?, ?, ?, ?)"
+# SQLite stores NaN as NULL, so NaN is stored as text, which is greater than all numbers, as in PostgreSQL.
+_PLACES = "(?, ?, ifnull(?, 'NaN'), ?, ?)"
 INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES {_PLACES}"  # nosec B608
 # Rows per statement. They take a quarter less time than one row per statement, and other Python threads can run.
 _MEASUREMENTS_AT_ONCE = 100

@@ -109,7 +109,7 @@ def _measurements(connection: sa.Connection) -> list[Measurement]:
         Measurement(
             Series(bytes(row.series_id), row.tenant, row.region, row.name, row.dimensions),
             row.time,
-            row.value,
+            float(row.value),
             None if row.value_meta is None else as_json(row.value_meta),
             row.version,
         )

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 
+from monasca_common.models.numbers import NAN
 from monasca_common.models.rows import Measurement
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import RowsRefused
@@ -31,6 +33,18 @@ class KeyContract(Scenario):
         self.assertEqual(Written(repeated=2), self.write(writer, Kind.METRICS, given, 2))
         mixed = [*given, measurement(2)]
         self.assertEqual(Written(stored=1, repeated=2), self.write(writer, Kind.METRICS, mixed, 4))
+
+    def test_nan_is_equal_to_itself_and_greater_than_every_number(self) -> None:
+        writer = self.database.writer()
+        rows = [_version(1, value) for value in (NAN, math.inf, NAN, -math.inf)]
+        for turn, order in enumerate(itertools.permutations(rows)):
+            given = [each._replace(time_ms=NOW_MS + turn) for each in order]
+            written = self.write(writer, Kind.METRICS, given, topic=f"one-{turn}")
+            self.assertEqual(Written(stored=1, repeated=1, conflicting=2), written)
+            for offset, each in enumerate(given, 4):
+                outcome = Written(repeated=1) if each.value is NAN else Written(conflicting=1)
+                self.assertEqual(outcome, self.write(writer, Kind.METRICS, [each], offset, topic=f"one-{turn}"))
+        self.assertEqual({"nan"}, {repr(each.value) for each in self.stored(Kind.METRICS)})
 
     def test_another_value_counts_as_conflicting(self) -> None:
         writer = self.database.writer()

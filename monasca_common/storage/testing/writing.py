@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 from monasca_common.storage.base import Capability, Kind, Rows, Written
 from monasca_common.storage.errors import NotSupported
 from monasca_common.storage.reader import PageOf, SeriesFilter
@@ -46,6 +48,12 @@ class WriteContract(Scenario):
         given = [measurement(n, value=value, time_ms=NOW_MS + n) for n, value in enumerate(values)]
         self.write(self.database.writer(), Kind.METRICS, given)
         self.assertEqual(values, [each.value for each in self.stored(Kind.METRICS)])
+
+    def test_nan_and_infinities_are_stored(self) -> None:
+        values = [math.nan, math.inf, -math.inf, 1.0]
+        given = [measurement(n, value=value, time_ms=NOW_MS + n) for n, value in enumerate(values)]
+        self.write(self.database.writer(), Kind.METRICS, given)
+        self.assertEqual(list(map(repr, values)), [repr(each.value) for each in self.stored(Kind.METRICS)])
 
     def test_a_repeated_range_is_stored_once(self) -> None:
         writer = self.database.writer()

@@ -129,7 +129,8 @@ def _measurement(name, tags, fields):
     tenant, region = tags.pop("_tenant_id"), tags.pop("_region", "")
     series = Series(series_id(tenant, region, name, tags), tenant, region, name, tags)
     value_meta = None if fields["value_meta"] == "{}" else canonical(fields["value_meta"])
-    return Measurement(series, fields["time"], float(fields["value"]), value_meta, fields["version"])
+    value = float(fields.get("value_text") or fields["value"])
+    return Measurement(series, fields["time"], value, value_meta, fields["version"])
 
 
 def _transition(_, tags, fields):

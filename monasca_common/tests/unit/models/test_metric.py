@@ -303,6 +303,21 @@ class TestGoodMessages(MetricDecoderCase):
     def test_minus_zero_is_zero(self):
         self.assertEqual("0.0", repr(self.row(message(value=-0.0)).value))
 
+    def test_values_that_json_cannot_express_are_texts(self):
+        self.assertEqual((math.inf, -math.inf), tuple(self.row(message(value=f"{s}Infinity")).value for s in ("", "-")))
+        one, other = self.row(message(value="NaN")), MetricDecoder().decode_all([message(value="NaN")]).rows[0]
+        self.assertTrue(math.isnan(one.value))
+        self.assertEqual(one, other)
+
+    def test_a_block_with_nan_is_decoded_together(self):
+        calls = []
+        decode = self.decoder._measurements
+        self.decoder._measurements = lambda values: (calls.append(len(values)), decode(values))[1]
+        values = [message(value="NaN" if n % 20 == 0 else n) for n in range(1000)]
+        decoded = self.decoder.decode_all(values)
+        self.assertEqual(([1000], {}), (calls, decoded.errors))
+        self.assertEqual([n for n in range(1000) if n % 20], [int(r.value) for r in decoded.rows if r.value == r.value])
+
     def test_an_integer_value_is_a_float(self):
         self.assertEqual("3.0", repr(self.row(message(value=3)).value))
 
@@ -406,6 +421,11 @@ class TestBadMessages(MetricDecoderCase):
         for text in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 400):
             with self.subTest(text[:10]):
                 self.assertIn("metric.value", self.places(message().replace(b"1.5", text)))
+
+    def test_other_texts_than_those_of_nan_and_infinity_are_refused(self):
+        for value in ("1.5", "nan", "inf", "", ["NaN"], {"NaN": 1}):
+            with self.subTest(value):
+                self.assertEqual(["metric.value"], self.places(message(value=value)))
 
     def test_a_time_beyond_64_bits_is_refused(self):
         self.assertEqual(["metric.timestamp"], self.places(message(timestamp=2**63)))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of shapes, statuses and pages."""
 
+import math
 from urllib.parse import parse_qsl, urlsplit
 
 from monasca_common.api.query import iso
@@ -23,6 +24,18 @@ class TestMeasurements(ReadsCase):
             },
             found,
         )
+
+    def test_values_that_are_not_finite_are_returned_as_text_on_request(self):
+        series = make_series("odd")
+        values = (1.0, math.nan, math.inf, -math.inf)
+        self.store(*(measurement(series=series, value=value, time_ms=BASE_MS + n) for n, value in enumerate(values)))
+        asked = {"name": "odd", "start_time": START}
+        (found,) = self.elements(_MEASUREMENTS, **asked)
+        self.assertEqual([1.0], [row[1] for row in found["measurements"]])
+        (found,) = self.elements(_MEASUREMENTS, non_finite="true", **asked)
+        self.assertEqual([1.0, "NaN", "Infinity", "-Infinity"], [row[1] for row in found["measurements"]])
+        (found,) = self.elements(_STATISTICS, statistics="count,max", **asked)
+        self.assertEqual([START, 1.0, 1.0], found["statistics"][0])
 
     def test_several_series_require_merge_or_group_by(self):
         body = self.get(_MEASUREMENTS, 409, name="cpu", start_time=START)

@@ -130,6 +130,11 @@ class WantedTest(RecordCase):
         both = [specs.transforms[metric_id].id for metric_id in ("mem_total_all", "mem_usable_all")]
         self.assertEqual([both[0], *both], records.specification_ids)
 
+    def test_values_that_are_not_finite_are_skipped_and_counted(self):
+        values = [self.envelope(value=value) for value in ("NaN", 1.0, "Infinity", "-Infinity")]
+        records = self.read(self.reader(), *values, self.envelope(name="other", value="NaN"))
+        self.assertEqual(([1], {}, 3), (records.indices, records.rejected, records.non_finite))
+
     # Rule 34
     def test_a_metric_with_the_name_of_an_output_is_ignored(self):
         row = shipped_row("mem_total_all", aggregated_metric_name="cpu")

@@ -13,6 +13,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.models.numbers import GREATEST
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate import batch, watermark
 from monasca_common.pipeline.evaluate.batch import Evaluation
@@ -120,6 +121,7 @@ class AcceptedTimeTest(ConfigurationTestCase, DatabaseCase):
 
 
 DAY_MS = 86_400_000
+META = {"tenantId": "t", "region": "r"}
 
 
 class ArrivalsTest(base.BaseTestCase):
@@ -166,6 +168,25 @@ class TaskFoldTest(base.BaseTestCase):
         self.assertEqual([b"m"], list(task.known))
 
 
+class SpecialValuesTest(base.BaseTestCase):
+    def test_nan_is_not_a_measurement_and_infinity_is_the_greatest_float(self):
+        counts = []
+        sub = parse("max(cpu) > 1").sub_expressions[0]
+        fold = batch.RecordFold(
+            batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, sub)]),
+            DAY_MS,
+            lambda *_: None,
+            lambda *given: counts.append(given),
+            lambda *_: None,
+        )
+        values = [envelope("cpu", 1000 + n, value, meta=META) for n, value in enumerate(("NaN", 3.0, "-Infinity"))]
+        rows = [{"partition": 0, "offset": n, "kafka_ms": 0, "value": value} for n, value in enumerate(values)]
+        (folded,) = fold([pa.RecordBatch.from_pylist(rows)])
+        (window,) = (each for each in folded.to_pylist() if each["record_count"])
+        self.assertEqual((2, -GREATEST, 3.0), (window["record_count"], window["least"], window["greatest"]))
+        self.assertEqual([(2, 0, {0: 1002.0}, 1)], counts)
+
+
 class RejectedTest(base.BaseTestCase):
     def test_records_that_are_not_metrics_or_too_new_for_their_definition_are_rejected(self):
         rejected, counts = [], []
@@ -173,11 +194,10 @@ class RejectedTest(base.BaseTestCase):
             batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, parse("cpu > 1").root)]),
             1_000,
             lambda _, found: rejected.extend(sorted(found)),
-            lambda _, number, __: counts.append(number),
+            lambda _, number, *__: counts.append(number),
             lambda *_: None,
         )
-        meta = {"tenantId": "t", "region": "r"}
-        values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=meta) for name in ("cpu", "mem"))]
+        values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=META) for name in ("cpu", "mem"))]
         rows = [
             {"partition": 0, "offset": offset, "kafka_ms": 0, "value": value} for offset, value in enumerate(values)
         ]

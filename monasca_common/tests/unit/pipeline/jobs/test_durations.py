@@ -76,7 +76,7 @@ class NewestTimeTest(base.BaseTestCase):
         told = []
         decoding = RecordDecoder(pickle.dumps(specs), EVER, lambda *_: None, lambda *counts: told.append(counts))
         list(decoding([batch]))
-        ((_, _, newest),) = told
+        ((_, _, newest, _),) = told
         return newest
 
     def test_the_newest_time_of_one_partition_is_kept(self):

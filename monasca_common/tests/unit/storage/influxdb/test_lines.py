@@ -112,6 +112,11 @@ class TestMeasurementLines(base.BaseTestCase):
         line = measurement_line("cpu", Measurement(series(), 1000, 0.5, None, 5000))
         self.assertEqual('cpu value=0.5,value_meta="{}",version=5000i 1000', line)
 
+    def test_a_value_that_influxdb_refuses_is_a_text(self):
+        for value, text in ((math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")):
+            line = measurement_line("cpu", Measurement(series(), 1000, value, None, 5000))
+            self.assertEqual(f'cpu value_text="{text}",value_meta="{{}}",version=5000i 1000', line)
+
     @given(SERIES, NUMBERS, st.none() | ANY_TEXT, st.integers(0, 2**63 - 1))
     @example(series(name="\\,"), 1.0, '\\"', 0)
     @example(series(k="a\\b"), 1.0, "\\", 0)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -210,6 +212,18 @@ class ReadsContract(Scenario):
         self.assertEqual(whole[1:3], asked(2, NOW_MS))
         self.assertEqual(whole[1:], asked(10, NOW_MS + 1))
         self.assertEqual(whole[2:], asked(10, NOW_MS + 2))
+
+    def test_measurements_and_statistics_have_only_finite_values(self) -> None:
+        series = make_series()
+        values = (1.0, math.nan, math.inf, 2.0, -math.inf, sys.float_info.max)
+        rows = [measurement(series=series, time_ms=NOW_MS + n, value=value) for n, value in enumerate(values)]
+        reader = self._reader_of_rows(rows)
+        finite = _measurements(reader, [[series.id]], _EVER, limit=3)
+        self.assertEqual([1.0, 2.0, sys.float_info.max], [point.value for point in finite])
+        whole = _measurements(reader, [[series.id]], _EVER, limit=10, only_finite=False)
+        self.assertEqual(list(map(repr, values)), [repr(point.value) for point in whole])
+        (found,) = reader.statistics([[series.id]], ["count", "min", "max"], _EVER, period_ms=10**9, limit=10)
+        self.assertEqual((3.0, 1.0, sys.float_info.max), found.values)
 
     def test_a_sum_above_the_range_of_a_double_is_refused(self) -> None:
         series = make_series()
