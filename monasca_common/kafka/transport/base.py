@@ -125,7 +125,8 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def flush(self, timeout: float) -> Outcomes:
-        """Send without lingering, and collect outcomes for up to ``timeout`` seconds, or until nothing is queued."""
+        """Send without lingering, and collect outcomes for up to ``timeout`` seconds, or until nothing is queued; a
+        client may return earlier, after 0.1 s."""
 
     @abstractmethod
     def queued(self) -> int:

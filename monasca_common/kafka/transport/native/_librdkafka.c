@@ -169,8 +169,7 @@ static int is_closed(const client_t *self) {
     return self->closed || (self->closing && self->closing != thread && self->serving != thread);
 }
 
-PyObject *serve(client_t *self, int run(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *, int)) {
-    int result;
+PyObject *serve(client_t *self, void run(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *)) {
     if (PyErr_Occurred() || !is_open(self))
         return NULL;
     if (self->serving) {
@@ -180,9 +179,9 @@ PyObject *serve(client_t *self, int run(client_t *, int), int64_t timeout_ms, Py
     self->serving = PyThread_get_thread_ident();
     begin_use(self);
     Py_BEGIN_ALLOW_THREADS
-    result = run(self, timeout_ms < 0 ? 0 : timeout_ms < MOST_WAIT_MS ? timeout_ms : MOST_WAIT_MS);
+    run(self, timeout_ms < 0 ? 0 : timeout_ms < MOST_WAIT_MS ? timeout_ms : MOST_WAIT_MS);
     Py_END_ALLOW_THREADS
-    PyObject *taken = take(self, result);
+    PyObject *taken = take(self);
     self->serving = 0;
     end_use(self);
     return taken;

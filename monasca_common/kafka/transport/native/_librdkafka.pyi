@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 # 0: a log line, 1: an error, 2: a fatal error, 3: an undelivered message; code of the error or syslog level; text; and
 # for an undelivered message its sequence, value and key
@@ -18,11 +17,11 @@ class Producer:
     # Returns the id; None: not accepted. `reservation` is a `NativeReservation`.
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: object, /) -> bytes | None: ...
     # Returns the number of messages that were accepted, and raises the error of the first message. Headers need one
-    # value, not a list, and no prefix.
+    # value and no prefix.
     def produce(
         self,
         topic: str,
-        values: list[bytes] | bytes | None,
+        values: Sequence[bytes | None],  # a list
         key: bytes | None,
         first: int,
         id_prefix: bytes | None,
@@ -32,11 +31,11 @@ class Producer:
         /,
     ) -> int: ...
     # All waits end after 100 ms, so that Python can handle signals. `poll` waits for the first outcome, `flush` until
-    # nothing is queued; False: it has to continue.
+    # nothing is queued.
     def poll(self, timeout_ms: int, /) -> Outcomes | None: ...
-    def flush(self, timeout_ms: int, /) -> Outcomes | Literal[False] | None: ...
-    def queued(self) -> int: ...
-    def count(self, bucket_ms: int, /) -> None: ...
+    def flush(self, timeout_ms: int, /) -> Outcomes | None: ...
+    queued: int  # messages that are queued, or whose outcomes were not returned
+    bucket_ms: int  # the length of the buckets of counts; 0: no counts
     def purge(self) -> None: ...
     def close(self) -> None: ...  # if calls use the client, they destroy it when they end
 

@@ -85,9 +85,8 @@ void raise_refused(client_t *self, int code);
 int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
 
 /* Calls `run` without the GIL, for at most MOST_WAIT_MS, so that Python can handle signals between two calls; then
- * returns the result of `take`, which receives that of `run`. One call at a time. */
-PyObject *serve(client_t *self, int run(client_t *, int timeout_ms), int64_t timeout_ms,
-                PyObject *take(client_t *, int result));
+ * returns the result of `take`. One call at a time. */
+PyObject *serve(client_t *self, void run(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
 
 void begin_use(client_t *self);
 void end_use(client_t *self);

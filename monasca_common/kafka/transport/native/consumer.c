@@ -169,7 +169,7 @@ static void take_queued(consumer_t *self) {
     self->count += taken > 0 ? taken : 0;
 }
 
-static int poll(client_t *client, int timeout_ms) {
+static void poll(client_t *client, int timeout_ms) {
     consumer_t *self = (consumer_t *)client;
     take_queued(self);
     if (!self->count && !self->raised[0]) {
@@ -178,7 +178,6 @@ static int poll(client_t *client, int timeout_ms) {
         if (self->count)
             take_queued(self);
     }
-    return self->count || self->raised[0] || client->has_errors;
 }
 
 /* (code, text, topic, partition, offset) */
@@ -238,7 +237,7 @@ static PyObject *take_messages(consumer_t *self) {
 
 /* Returns (parts, events, notices), or None. After an exception the next poll returns the events again, because
  * librdkafka reports some errors only once. A caller reads messages, and ends of logs, again from its position. */
-static PyObject *take_fetched(client_t *client, int unused) {
+static PyObject *take_fetched(client_t *client) {
     consumer_t *self = (consumer_t *)client;
     PyObject *fetched = NULL;
     if (restore(self) && !self->count && !client->notices.count)

@@ -3,12 +3,13 @@
  *
  * 1. Delivery reports: librdkafka's callback runs in the one thread that serves it, and collects them in arrays.
  * 2. The arrays as Python objects: `poll` and `flush` return them all, or raise and keep them for the next call.
- * 3. Producing: with the GIL for few messages, without it for many.
+ * 3. Producing.
  * 4. Serving, and the type. */
 
 #include "client.h"
 
 #include <stdatomic.h>
+#include <structmember.h>
 
 #if UINTPTR_MAX < INT64_MAX
 #error "a message's sequence number is its opaque pointer, which needs 64 bits"
@@ -18,9 +19,6 @@
 #define ID_DIGITS 12
 #define MOST_PREFIX_BYTES 64
 #define ANY_PARTITION -1
-/* Below this size, a call takes less time than reacquiring the GIL can take. */
-#define GIL_RELEASED_FROM_MESSAGES 64
-#define GIL_RELEASED_FROM_BYTES 65536
 /* Messages that one thread allocates and another frees make both threads wait for malloc's lock. */
 #define SENDS_BETWEEN_POLLS 100
 
@@ -46,10 +44,10 @@ typedef struct {
 
 typedef struct {
     client_t client;
-    rd_kafka_topic_t *topic; /* the topic that `send` used last, or NULL */
-    Py_buffer room;          /* of the reservation that `send` used last */
-    int64_t queued;          /* queued, and not returned as an outcome */
-    _Atomic int64_t bucket_ms;
+    rd_kafka_topic_t *topic;   /* the topic that `send` used last, or NULL */
+    Py_buffer room;            /* of the reservation that `send` used last */
+    int64_t queued;            /* queued, and not returned as an outcome */
+    _Atomic int64_t bucket_ms; /* 0: no counts */
     array_t delivered, undelivered, counts; /* written by callbacks; the second one has notices */
 } producer_t;
 
@@ -91,34 +89,22 @@ static void clear_outcomes(producer_t *self) {
 
 /* ---- 2. The arrays as Python objects ---- */
 
-/* Returns the end of the ascending run from `start`. */
-static size_t run_end(const delivered_t *items, size_t start, size_t count) {
-    size_t end = start + 1;
-    while (end < count && items[end - 1].sequence <= items[end].sequence)
-        end++;
-    return end < count ? end : count;
-}
-
-/* Sorts by sequence: reports come batch by batch of a partition, each ascending. Merges the runs two by two. */
-static void sort_delivered(array_t *array) {
-    size_t count = array->count;
-    delivered_t *items = (delivered_t *)array->items, *to = NULL;
-    while (run_end(items, 0, count) < count) {
-        if (!to)
-            to = required(malloc(array->room * sizeof(delivered_t)));
-        for (size_t start = 0, end; start < count; start = end) {
-            size_t middle = run_end(items, start, count);
-            end = run_end(items, middle, count);
-            for (size_t left = start, right = middle, i = start; i < end; i++) {
-                int is_left = right == end || (left < middle && items[left].sequence <= items[right].sequence);
-                to[i] = items[is_left ? left++ : right++];
-            }
-        }
-        array->items = (char *)to;
-        to = items;
-        items = (delivered_t *)array->items;
+/* Sorts by sequence: reports come batch by batch of a partition, each ascending, so most halves are in order. */
+static void sort_delivered(delivered_t *items, size_t count) {
+    size_t half = count / 2, left = 0, right = half;
+    if (count < 2)
+        return;
+    sort_delivered(items, half);
+    sort_delivered(items + half, count - half);
+    if (items[half - 1].sequence <= items[half].sequence)
+        return;
+    delivered_t *first_half = required(malloc(half * sizeof(delivered_t)));
+    memcpy(first_half, items, half * sizeof(delivered_t));
+    for (size_t to = 0; left < half; to++) {
+        int is_left = right == count || first_half[left].sequence <= items[right].sequence;
+        items[to] = is_left ? first_half[left++] : items[right++];
     }
-    free(to);
+    free(first_half);
 }
 
 /* (topic, start of the bucket, messages) */
@@ -128,12 +114,12 @@ static PyObject *count_tuple(const void *from, size_t index) {
 }
 
 /* Returns the collected outcomes, or None; clears the arrays only on success. */
-static PyObject *take_outcomes(client_t *client, int unused) {
+static PyObject *take_outcomes(client_t *client) {
     producer_t *self = (producer_t *)client;
     size_t count = self->delivered.count + self->undelivered.count;
     if (!count && !client->notices.count)
         Py_RETURN_NONE;
-    sort_delivered(&self->delivered);
+    sort_delivered((delivered_t *)self->delivered.items, self->delivered.count);
     PyObject *columns = PyBytes_FromStringAndSize(self->delivered.items, self->delivered.count * sizeof(delivered_t));
     delivered_t *delivered = columns ? (delivered_t *)PyBytes_AsString(columns) : NULL;
     for (size_t i = 1; columns && i < self->delivered.count; i++)
@@ -231,109 +217,70 @@ static size_t write_digits(char *to, uint64_t sequence) {
 }
 
 typedef struct {
-    rd_kafka_t *rk;
-    rd_kafka_topic_t *topic;
-    const bytes_t *values;
-    Py_ssize_t count, taken;
-    size_t bytes; /* of all values */
-    bytes_t key, prefix;
-    long long first; /* sequence */
+    bytes_t value, key, prefix;
     int partition;
     long long timestamp_ms;
-    rd_kafka_headers_t *headers; /* of a single message without a prefix */
-    bytes_t id;                  /* of the last message; NULL without a prefix */
+    rd_kafka_headers_t *headers; /* of a message without a prefix */
+    bytes_t id;                  /* NULL without a prefix */
     char digits[MOST_PREFIX_BYTES + 16];
-    int error; /* the reason why no more messages were accepted */
-} bulk_t;
+} message_t;
 
-static int queue_message(bulk_t *bulk, bytes_t value, int64_t sequence) {
+/* Queues a message to the selected topic. Returns the code of an error, or 0. */
+static int queue_message(producer_t *self, message_t *message, int64_t sequence) {
 #define MESSAGE                                                                                                        \
-    bulk->rk, RD_KAFKA_VTYPE_RKT, bulk->topic, RD_KAFKA_VTYPE_MSGFLAGS, RD_KAFKA_MSG_F_COPY, RD_KAFKA_VTYPE_VALUE,     \
-        value.start, value.size, RD_KAFKA_VTYPE_KEY, bulk->key.start, bulk->key.size, RD_KAFKA_VTYPE_OPAQUE,           \
-        (void *)(intptr_t)sequence, RD_KAFKA_VTYPE_PARTITION, bulk->partition, RD_KAFKA_VTYPE_TIMESTAMP,               \
-        (int64_t)bulk->timestamp_ms
-    if (bulk->prefix.start) {
-        bulk->id.start = bulk->digits;
-        bulk->id.size = bulk->prefix.size + write_digits(bulk->digits + bulk->prefix.size, sequence);
-        return rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADER, ID_HEADER, bulk->id.start, (ssize_t)bulk->id.size,
+    self->client.rk, RD_KAFKA_VTYPE_RKT, self->topic, RD_KAFKA_VTYPE_MSGFLAGS, RD_KAFKA_MSG_F_COPY,                    \
+        RD_KAFKA_VTYPE_VALUE, message->value.start, message->value.size, RD_KAFKA_VTYPE_KEY, message->key.start,       \
+        message->key.size, RD_KAFKA_VTYPE_OPAQUE, (void *)(intptr_t)sequence, RD_KAFKA_VTYPE_PARTITION,                \
+        message->partition, RD_KAFKA_VTYPE_TIMESTAMP, (int64_t)message->timestamp_ms
+    int code;
+    if (message->prefix.start) {
+        char *digits = message->digits + message->prefix.size;
+        memcpy(message->digits, message->prefix.start, message->prefix.size);
+        message->id = (bytes_t){message->digits, message->prefix.size + write_digits(digits, sequence)};
+        code = rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADER, ID_HEADER, message->id.start, (ssize_t)message->id.size,
                            RD_KAFKA_VTYPE_END);
-    }
-    return rd.producev(MESSAGE, bulk->headers ? RD_KAFKA_VTYPE_HEADERS : RD_KAFKA_VTYPE_END, bulk->headers,
-                       RD_KAFKA_VTYPE_END);
+    } else
+        code = rd.producev(MESSAGE, message->headers ? RD_KAFKA_VTYPE_HEADERS : RD_KAFKA_VTYPE_END, message->headers,
+                           RD_KAFKA_VTYPE_END);
+    self->queued += !code;
+    return code;
 }
 
-static void queue_bulk(bulk_t *bulk) {
-    if (bulk->prefix.start)
-        memcpy(bulk->digits, bulk->prefix.start, bulk->prefix.size);
-    while (!bulk->error && bulk->taken < bulk->count) {
-        bulk->error = queue_message(bulk, bulk->values[bulk->taken], bulk->first + bulk->taken);
-        bulk->taken += !bulk->error;
-    }
-}
-
-static void queue_without_gil(producer_t *self, bulk_t *bulk) {
-    /* A separate handle, because another thread may select another topic. */
-    bulk->topic = rd.topic_new(bulk->rk, rd.topic_name(bulk->topic), NULL);
-    begin_use(&self->client);
-    Py_BEGIN_ALLOW_THREADS
-    queue_bulk(bulk);
-    rd.topic_destroy(bulk->topic);
-    Py_END_ALLOW_THREADS
-    end_use(&self->client);
-}
-
-/* Returns 0 with an exception if the topic is refused; `bulk` has the reason why not all values were accepted. */
-static int queue_values(producer_t *self, PyObject *topic, bulk_t *bulk) {
-    if (!select_topic(self, topic))
-        return 0;
-    bulk->rk = self->client.rk;
-    bulk->topic = self->topic;
-    self->queued += bulk->count; /* before another thread sees outcomes */
-    if (bulk->count < GIL_RELEASED_FROM_MESSAGES && bulk->bytes < GIL_RELEASED_FROM_BYTES)
-        queue_bulk(bulk);
-    else
-        queue_without_gil(self, bulk);
-    self->queued -= bulk->count - bulk->taken;
-    return 1;
-}
-
-/* `given`: a list of values, or one value. Raises the reason if the first message is not accepted. */
+/* Raises the reason if the first message is not accepted. Like `send`, it holds the GIL, because queueing a message
+ * takes less time than reacquiring the GIL can take; so the list does not change. */
 static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
-    bytes_t value;
-    bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
-    PyObject *topic, *given, *held = NULL;
-    int read = PyArg_ParseTuple(arguments, "OOO&LO&|iLO&:produce", &topic, &given, as_optional_bytes, &bulk.key,
-                                &bulk.first, as_prefix, &bulk.prefix, &bulk.partition, &bulk.timestamp_ms, as_headers,
-                                &bulk.headers);
-    if (read && PyList_Check(given) && (held = PyList_AsTuple(given))) { /* another thread can change the list */
-        bulk.count = PyTuple_Size(held);
-        bytes_t *values = required(malloc((bulk.count + 1) * sizeof(bytes_t)));
-        bulk.values = values;
-        for (Py_ssize_t i = 0; i < bulk.count && read; i++) {
-            read = as_optional_bytes(PyTuple_GetItem(held, i), &values[i]);
-            bulk.bytes += values[i].size;
+    producer_t *self = (producer_t *)object;
+    message_t message = {.partition = ANY_PARTITION};
+    PyObject *topic, *values;
+    long long first;
+    int code = 0, read = PyArg_ParseTuple(arguments, "OO!O&LO&|iLO&:produce", &topic, &PyList_Type, &values,
+                                          as_optional_bytes, &message.key, &first, as_prefix, &message.prefix,
+                                          &message.partition, &message.timestamp_ms, as_headers, &message.headers);
+    Py_ssize_t taken = 0, count = read ? PyList_Size(values) : 0;
+    for (Py_ssize_t i = 0; read && i < count; i++)
+        read = as_optional_bytes(PyList_GetItem(values, i), &message.value);
+    if (message.headers && (count != 1 || message.prefix.start)) /* the message will own them */
+        PyErr_SetString(PyExc_ValueError, "headers need one value, and no id_prefix");
+    else if (read && select_topic(self, topic)) {
+        for (; !code && taken < count; taken += !code) {
+            as_optional_bytes(PyList_GetItem(values, taken), &message.value);
+            code = queue_message(self, &message, first + taken);
         }
-    } else if (read && (read = as_optional_bytes(given, &value)))
-        bulk.bytes = value.size;
-    if (bulk.headers && (held || bulk.prefix.start)) /* the message will own them */
-        PyErr_SetString(PyExc_ValueError, "headers need one value, not a list, and no id_prefix");
-    else if (read && queue_values((producer_t *)object, topic, &bulk) && bulk.error && !bulk.taken)
-        raise_refused((client_t *)object, bulk.error);
-    if (bulk.headers && !bulk.taken)
-        rd.headers_destroy(bulk.headers);
-    if (held)
-        free((void *)bulk.values);
-    Py_XDECREF(held);
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(bulk.taken);
+        if (code && !taken)
+            raise_refused(&self->client, code);
+    }
+    if (message.headers && !taken)
+        rd.headers_destroy(message.headers);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(taken);
 }
 
 /* Holds the GIL from the check of the reservation until the message is queued and counted, so that no other thread and
- * no signal handler interrupts it. A message that is large, or that librdkafka refuses, is not accepted. Collects
- * delivery reports from time to time, unless another thread does, because that frees the delivered messages. */
+ * no signal handler interrupts it. A message that librdkafka refuses is not accepted. Collects delivery reports from
+ * time to time, unless another thread does, because that frees the delivered messages. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     producer_t *self = (producer_t *)object;
-    bytes_t value;
-    bulk_t bulk = {.partition = ANY_PARTITION, .values = &value, .count = 1};
+    message_t message = {.partition = ANY_PARTITION};
+    int is_queued = 0;
     if (count != 4)
         return PyErr_Format(PyExc_TypeError, "send takes 4 arguments, not %zd", count);
     if (self->room.obj != arguments[3]) {
@@ -343,65 +290,41 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
         PyBuffer_Release(&self->room);
         self->room = room;
     }
-    if (!as_bytes(arguments[1], &value) || !as_optional_bytes(arguments[2], &bulk.key))
+    if (!as_bytes(arguments[1], &message.value) || !as_optional_bytes(arguments[2], &message.key))
         return NULL;
     reservation_t *from = self->room.buf;
-    int64_t size = value.size + bulk.key.size;
+    int64_t size = message.value.size + message.key.size;
     if (self->room.len == sizeof *from && from->next < from->end && size <= from->left - from->overhead &&
-        size <= from->largest - from->overhead && value.size < GIL_RELEASED_FROM_BYTES &&
-        (uint64_t)from->prefix_size <= MOST_PREFIX_BYTES) {
-        bulk.first = from->next;
-        bulk.prefix = (bytes_t){from->prefix_size ? from->prefix : NULL, from->prefix_size};
-        if (!queue_values(self, arguments[0], &bulk))
-            PyErr_Clear(); /* `produce` will raise it */
-        from->next += bulk.taken;
-        from->left -= bulk.taken * (size + from->overhead);
+        size <= from->largest - from->overhead && (uint64_t)from->prefix_size <= MOST_PREFIX_BYTES) {
+        message.prefix = (bytes_t){from->prefix_size ? from->prefix : NULL, from->prefix_size};
+        is_queued = select_topic(self, arguments[0]) && !queue_message(self, &message, from->next);
     }
-    if (!bulk.taken)
+    if (!is_queued) {
+        PyErr_Clear(); /* `produce` will raise it */
         Py_RETURN_NONE;
-    if (bulk.first % SENDS_BETWEEN_POLLS == 0 && !self->client.serving)
+    }
+    from->left -= size + from->overhead;
+    if (from->next++ % SENDS_BETWEEN_POLLS == 0 && !self->client.serving)
         rd.poll(self->client.rk, 0);
-    return PyBytes_FromStringAndSize(bulk.id.start, bulk.id.size);
+    return PyBytes_FromStringAndSize(message.id.start, message.id.size);
 }
 
 /* ---- 4. Serving, and the type ---- */
 
-static int has_outcomes(const producer_t *self) {
-    return self->delivered.count || self->undelivered.count || self->client.has_errors;
-}
-
-static int poll(client_t *client, int timeout_ms) {
+static void poll(client_t *client, int timeout_ms) {
     producer_t *self = (producer_t *)client;
-    rd.poll(client->rk, has_outcomes(self) ? 0 : timeout_ms); /* `send` and `flush` can leave outcomes */
-    return has_outcomes(self);
+    int has_outcomes = self->delivered.count || self->undelivered.count || client->has_errors; /* left by `send` */
+    rd.poll(client->rk, has_outcomes ? 0 : timeout_ms);
 }
 
 static PyObject *producer_poll(PyObject *self, PyObject *timeout) {
     return serve((client_t *)self, poll, PyLong_AsLongLong(timeout), take_outcomes);
 }
 
-static int flush(client_t *client, int timeout_ms) {
-    return rd.flush(client->rk, timeout_ms) && timeout_ms == MOST_WAIT_MS;
-}
-
-static PyObject *take_flushed(client_t *client, int is_cut_short) {
-    return is_cut_short ? Py_NewRef(Py_False) : take_outcomes(client, 0);
-}
+static void flush(client_t *client, int timeout_ms) { rd.flush(client->rk, timeout_ms); }
 
 static PyObject *producer_flush(PyObject *self, PyObject *timeout) {
-    return serve((client_t *)self, flush, PyLong_AsLongLong(timeout), take_flushed);
-}
-
-static PyObject *producer_queued(PyObject *self, PyObject *unused) {
-    return PyLong_FromLongLong(((producer_t *)self)->queued);
-}
-
-static PyObject *producer_count(PyObject *self, PyObject *bucket_ms) {
-    long long length_ms = PyLong_AsLongLong(bucket_ms);
-    if (PyErr_Occurred())
-        return NULL;
-    ((producer_t *)self)->bucket_ms = length_ms;
-    Py_RETURN_NONE;
+    return serve((client_t *)self, flush, PyLong_AsLongLong(timeout), take_outcomes);
 }
 
 static int purge(rd_kafka_t *rk, void *unused) {
@@ -444,17 +367,22 @@ static PyMethodDef producer_methods[] = {
     {"produce", producer_produce, METH_VARARGS, NULL},
     {"poll", producer_poll, METH_O, NULL},
     {"flush", producer_flush, METH_O, NULL},
-    {"queued", producer_queued, METH_NOARGS, NULL},
-    {"count", producer_count, METH_O, NULL},
     {"purge", producer_purge, METH_NOARGS, NULL},
     {"close", close_client, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef producer_members[] = {
+    {"queued", T_LONGLONG, offsetof(producer_t, queued), READONLY, NULL},
+    {"bucket_ms", T_LONGLONG, offsetof(producer_t, bucket_ms), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot producer_slots[] = {
     {Py_tp_new, producer_new},
     {Py_tp_dealloc, producer_dealloc},
     {Py_tp_methods, producer_methods},
+    {Py_tp_members, producer_members},
     {0, NULL},
 };
 

@@ -88,7 +88,7 @@ class NativeProducer(LibrdkafkaProducer):
         headers: Sequence[tuple[str, bytes | None]],
         sequence: int,
     ) -> None:
-        self._client.produce(topic, value, key, sequence, None, partition, timestamp_ms, headers)
+        self._client.produce(topic, [value], key, sequence, None, partition, timestamp_ms, headers)
 
     def fault(self, error: Any) -> TransportError:
         return translate(KafkaError(*error.args) if isinstance(error, _librdkafka.Error) else error)
@@ -102,16 +102,13 @@ class NativeProducer(LibrdkafkaProducer):
                 return self._outcomes(collected)
 
     def flush(self, timeout: float) -> Outcomes:
-        deadline = self.clock.monotonic() + timeout
-        while (collected := self._client.flush(milliseconds(timeout))) is False:
-            timeout = deadline - self.clock.monotonic()
-        return self._outcomes(collected)
+        return self._outcomes(self._client.flush(milliseconds(timeout)))
 
     def queued(self) -> int:
-        return self._client.queued()
+        return self._client.queued
 
     def count(self, bucket_seconds: int) -> None:
-        self._client.count(bucket_seconds * 1000)
+        self._client.bucket_ms = bucket_seconds * 1000
 
     def purge(self) -> None:
         self._client.purge()
