@@ -21,7 +21,7 @@ from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.persister.handler import RowsHandler, decoder
+from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
 from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.member import Member
@@ -29,8 +29,8 @@ from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.status_board import StatusBoard
 from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
 from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
-from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.batch_handler import HandlerParts
+from monasca_common.storage.base import Capability, Claim, Rows, Storage, Writer, Written
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
 from monasca_common.storage.plugins import check_storage, open_storage
 
@@ -104,9 +104,13 @@ class PersisterMember(BatchMember):
         self._group = group
         self._metrics = metrics
 
-    def handler(self, parts: HandlerParts) -> RowsHandler:
-        wrote = partial(self._metrics.wrote, self.name)
-        return RowsHandler(parts, self._group.kind, decoder(self._group), wrote)
+    def handler(self, parts: HandlerParts) -> BatchHandler[Rows]:
+        decoders = dict.fromkeys(self._group.consumer.topics, decoder(self._group))
+        return BatchHandler(parts, decoders, store, partial(self._metrics.wrote, self.name))
+
+
+def store(writer: Writer, claim: Claim, rows: Rows) -> Written:
+    return writer.write(claim, rows)
 
 
 class PersisterPlan(WorkersPlan):

@@ -16,35 +16,10 @@ from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
 from monasca_common.sink.values import Columns, Steps, columns_at
 from monasca_common.storage import row_keys
-from monasca_common.storage.tables.rows import TableChanges, TableRows
+from monasca_common.storage.batch_handler import Faults
+from monasca_common.storage.tables.rows import TableChanges, TableRows, TopicChanges
 
 _BLOCK = 100  # values that are decoded together; few, because a decoded value is larger than the fields read from it
-
-
-class Faults:
-    """The messages of a batch, or elements of arrays, that cannot be stored, with the reasons by offset."""
-
-    def __init__(self) -> None:
-        self.reasons: dict[int, list[str]] = {}
-        self._messages: set[int] = set()
-        self._elements: set[tuple[int, int]] = set()
-
-    def message(self, offset: int, reason: str) -> None:
-        self._messages.add(offset)
-        self.reasons.setdefault(offset, []).append(reason)
-
-    def row(self, table: TableMapping, offset: int, index: int, reason: str) -> None:
-        if table.each is None:
-            self.message(offset, reason)
-        else:
-            self._elements.add((offset, index))
-            self.reasons.setdefault(offset, []).append(f"element {index}: {reason}")
-
-    def refused(self, offset: int, index: int) -> bool:
-        return offset in self._messages or (offset, index) in self._elements
-
-    def has_message(self, offset: int) -> bool:
-        return offset in self._messages
 
 
 class FieldReader:
@@ -83,18 +58,17 @@ class FieldReader:
             try:
                 yield None if value is None else loads(value, *context)
             except SerializationError as error:
-                faults.message(part.offsets[index], f"{self._which}: {error}")
+                faults.add(part.offsets[index], None, f"{self._which}: {error}")
                 yield None
 
 
 class TopicDecoder:
-    """Decodes batches of one topic. ``load``: opens the serializer of a table's values or keys, which threads share."""
+    """A `Decoder` of one topic. ``load``: opens the serializer of a table's values or keys, which threads share."""
 
     def __init__(
         self, tables: Sequence[TableMapping], load: Callable[[TableMapping, Literal["key", "value"]], Serializer]
     ) -> None:
         self.tables = tuple(tables)
-        self.nothing = tuple(TableChanges(table, *[TableRows([], [], [])] * 2) for table in tables)
         values, keys = defaultdict[Any, list[Steps]](list), defaultdict[Any, list[Steps]](list)
         for table in tables:
             values[_format(table)] += [*_steps(table, MessagePart.VALUE), *([] if table.each is None else [table.each])]
@@ -104,15 +78,14 @@ class TopicDecoder:
         self._values = {name: FieldReader(load(each, "value"), "value", values[name]) for name, each in of_values}
         self._keys = {name: FieldReader(load(each, "key"), "key", keys[name]) for name, each in of_keys if keys[name]}
 
-    def decode(self, part: PartitionBatch, faults: Faults) -> tuple[TableChanges, ...]:
-        """Return the changes of each table, without those in ``faults``, which it adds to. Raises `RetryLater`."""
+    def __call__(self, part: PartitionBatch, faults: Faults) -> TopicChanges:
         values = {name: reader.read(part, faults) for name, reader in self._values.items()}
         keys = {name: reader.read(part, faults) for name, reader in self._keys.items()}
         changes = []
         for table in self.tables:
             fields = values[_format(table)], keys.get(table.key_serializer, {})
             changes.append(_TableDecoder(table, part, *fields, faults).changes())
-        return tuple(each.without(faults.refused) if faults.reasons else each for each in changes)
+        return TopicChanges(tuple(changes))
 
     def serializer(self, table: TableMapping, which: Literal["key", "value"]) -> Serializer | None:
         """Return the serializer of a table's values or keys; ``None`` if keys are not decoded."""
@@ -143,14 +116,14 @@ class _TableDecoder:
     elements: Columns = field(default_factory=dict)
 
     def changes(self) -> TableChanges:
-        offsets, columns, by_key = self.part.offsets, self.table.columns, TableRows([], [], [])
+        offsets, columns, by_key = self.part.offsets, self.table.columns, TableRows((), ())
         tombstones = [index for index, value in enumerate(self.part.values) if value is None]
         if tombstones and self.table.mode is Mode.DELETE:
             self.owners, self.indexes = tombstones, [0] * len(tombstones)
             by_name = {column.name: column for column in columns}
             by_key = self._rows([by_name[name] for name in self.table.key])
         for owner in tombstones if self.table.mode is not Mode.DELETE else ():
-            self.faults.message(offsets[owner], "has no value (a deletion): use mode delete-on-tombstone")
+            self.faults.add(offsets[owner], None, "has no value (a deletion): use mode delete-on-tombstone")
         self.owners = range(len(offsets))
         if tombstones or self.faults.reasons:
             left = set(tombstones)
@@ -168,7 +141,7 @@ class _TableDecoder:
             if array is None:
                 continue
             if isinstance(array, str | bytes | Mapping) or not isinstance(array, Sequence):
-                self.faults.message(self.part.offsets[owner], "has no array at the path of each")
+                self.faults.add(self.part.offsets[owner], None, "has no array at the path of each")
                 continue
             for index, element in enumerate(array):
                 yield owner, index, element
@@ -180,10 +153,10 @@ class _TableDecoder:
             read = self._read(column.source)
             values, reasons = column.type.converted(read, required=column.required, default=column.default)
             for position, reason in reasons.items():
-                text = f"column {column.name!r} {reason}"
-                self.faults.row(self.table, offsets[position], self.indexes[position], text)
+                index = None if self.table.each is None else self.indexes[position]
+                self.faults.add(offsets[position], index, f"column {column.name!r} {reason}")
             stored.append(values)
-        return TableRows(list(zip(*stored, strict=True)), offsets, self.indexes)
+        return TableRows(list(zip(*stored, strict=True)), offsets, () if self.table.each is None else self.indexes)
 
     def _read(self, source: ColumnSource) -> Sequence[Any]:
         part = self.part

@@ -8,9 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, TopicPartition
-from monasca_common.sink.decoder import Faults, FieldReader, TopicDecoder
+from monasca_common.sink.decoder import FieldReader, TopicDecoder
 from monasca_common.sink.mapping import MessagePart, TableMapping
 from monasca_common.sink.values import kind_of
+from monasca_common.storage.batch_handler import Faults
 
 
 def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[tuple[str, str]]:
@@ -19,7 +20,7 @@ def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[
     findings: dict[tuple[str, str], None] = {}
     for partition, chosen in groupby(sorted(messages, key=_partition), key=_partition):
         part, faults = _batch(list(chosen)), Faults()
-        decoder.decode(part, faults)
+        decoder(part, faults)
         place = "{}/{}".format(*partition)
         findings |= {(f"{place}/{offset}", "; ".join(reasons)): None for offset, reasons in faults.reasons.items()}
         for table in decoder.tables:

@@ -25,15 +25,15 @@ from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
 from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
 from monasca_common.sink.decoder import TopicDecoder
-from monasca_common.sink.handler import SinkHandler
 from monasca_common.sink.mapping import TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.batch_handler import HandlerParts
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
 from monasca_common.storage.plugins import check_storage, open_storage
+from monasca_common.storage.tables.rows import TopicChanges
 from monasca_common.storage.tables.steps import misfit
-from monasca_common.storage.tables.writer import TablesWriter
+from monasca_common.storage.tables.writer import TablesWriter, storing
 
 LOG = logging.getLogger(__name__)
 
@@ -80,12 +80,12 @@ class SinkMember(BatchMember):
         self._decoders = by_topic
         self._metrics = metrics
 
-    def handler(self, parts: HandlerParts) -> SinkHandler:
+    def handler(self, parts: HandlerParts) -> BatchHandler[TopicChanges]:
         tables = {
             topic: TablesWriter(each.tables, self._database.driver, partial(misfit, self._database, each.tables))
             for topic, each in self._decoders.items()
         }
-        return SinkHandler(parts, self._decoders, tables, partial(self._metrics.wrote, self.name))
+        return BatchHandler(parts, self._decoders, storing(tables), partial(self._metrics.wrote, self.name))
 
 
 class SinkPlan(WorkersPlan):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.storage.batch_rows import RowColumns
 from monasca_common.storage.errors import NotSupported
 
 
@@ -57,11 +58,12 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(RowColumns):
     """Rows of one claim, as columns of equal length in order of offset.
 
     ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, depending on ``kind``. ``message_ids`` key
-    the rows of every kind but metrics, whose key is (series, time).
+    the rows of every kind but metrics, whose key is (series, time); see `row_keys.row_id`. ``indexes``: see
+    `RowColumns`.
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
     time; empty: no row is. If several rows have such an id, the first stored row is kept, with its time.
@@ -72,6 +74,13 @@ class Rows:
     offsets: Sequence[int]
     message_ids: Sequence[bytes] = ()
     by_id: Sequence[bool] = ()
+    indexes: Sequence[int] = ()
+
+    def columns(self) -> Sequence[Sequence[Any]]:
+        return self.values, self.offsets, self.message_ids, self.by_id, self.indexes
+
+    def of(self, columns: Iterable[Sequence[Any]]) -> Rows:
+        return Rows(self.kind, *columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,109 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of handlers that store batches with their offsets: claims, dead letters' offsets, and errors of storage."""
+"""The handler of services that store the messages of topics: it decodes one batch of one partition, and stores its rows
+with the offset in one transaction.
+
+A service gives it a `Decoder` for each topic, and a function that stores rows. To write a decoder: read the columns of
+the batch, give a row, its message and its index in the message for each element, report the others as `Faults`, and
+return `rows_of_kind`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.runtime.member_health import MemberHealth, MemberState
-from monasca_common.storage.base import Claim
-from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageError, StorageUnavailable
+from monasca_common.storage import parts, row_keys
+from monasca_common.storage.base import Claim, Kind, Rows, Writer
+from monasca_common.storage.batch_rows import BatchRows, Place
+from monasca_common.storage.errors import MessagesRefused, RangeBeyondNext, StorageError, StorageUnavailable
+from monasca_common.storage.parts import PartSize, WriteResult
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
+
+LOG = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=BatchRows)
+R_co = TypeVar("R_co", bound=BatchRows, covariant=True)
+
+
+class Faults:
+    """The messages of a batch, or elements of messages, that cannot be stored, with the reasons by offset."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[int, list[str]] = {}
+        self._messages: set[int] = set()
+        self._elements: set[Place] = set()
+
+    def add(self, offset: int, index: int | None, reason: str) -> None:
+        """Add the element of a message; ``None``: the whole message."""
+        if index is None:
+            self._messages.add(offset)
+        else:
+            self._elements.add((offset, index))
+            reason = f"element {index}: {reason}"
+        self.reasons.setdefault(offset, []).append(reason)
+
+    def has_message(self, offset: int) -> bool:
+        return offset in self._messages
+
+    def __contains__(self, place: Any) -> bool:
+        return place[0] in self._messages or place in self._elements
+
+
+class Decoder(Protocol[R_co]):
+    """Decodes batches of one topic to rows. Threads share it.
+
+    A batch has columns of equal length: ``offsets``, ``keys``, ``values`` (``None`` for a deletion), ``timestamps`` and
+    ``headers``. A column is read when it is first used, so a decoder pays only for those that it uses.
+
+    A message may have several rows, in the order of its elements. The id of such a row is the id of the message plus
+    the index of the element, so the index must be the same whenever the message is decoded again: count all elements,
+    also those without a row.
+
+    A message in ``faults`` becomes a dead letter with all its reasons. Its other elements are stored; rows of refused
+    places may be returned, and are not stored. A decoder raises `RetryLater` if it cannot decode now, for example
+    because a schema registry is unavailable; no other error.
+    """
+
+    def __call__(self, part: PartitionBatch, faults: Faults) -> R_co:
+        """Return the rows of a batch in order of offset, and add its faults to ``faults``."""
+
+
+def rows_of_kind(
+    kind: Kind,
+    part: PartitionBatch,
+    values: Sequence[Any],
+    positions: Sequence[int] | None = None,
+    *,
+    indexes: Sequence[int] = (),
+    untimed: Collection[int] = (),
+) -> Rows:
+    """Return rows of a batch, whose keys are their series and time, or the ids of their messages.
+
+    ``positions``: the position in the batch of each row's message; ``None``: each message has a row. ``indexes``: the
+    index of each row in its message, if messages may have several rows. ``untimed``: see `Decoded.untimed`.
+    """
+
+    def of_rows(column: Sequence[Any]) -> Sequence[Any]:
+        return column if positions is None else [column[position] for position in positions]
+
+    offsets = of_rows(part.offsets)
+    if kind is Kind.METRICS:
+        return Rows(kind, values, offsets, indexes=indexes)
+    headers, place = of_rows(part.headers), part.topic_partition
+    ids = [row_keys.message_key(each, *place, offset) for each, offset in zip(headers, offsets, strict=True)]
+    if indexes:
+        ids = list(map(row_keys.row_id, ids, indexes))
+    return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed), indexes)
 
 
 class HandlerParts(NamedTuple):
@@ -26,18 +116,101 @@ class HandlerParts(NamedTuple):
     fail: Callable[[Exception], None]
 
 
-class BatchHandler:
-    """The common part of a `Processor`'s handlers that write to the database."""
+class BatchHandler(Generic[R]):
+    """A `Processor`'s handler. Threads call it concurrently, each with a different partition.
 
-    def __init__(self, parts: HandlerParts) -> None:
-        self._group, self._writers, self._starts, self._health, self._fail = parts
+    ``decoders``: by topic. ``store``: stores rows and the end of their claim in one transaction, and raises the errors
+    of `Writer.write`. ``wrote``: called with the result and the seconds of each transaction.
+
+    It raises `Poison` for messages that cannot be decoded or stored: these become dead letters, and the remaining
+    messages are passed again. If only elements of a message cannot be stored, the other ones are kept in memory until
+    its dead letter is acknowledged, and stored by the transaction that moves the offset over the message.
+
+    It raises `RetryLater` if the database is unavailable, or if a batch is too large for it; the next attempt stores
+    smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that offset if a range starts
+    after it.
+    """
+
+    def __init__(
+        self,
+        common: HandlerParts,
+        decoders: Mapping[str, Decoder[R]],
+        store: Callable[[Writer, Claim, R], WriteResult],
+        wrote: Callable[[Any, float], None],
+    ) -> None:
+        self._group, self._writers, self._starts, self._health, self._fail = common
+        self._decoders = decoders
+        self._store = store
+        self._wrote = wrote
+        self._size = PartSize()
+        self._siblings: dict[TopicPartition, dict[int, R]] = defaultdict(dict)
+
+    def __call__(self, part: PartitionBatch) -> None:
+        partition, faults = part.topic_partition, Faults()
+        siblings = self._siblings[partition]
+        for offset in siblings.keys() & set(part.offsets) if siblings else ():
+            # The message is read again. In a recreated topic, the offset belongs to another message.
+            del siblings[offset]
+        rows = self._decoders[partition.topic](part, faults)
+        if not faults.reasons:
+            try:
+                self._write(self._claim(partition, part.start_offset, part.next_offset), rows)
+                return
+            except MessagesRefused as refused:
+                for place, reason in refused.reasons.items():
+                    faults.add(*place, reason)
+        rows = rows.without(faults)
+        for offset in faults.reasons:
+            if len(kept := rows.between(offset, offset + 1)):
+                siblings[offset] = kept
+        positions = {offset: position for position, offset in enumerate(part.offsets)}
+        texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}
+        raise Poison(f"{len(texts)} messages cannot be stored", reasons=texts)
 
     def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
-        """Advance the stored offset past dead letters and offsets without a message. A `Processor` calls it before it
-        commits to Kafka. Raises `RetryLater` and `ReadFrom` like the handler."""
-        with self._translated(partition), self._writers.writer() as writer:
-            writer.accounted(self._claim(partition, start, end))
+        """Advance the stored offset past dead letters and offsets without a message, and store the other elements of
+        these dead letters. A `Processor` calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` like
+        the handler."""
+        self._write(self._claim(partition, start, end), None)
+
+    def _write(self, claim: Claim, rows: R | None) -> None:
+        """Store the rows, and kept elements in the range of the claim. Raises `MessagesRefused` for the rows."""
+        partition = claim.topic_partition
+        siblings = self._siblings[partition]
+        chosen = [] if rows is None else [rows]
+        chosen += [kept for offset, kept in siblings.items() if claim.start <= offset < claim.end]
+        try:
+            with self._translated(partition), self._writers.writer() as writer:
+                if chosen:
+                    self._write_parts(writer, claim, chosen[0].joined(chosen[1:]) if chosen[1:] else chosen[0])
+                else:
+                    writer.accounted(claim)
+                    self._stored()
+        except MessagesRefused as error:
+            others = {place: reason for place, reason in error.reasons.items() if place[0] not in siblings}
+            for place in error.reasons.keys() - others.keys():
+                self._drop(partition, place, error.reasons[place])
+            if others:
+                raise MessagesRefused(others) from error
+            self._write(claim, rows)
+        for offset in [offset for offset in siblings if offset < claim.end]:
+            del siblings[offset]
+
+    def _write_parts(self, writer: Writer, claim: Claim, rows: R) -> None:
+        fail_point("storage.before_write")
+        began = time.monotonic()
+        for stored in parts.write(partial(self._store, writer), claim, rows, self._size):
             self._stored()
+            self._wrote(stored.written, time.monotonic() - began)
+            began = time.monotonic()
+
+    def _drop(self, partition: TopicPartition, place: Place, reason: str) -> None:
+        """Drop a kept element that the database refuses. Its message is a dead letter."""
+        offset = place[0]
+        siblings = self._siblings[partition]
+        siblings[offset] = siblings[offset].without({place})
+        text = "element %s of %s/%d/%d, which is a dead letter, is not stored: %s"
+        LOG.warning(text, place[1], *partition, offset, reason)
 
     def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
         topic_id = self._starts.topic_ids.get(partition.topic)
@@ -52,11 +225,11 @@ class BatchHandler:
         """Translate storage errors to processor errors, and set the health of the member."""
         try:
             yield
+        except MessagesRefused:
+            raise
         except StorageUnavailable as error:
             self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error), partition)
             raise RetryLater from error
-        except RowsRefused as error:
-            raise Poison(str(error), reasons=error.reasons) from error
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:

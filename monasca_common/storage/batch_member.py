@@ -78,8 +78,8 @@ class BatchMember(Member):
         self._threads = threads
 
     @abstractmethod
-    def handler(self, parts: HandlerParts) -> Any:
-        """Return the `BatchHandler` of one attempt, which can be called with a batch."""
+    def handler(self, parts: HandlerParts) -> BatchHandler[Any]:
+        """Return the handler of one attempt."""
 
     def open(self, stack: ExitStack) -> Processor:
         writers = WriterPool(self._storage)
@@ -91,10 +91,9 @@ class BatchMember(Member):
         if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
         handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, fail))
-        assert isinstance(handler, BatchHandler)
         return Processor(
             consumer,
-            handler,  # type: ignore[arg-type]  # its subclasses can be called
+            handler,
             producer=producer,
             retry=DATABASE_RETRY,
             dead_letters=self._dead_letters,

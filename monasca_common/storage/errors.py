@@ -8,6 +8,7 @@
     │   ├── LockTimeout      another transaction held the rows for too long: repeat the call
     │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
     ├── RowsRefused          these rows can never be stored, and no row was: write the other rows without them
+    ├── MessagesRefused      the same, by the offset of a message and the index of its element
     ├── DuplicateKey         another row has this key
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
@@ -51,6 +52,16 @@ class RowsRefused(StorageError):
         self.reasons = {first + position: reason for position, reason in reasons.items()}
         example = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} rows can never be stored, the first because: {example}")
+
+
+class MessagesRefused(StorageError):
+    """Messages, or elements of them, that can never be stored: the reason of each `batch_rows.Place`. No row of
+    their part of the batch was stored."""
+
+    def __init__(self, reasons: Mapping[tuple[int, int | None], str]) -> None:
+        self.reasons = dict(reasons)
+        example = next(iter(self.reasons.values()), "")
+        super().__init__(f"{len(self.reasons)} rows can never be stored, the first because: {example}")
 
 
 class DuplicateKey(StorageError):

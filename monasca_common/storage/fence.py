@@ -30,6 +30,8 @@ def check_call(claim: Claim, rows: Rows) -> None:
             f"{count} {rows.kind} with {len(rows.offsets)} offsets and {len(rows.message_ids)} message ids: give "
             "columns of equal length"
         )
+    if rows.indexes and len(rows.indexes) != count:
+        raise ValueError(f"indexes has {len(rows.indexes)} values for {count} {rows.kind}: give one for each row")
     if rows.by_id and (len(rows.by_id) != count or rows.kind not in KINDS_BY_ID):
         raise ValueError(f"by_id has {len(rows.by_id)} values for {count} {rows.kind}: give one for each log or event")
     check_order(claim)

@@ -1,29 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes rows in parts that the database completes within its time-outs; each part is a claim.
+"""Stores rows in parts that the database completes within its time-outs; each part is a claim.
 
 After each failed attempt, a batch that is too large for one transaction is halved by offset, [start, mid) and
-[mid, end), down to a single row. The size that succeeded is kept, and grows again when the database is fast.
+[mid, end), down to a single message, whose rows are never in two parts. The size that succeeded is kept, and grows
+again when the database is fast.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
-from monasca_common.storage.base import Claim, Rows, Writer, Written
-from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.base import Claim
+from monasca_common.storage.batch_rows import BatchRows
+from monasca_common.storage.errors import MessagesRefused, RowsRefused, StorageUnavailable, TooMuchAtOnce
+
+
+class WriteResult(Protocol):
+    @property
+    def skipped(self) -> int:
+        """The number of rows that were stored before."""
+
+
+R = TypeVar("R", bound=BatchRows)
+W = TypeVar("W", bound=WriteResult)
 
 _QUICK = 0.25  # a write doubles the size if it takes less than this share of the time of the failed write
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(Generic[W]):
     """A stored part: all offsets below ``claim.end`` are accounted for."""
 
     claim: Claim
-    written: Written
+    written: W
 
 
 class PartSize:
@@ -34,13 +48,12 @@ class PartSize:
         self._too_long_seconds = 0.0
         self._lock = threading.Lock()
 
-    def too_much(self, rows: int, seconds: float) -> bool:
-        """Record that a write of ``rows`` failed after ``seconds``. Return whether a smaller part is possible."""
+    def too_much(self, rows: int, seconds: float) -> None:
+        """Record that a write of ``rows`` failed after ``seconds``."""
         with self._lock:
             half = max(1, rows // 2)
             if self.most_rows is None or half < self.most_rows:
                 self.most_rows, self._too_long_seconds = half, seconds
-        return rows > 1
 
     def worked(self, rows: int, seconds: float) -> None:
         with self._lock:
@@ -49,44 +62,51 @@ class PartSize:
 
 
 def write(
-    writer: Writer,
+    store: Callable[[Claim, R], W],
     claim: Claim,
-    rows: Rows,
+    rows: R,
     size: PartSize,
     *,
     monotonic: Callable[[], float] = time.monotonic,
-) -> Iterator[Part]:
-    """Store ``rows`` part by part, and yield each stored part.
+) -> Iterator[Part[W]]:
+    """Call ``store`` with each part of ``rows``, such as `Writer.write`, and yield each stored part.
 
-    Raises the errors of `Writer.write`; parts that were yielded before stay stored. After `TooMuchAtOnce` the next
-    attempt writes smaller parts. The positions in `RowsRefused` are those in ``rows``.
+    Raises the errors of `Writer.write`, but `MessagesRefused` for `RowsRefused`; parts that were yielded before stay
+    stored. After `TooMuchAtOnce` the next attempt writes smaller parts.
     """
-    first = 0
+    part = claim
     while True:
         most = size.most_rows
-        last = len(rows.values) if most is None else min(first + most, len(rows.values))
-        end = rows.offsets[last] if last < len(rows.values) else claim.end
-        part = replace(claim, end=end)
+        part = replace(part, end=_end(claim, part.start, rows, most))
+        chosen = rows if part == claim else rows.between(part.start, part.end)
+        count = len(chosen) if most is None or part.end == claim.end else most
         started_at = monotonic()
         try:
-            written = writer.write(part, part_of(rows, first, last))
+            written = store(part, chosen)
         except RowsRefused as error:
-            raise RowsRefused(error.reasons, first=first) from error
+            raise MessagesRefused({chosen.place(n): reason for n, reason in error.reasons.items()}) from error
         except TooMuchAtOnce as error:
-            if size.too_much(last - first, monotonic() - started_at):
+            size.too_much(len(chosen), monotonic() - started_at)
+            if len(chosen) and chosen.offsets[0] < chosen.offsets[-1]:
                 raise
-            raise StorageUnavailable(f"a single row is too much for the database now: {error}") from error
+            raise StorageUnavailable(f"a single message is too much for the database now: {error}") from error
         if not written.skipped:
-            size.worked(last - first, monotonic() - started_at)
+            size.worked(count, monotonic() - started_at)
         yield Part(part, written)
-        if end == claim.end:
+        if part.end == claim.end:
             return
-        claim, first = replace(claim, start=end), last
+        part = replace(part, start=part.end)
 
 
-def part_of(rows: Rows, start: int, stop: int | None = None) -> Rows:
-    """Return the rows from ``start`` to before ``stop``."""
-    if start == 0 and (stop is None or stop == len(rows.values)):
-        return rows
-    part = slice(start, stop)
-    return Rows(rows.kind, rows.values[part], rows.offsets[part], rows.message_ids[part], rows.by_id[part])
+def _end(claim: Claim, start: int, rows: BatchRows, most: int | None) -> int:
+    """Return the end of the longest part from ``start`` of whole messages with at most ``most`` rows; at least one."""
+    if most is None or len(rows) <= most:
+        return claim.end
+    offsets = rows.offsets
+    first = bisect_left(offsets, start)
+    if first + most >= len(offsets):
+        return claim.end
+    if offsets[first + most] > offsets[first]:
+        return offsets[first + most]
+    following = bisect_right(offsets, offsets[first])
+    return offsets[following] if following < len(offsets) else claim.end

@@ -22,8 +22,13 @@ def message_key(headers: Headers, topic: str, partition: int, offset: int) -> by
     return f"{topic}/{partition}/{offset}".encode()
 
 
+def row_id(message_key: bytes, index: int) -> bytes:
+    """Return the key of one of the rows of a message that may have several."""
+    return b"%b/%d" % (message_key, index)
+
+
 def by_id(headers: Sequence[Headers], untimed: Collection[int]) -> Sequence[bool]:
-    """Return `Rows.by_id` of messages with these headers. ``untimed``: see `Decoded.untimed`."""
+    """Return `Rows.by_id` of rows whose messages have these headers. ``untimed``: see `Decoded.untimed`."""
     own = {place for place in untimed if _has_own_id(headers[place])}
     return [place in own for place in range(len(headers))] if own else ()
 

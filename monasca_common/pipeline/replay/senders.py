@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,7 +27,7 @@ from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.spark.worker_producer import worker_producer
 from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Writer
-from monasca_common.storage.errors import RowsRefused, TooMuchAtOnce
+from monasca_common.storage.errors import MessagesRefused, TooMuchAtOnce
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 
@@ -154,33 +153,26 @@ class _FileWriter:
         )
         counts = Counter({"unreadable": len(decoded.errors), "refused": 0})
         while self._next < claim.end:
-            rows = parts.part_of(rows, bisect_left(rows.offsets, self._next))
+            rows = rows.between(self._next, claim.end)
             try:
                 self._write(replace(claim, start=self._next), rows, counts)
             except TooMuchAtOnce:
                 LOG.info(
                     "%s: a part of a batch was too large for the database; the next part is smaller", self._place.topic
                 )
-            except RowsRefused as error:
+            except MessagesRefused as error:
                 # The database refuses these rows, for example because they are too old.
                 counts["refused"] += len(error.reasons)
-                rows = _without(rows, error.reasons)
+                rows = rows.without(error.reasons)
         return counts
 
     def _write(self, claim: Claim, rows: Rows, counts: Counter[str]) -> None:
-        for stored in parts.write(self._writer, claim, rows, self._size):
+        for stored in parts.write(self._writer.write, claim, rows, self._size):
             written = stored.written
             if written.skipped:
                 raise ReplayFailed("another replay is storing the same file")
             counts.update(stored=written.stored, repeated=written.repeated, conflicting=written.conflicting)
             self._next = stored.claim.end
-
-
-def _without(rows: Rows, positions: Mapping[int, object]) -> Rows:
-    def kept(column: Sequence[Any]) -> list[Any]:
-        return [each for position, each in enumerate(column) if position not in positions]
-
-    return Rows(rows.kind, kept(rows.values), kept(rows.offsets), kept(rows.message_ids), kept(rows.by_id))
 
 
 def _row_key(message: Message) -> bytes:

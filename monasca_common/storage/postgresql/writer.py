@@ -19,7 +19,6 @@ from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Claim, Kind, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
-from monasca_common.storage.parts import part_of
 from monasca_common.storage.positions import POSTGRESQL
 from monasca_common.storage.postgresql import encoding, partitions, staging
 from monasca_common.storage.postgresql import series as stored_series
@@ -124,7 +123,7 @@ class PostgresqlWriter(SqlWriter):
             return None
 
         def trial(start: int, stop: int) -> str | None:
-            return self._trial(connection, part_of(rows, start, stop))
+            return self._trial(connection, rows.part(start, stop))
 
         return refusal(rows, first, trial, cause=reason(error), database="PostgreSQL")
 

@@ -19,7 +19,6 @@ from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Claim, Kind, Rows, Writer
 from monasca_common.storage.errors import RowsRefused, StorageError, StorageUnavailable
-from monasca_common.storage.parts import part_of
 from monasca_common.storage.positions import Dialect, StoredPositions
 from monasca_common.storage.reduction import MeasurementRow
 from monasca_common.storage.refusal import find_refused
@@ -38,7 +37,7 @@ class FencedTransaction(NamedTuple):
     def new_rows(self, rows: Rows) -> tuple[Rows, int]:
         """Return the rows that are not stored yet, and the number of preceding rows, which are stored."""
         first = bisect_left(rows.offsets, self.first_offset)
-        return part_of(rows, first), first
+        return rows.part(first), first
 
 
 class SqlWriter(Writer):

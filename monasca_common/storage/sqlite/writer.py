@@ -18,7 +18,6 @@ from monasca_common.models.series import Series
 from monasca_common.storage import fence
 from monasca_common.storage.base import Claim, Kind, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
-from monasca_common.storage.parts import part_of
 from monasca_common.storage.positions import SQLITE
 from monasca_common.storage.reduction import MeasurementRow, reduced
 from monasca_common.storage.settings import StorageSettings
@@ -109,7 +108,7 @@ class SqliteWriter(SqlWriter):
         """Find the refused rows by trials that are rolled back."""
 
         def trial(start: int, stop: int) -> str | None:
-            part = part_of(rows, start, stop)
+            part = rows.part(start, stop)
             with self._transaction() as connection:
                 try:
                     self._store(connection, part, expect_new=False)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain
 from typing import Any, Protocol
+
+from monasca_common.storage.batch_rows import Place, RowColumns
 
 Row = tuple[Any, ...]
 
@@ -34,31 +35,18 @@ class StoredTable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TableRows:
-    """Rows, or keys of rows to delete, in order of offset. ``indexes``: the positions of their elements in their
-    message."""
+class TableRows(RowColumns):
+    """Rows, or keys of rows to delete; see `RowColumns`."""
 
-    rows: list[Row]
-    offsets: list[int]
-    indexes: list[int]
+    rows: Sequence[Row]
+    offsets: Sequence[int]
+    indexes: Sequence[int] = ()
 
-    def between(self, start: int, end: int) -> TableRows:
-        """Return the rows of the offsets from ``start`` to before ``end``."""
-        part = slice(bisect_left(self.offsets, start), bisect_left(self.offsets, end))
-        return TableRows(self.rows[part], self.offsets[part], self.indexes[part])
+    def columns(self) -> Sequence[Sequence[Any]]:
+        return self.rows, self.offsets, self.indexes
 
-    def inserted(self, at: int, other: TableRows) -> TableRows:
-        """Return these rows with others at a position."""
-        return TableRows(
-            self.rows[:at] + other.rows + self.rows[at:],
-            self.offsets[:at] + other.offsets + self.offsets[at:],
-            self.indexes[:at] + other.indexes + self.indexes[at:],
-        )
-
-    def without(self, refused: Callable[[int, int], bool]) -> TableRows:
-        """Return the rows whose offset and index ``refused`` returns false for."""
-        kept = [not refused(*each) for each in zip(self.offsets, self.indexes, strict=True)]
-        return TableRows(*(list(compress(column, kept)) for column in (self.rows, self.offsets, self.indexes)))  # type: ignore[arg-type]
+    def of(self, columns: Iterable[Sequence[Any]]) -> TableRows:
+        return TableRows(*columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +58,52 @@ class TableChanges:
     stored: TableRows
     deleted: TableRows
 
-    def between(self, start: int, end: int) -> TableChanges:
-        return TableChanges(self.table, self.stored.between(start, end), self.deleted.between(start, end))
 
-    def without(self, refused: Callable[[int, int], bool]) -> TableChanges:
-        return TableChanges(self.table, self.stored.without(refused), self.deleted.without(refused))
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    """What one batch changes in all tables of its topic, as `BatchRows`, in order of offset only within a column of a
+    table. Positions count the rows to store of all tables, then those to delete."""
 
+    tables: tuple[TableChanges, ...]
 
-def joined_changes(changes: Sequence[TableChanges], others: Sequence[TableChanges]) -> list[TableChanges]:
-    """Return the changes of both, in order of offset. ``others``: rows of one offset, of which ``changes`` has no
-    rows."""
-    joined = []
-    for one, other in zip(changes, others, strict=True):
-        at = bisect_left(one.stored.offsets, other.stored.offsets[0]) if other.stored.offsets else 0
-        joined.append(TableChanges(one.table, one.stored.inserted(at, other.stored), one.deleted))
-    return joined
+    @property
+    def parts(self) -> list[TableRows]:
+        return [each.stored for each in self.tables] + [each.deleted for each in self.tables]
+
+    def _of(self, parts: Iterable[TableRows]) -> TopicChanges:
+        found = list(parts)
+        count = len(self.tables)
+        tables = [each.table for each in self.tables]
+        return TopicChanges(tuple(map(TableChanges, tables, found[:count], found[count:])))
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        return sorted(chain(*(part.offsets for part in self.parts)))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def place(self, position: int) -> Place:
+        for part in self.parts:
+            if position < len(part):
+                return part.place(position)
+            position -= len(part)
+        raise IndexError(position)
+
+    def positions(self, start: int, stop: int) -> TopicChanges:
+        """Return the rows at the positions from ``start`` to before ``stop``."""
+        found, first = [], 0
+        for part in self.parts:
+            found.append(part.part(max(0, start - first), max(0, stop - first)))
+            first += len(part)
+        return self._of(found)
+
+    def between(self, start: int, end: int) -> TopicChanges:
+        return self._of(part.between(start, end) for part in self.parts)
+
+    def without(self, refused: Container[Place]) -> TopicChanges:
+        return self._of(part.without(refused) for part in self.parts)
+
+    def joined(self, others: Iterable[TopicChanges]) -> TopicChanges:
+        added = zip(*(other.parts for other in others), strict=True)
+        return self._of(part.joined(more) for part, more in zip(self.parts, added, strict=True))

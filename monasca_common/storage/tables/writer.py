@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy.dialects import sqlite
 
-from monasca_common.storage.base import Claim
-from monasca_common.storage.errors import StorageError, StorageUnavailable
+from monasca_common.storage.base import Claim, Writer
+from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
-from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, TableRows
+from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, TopicChanges
 
 _quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -34,14 +35,6 @@ class _KeyTaken(Exception):
 
 class _RowRefused(Exception):
     """The database refuses a row, for the reason in the text."""
-
-
-class ChangesRefused(StorageError):
-    """The database refuses rows; for each, the table, the offset, the index of the element and the reason."""
-
-    def __init__(self, places: Sequence[tuple[StoredTable, int, int, str]]) -> None:
-        super().__init__(f"{len(places)} rows can never be stored, the first because: {places[0][3]}")
-        self.places = places
 
 
 class _Undone(Exception):
@@ -87,6 +80,16 @@ def _joined(names: Sequence[str]) -> str:
     return ", ".join(map(_quote, names))
 
 
+def storing(by_topic: Mapping[str, TablesWriter]) -> Callable[[Writer, Claim, TopicChanges], Applied]:
+    """Return a function for a `BatchHandler` that stores the changes of each topic."""
+
+    def store(writer: Writer, claim: Claim, changes: TopicChanges) -> Applied:
+        assert isinstance(writer, SqlWriter)
+        return by_topic[claim.topic].write(writer, claim, changes)
+
+    return store
+
+
 class TablesWriter:
     """Writes the changes of a topic's tables. ``describe``: returns the reason why the tables do not fit the mapping,
     or empty."""
@@ -98,8 +101,8 @@ class TablesWriter:
         self._describe = describe
         self._merges_left = 0  # number of batches until one is copied as if all its keys were new
 
-    def write(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> Applied:
-        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `ChangesRefused`."""
+    def write(self, writer: SqlWriter, claim: Claim, changes: TopicChanges) -> Applied:
+        """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `RowsRefused`."""
         try:
             applied = self._attempt(writer, claim, changes, merge=self._merges_left > 0)
             self._merges_left = max(0, self._merges_left - 1)
@@ -110,42 +113,31 @@ class TablesWriter:
         except _RowRefused as error:
             raise self._refusal(writer, claim, changes, str(error)) from error
 
-    def trial(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> None:
-        """Store nothing. Raises the errors of `write`."""
-        reason = self._tried(writer, claim, changes)
-        if reason is not None:
-            raise self._refusal(writer, claim, changes, reason)
-
-    def _refusal(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], cause: str) -> ChangesRefused:
+    def _refusal(self, writer: SqlWriter, claim: Claim, changes: TopicChanges, cause: str) -> RowsRefused:
         if misfit := self._describe():
             raise StorageUnavailable(f"{misfit}: {_PLAN}")
-        tables = [each.table for each in changes]
-        stored, deleted = [each.stored for each in changes], [each.deleted for each in changes]
-        rows, deletions = _places(tables, stored), _places(tables, deleted)
+        count, stored = len(changes), sum(len(each.stored) for each in changes.tables)
 
         def deleting(start: int, stop: int) -> str | None:
-            chosen = map(TableChanges, tables, _between(stored, 0, 0), _between(deleted, start, stop))
-            return self._tried(writer, claim, list(chosen))
+            return self._tried(writer, claim, changes.positions(stored + start, stored + stop))
 
         def storing(start: int, stop: int) -> str | None:
-            return self._tried(writer, claim, list(map(TableChanges, tables, _between(stored, start, stop), deleted)))
+            chosen = changes.positions(start, stop).tables
+            tables = [replace(one, deleted=other.deleted) for one, other in zip(chosen, changes.tables, strict=True)]
+            return self._tried(writer, claim, TopicChanges(tuple(tables)))
 
-        refused = [
-            (*deletions[position], reason) for position, reason in find_refused(len(deletions), deleting).items()
-        ]
-        refused = refused or [
-            (*rows[position], reason) for position, reason in find_refused(len(rows), storing).items()
-        ]
-        if not refused:
-            # Rows exclude each other, for example by another unique index: find the first row that fails after the rows
-            # before it.
-            first = bisect_left(range(len(rows)), 1, key=lambda last: int(storing(0, last + 1) is not None))
-            if first == len(rows):
-                raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
-            refused = [(*rows[first], cause)]
-        return ChangesRefused(refused)
+        if refused := find_refused(count - stored, deleting):
+            return RowsRefused(refused, first=stored)
+        if refused := find_refused(stored, storing):
+            return RowsRefused(refused)
+        # Rows exclude each other, for example by another unique index: find the first row that fails after the rows
+        # before it.
+        first = bisect_left(range(stored), 1, key=lambda last: int(storing(0, last + 1) is not None))
+        if first == stored:
+            raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
+        return RowsRefused({first: cause})
 
-    def _tried(self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges]) -> str | None:
+    def _tried(self, writer: SqlWriter, claim: Claim, changes: TopicChanges) -> str | None:
         try:
             self._attempt(writer, claim, changes, merge=True, trial=True)
         except _RowRefused as error:
@@ -155,12 +147,12 @@ class TablesWriter:
         return None
 
     def _attempt(
-        self, writer: SqlWriter, claim: Claim, changes: Sequence[TableChanges], *, merge: bool, trial: bool = False
+        self, writer: SqlWriter, claim: Claim, changes: TopicChanges, *, merge: bool, trial: bool = False
     ) -> Applied:
         outcomes = [Applied()]
         with writer.fenced(claim) as (connection, first_offset):
-            for statements, each in zip(self._statements, changes, strict=True):
-                rest = each if first_offset == claim.start else each.between(first_offset, claim.end)
+            new = changes if first_offset == claim.start else changes.between(first_offset, claim.end)
+            for statements, each, rest in zip(self._statements, changes.tables, new.tables, strict=True):
                 rows, keys = _reduced(statements, rest)
                 stored, deleted = self._store(connection, statements, rows, keys, merge=merge)
                 others = len(rest.stored.rows) - stored
@@ -173,24 +165,6 @@ class TablesWriter:
                 raise _Undone
         totals: Iterable[int] = map(sum, zip(*outcomes, strict=True))
         return Applied._make(totals)
-
-
-def _places(tables: Sequence[StoredTable], columns: Sequence[TableRows]) -> list[tuple[StoredTable, int, int]]:
-    return [
-        (table, offset, index)
-        for table, part in zip(tables, columns, strict=True)
-        for offset, index in zip(part.offsets, part.indexes, strict=True)
-    ]
-
-
-def _between(columns: Sequence[TableRows], start: int, stop: int) -> list[TableRows]:
-    """Return the rows of each table at these positions; positions count over all tables."""
-    found, first = [], 0
-    for each in columns:
-        part = slice(max(0, start - first), max(0, stop - first))
-        found.append(TableRows(each.rows[part], each.offsets[part], each.indexes[part]))
-        first += len(each.rows)
-    return found
 
 
 def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[list[Row], list[Row]]:

@@ -20,7 +20,6 @@ import cotyledon
 from monasca_common.cli import main as cli
 from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.persister import handler
 from monasca_common.runtime import member, member_health, status_board, workers
 from monasca_common.storage import batch_handler, fence, row_keys
 from monasca_common.storage.start_offsets import StartOffsets
@@ -36,6 +35,7 @@ CRASH_POINTS = (
     "processor.during_revoke",
 )
 _RARE_POINTS = CRASH_POINTS[-3:]
+_BEFORE_WRITE = "storage.before_write"
 _BREATH_SECONDS = 0.05
 
 
@@ -70,20 +70,20 @@ def commits_to_kafka_first():
 
 
 def drops_a_batch_on_an_error():
-    write = handler.RowsHandler._write
+    write = batch_handler.BatchHandler._write
 
-    def written(rows_handler, part, rows):
+    def written(any_handler, claim, rows):
         try:
-            write(rows_handler, part, rows)
+            write(any_handler, claim, rows)
         except failpoints.FailPointReached:
             return
 
-    patch(handler.RowsHandler, "_write", written)
+    patch(batch_handler.BatchHandler, "_write", written)
 
 
 def forgets_dead_letters():
     """Do not advance the stored offset past dead letters."""
-    patch(batch_handler.BatchHandler, "accounted", lambda rows_handler, partition, start, end: None)
+    patch(batch_handler.BatchHandler, "accounted", lambda any_handler, partition, start, end: None)
 
 
 def keys_rows_by_their_times():
@@ -121,11 +121,10 @@ def arms_every_worker(seed, count):
         died = sum(status.restarts for status in plan.board.members())
         if died < count:
             lot = random.Random(f"{seed}/{died}")
-            before_write = f"{plan.service}.before_write"
-            point = lot.choice((before_write, *CRASH_POINTS))
+            point = lot.choice((_BEFORE_WRITE, *CRASH_POINTS))
             rare = point in _RARE_POINTS
             # End the worker if it does not pass the fail point, as without a rebalance.
-            failpoints.arm(before_write, f"kill@{100 if rare else 30}")
+            failpoints.arm(_BEFORE_WRITE, f"kill@{100 if rare else 30}")
             failpoints.arm(point, f"kill@{1 if rare else lot.randint(1, 12)}")
         made(worker, worker_id, plan, *arguments)
 

@@ -101,7 +101,7 @@ class Points:
         self.assertGreater(count, 2)
 
     def test_a_kill_while_partitions_are_revoked_changes_nothing(self):
-        verdict = self.crash("processor.during_revoke=kill;persister.before_write=sleep:0.1", meanwhile=self.take_some)
+        verdict = self.crash("processor.during_revoke=kill;storage.before_write=sleep:0.1", meanwhile=self.take_some)
         self.assert_exactly_once(verdict)
 
     def take_some(self):

@@ -52,7 +52,7 @@ class _Aborted(Exception):
 class TestZombies(ZombieCase):
     def three_owners(self, *mutants):
         """Return the stored numbers, and the number of skipped rows."""
-        slow = "persister.before_write=sleep:0.02"
+        slow = "storage.before_write=sleep:0.02"
         persisters = [
             self.start(name=f"persister-{number}", owns=True, mutants=mutants, fail_points=slow) for number in range(3)
         ]
@@ -88,7 +88,7 @@ class TestZombies(ZombieCase):
     # Rule 23
     @periodic("waits for a session to expire")
     def test_a_member_frozen_past_its_session_is_fenced(self):
-        persister = self.start(fail_points="persister.before_write=sleep:0.2", metrics="num_processors = 2")
+        persister = self.start(fail_points="storage.before_write=sleep:0.2", metrics="num_processors = 2")
         members = ("metrics-0", "metrics-1")
         self.wait_until(
             lambda: all(persister.worker(name).get("partitions") == 1 for name in members), what="one partition each"

@@ -40,7 +40,7 @@ class SinkPoints:
 
     @periodic("a variant of test_a_kill_within_the_transaction_changes_nothing")
     def test_a_kill_before_a_write_changes_nothing(self):
-        self.assert_exactly_once(self.crash("sink.before_write=kill@5"))
+        self.assert_exactly_once(self.crash("storage.before_write=kill@5"))
 
     @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
     def test_a_kill_after_a_dead_letter_is_acknowledged_changes_nothing(self):

@@ -18,7 +18,7 @@ class TestSinkZombies(SinkCase):
     def three_owners(self, *mutants):
         """Return the verdict, and the number of skipped rows, after one of three owners was frozen."""
         self.drop_key()
-        slow = "sink.before_write=sleep:0.02"
+        slow = "storage.before_write=sleep:0.02"
         sinks = [self.start(name=f"sink-{number}", owns=True, mutants=mutants, fail_points=slow) for number in range(3)]
         self.wait_until(lambda: all(sink.worker().get("partitions") for sink in sinks), what="the start")
         for first in range(0, MESSAGES, 40):

@@ -300,7 +300,7 @@ class PartsTest(PostgresqlTestCase):
         for failures in range(20):
             try:
                 rows = Rows(Kind.METRICS, values, range(len(values)))
-                return failures, list(parts.write(writer, claim(0, len(values)), rows, size))
+                return failures, list(parts.write(writer.write, claim(0, len(values)), rows, size))
             except TooMuchAtOnce:
                 continue
         return self.fail("never stored")

@@ -14,14 +14,13 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import Poison
 from monasca_common.kafka.message import LazyColumns, PartitionBatch, TopicPartition
 from monasca_common.runtime.member_health import MemberHealth, MemberStatus
-from monasca_common.sink.handler import SinkHandler
 from monasca_common.sink.mapping import InvalidMapping, read_mapping
 from monasca_common.sink.service import decoders
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.storage.batch_handler import HandlerParts
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.tables.steps import misfit, table_steps
-from monasca_common.storage.tables.writer import TablesWriter
+from monasca_common.storage.tables.writer import TablesWriter, storing
 from monasca_common.storage.writer_pool import WriterPool
 
 TIME_MS = 1_769_839_200_000  # 2026-01-31T06:00:00Z
@@ -73,15 +72,13 @@ class SinkTestCase(base.BaseTestCase):
         health = MemberHealth(MemberStatus("sink-0"), SystemClock())
         self.applied, self.failures = [], []
         starts = StartOffsets(writers, health, self.failures.append)
-        self.handler = SinkHandler(
-            HandlerParts("sink", writers, starts, health, self.failures.append),
-            by_topic,
-            {
-                topic: TablesWriter(each.tables, self.settings.driver, lambda: misfit(self.settings, tables))
-                for topic, each in by_topic.items()
-            },
-            lambda applied, _: self.applied.append(applied),
-        )
+        parts = HandlerParts("sink", writers, starts, health, self.failures.append)
+        table_writers = {
+            topic: TablesWriter(each.tables, self.settings.driver, lambda: misfit(self.settings, tables))
+            for topic, each in by_topic.items()
+        }
+        wrote = lambda applied, _: self.applied.append(applied)  # noqa: E731
+        self.handler = BatchHandler(parts, by_topic, storing(table_writers), wrote)
         return self.handler
 
     def process(self, part):

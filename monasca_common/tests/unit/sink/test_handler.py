@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import sqlite3
 
+import fixtures
+
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import FailPointReached, armed
 from monasca_common.kafka.message import TopicPartition
@@ -65,13 +67,26 @@ class SinkHandlerTest(SinkTestCase):
         )
         self.assertEqual(([1, 3, 4], 3), (self.numbers("lines"), self.offset()))
 
-    def test_a_sibling_that_the_database_refuses_is_in_the_dead_letter_too(self):
+    def test_a_sibling_that_the_database_refuses_stays_a_dead_letter_and_is_logged(self):
         self.open(_LINES)
         self.execute("CREATE UNIQUE INDEX other ON lines (n)")
+        logged = self.useFixture(fixtures.FakeLogger())
         letters = self.process(batch("t", [message(b"[0]"), message(b"[0, null, 7]")]))
-        self.assertEqual({1}, letters.keys())
-        self.assertIn("element 1: column 'n' is missing or null; element 0: the database refuses", letters[1])
+        self.assertEqual({1: "element 1: column 'n' is missing or null"}, letters)
+        self.assertIn("element 0 of t/0/1, which is a dead letter, is not stored: the database refuses", logged.output)
         self.assertEqual(([0, 7], 2), (self.numbers("lines"), self.offset()))
+
+    def test_an_element_that_the_database_refuses_is_a_dead_letter_without_its_siblings(self):
+        self.open(_LINES)
+        self.execute("CREATE UNIQUE INDEX other ON lines (n)")
+        letters = self.process(batch("t", [message(b"[1, 1, 2]"), message(b"[3]")]))
+        self.assertIn("element 1: the database refuses", letters[0])
+        self.assertEqual(([1, 2, 3], 2), (self.numbers("lines"), self.offset()))
+
+    def test_an_element_of_one_table_does_not_refuse_the_row_of_its_message_in_another(self):
+        self.open(_LINES + '[sizes]\ntopic = "t"\n[sizes.columns]\nn = {type = "json", from = "value"}\n')
+        self.process(batch("t", [message(b"[null]")]))
+        self.assertEqual([("[null]",)], self.select("SELECT n FROM sizes"))
 
     def test_siblings_of_a_batch_of_dead_letters_are_stored_with_their_offset(self):
         self.open(_LINES)

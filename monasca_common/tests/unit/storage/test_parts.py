@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.storage import parts
 from monasca_common.storage.base import Kind, Rows, Written
-from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.errors import MessagesRefused, RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.testing.scenario import claim, measurement
 
 _TOO_LONG_SECONDS = 30.0
@@ -49,14 +51,23 @@ class PartsTest(base.BaseTestCase):
         """Write ``count`` rows at offsets that are ``step`` apart."""
         offsets = range(first, first + count * step, step)
         rows = Rows(Kind.METRICS, [measurement(offset) for offset in offsets], offsets)
-        whole = claim(first, first + count * step)
-        return list(parts.write(self.database, whole, rows, self.size, monotonic=self.database.monotonic))
+        return self.write_rows(claim(first, first + count * step), rows)
 
-    def write_until_stored(self, **named):
+    def write_messages(self, *counts):
+        """Write messages with these numbers of rows."""
+        offsets = [offset for offset, count in enumerate(counts) for _ in range(count)]
+        indexes = [index for count in counts for index in range(count)]
+        rows = Rows(Kind.METRICS, [measurement(n) for n in range(len(offsets))], offsets, indexes=indexes)
+        return self.write_rows(claim(0, len(counts)), rows)
+
+    def write_rows(self, whole, rows):
+        return list(parts.write(self.database.write, whole, rows, self.size, monotonic=self.database.monotonic))
+
+    def write_until_stored(self, *counts, **named):
         """Write until everything is stored, and return the number of calls with too many rows."""
         for failures in range(20):
             try:
-                self.write(**named)
+                self.write_messages(*counts) if counts else self.write(**named)
                 return failures
             except TooMuchAtOnce:
                 continue
@@ -105,12 +116,56 @@ class PartsTest(base.BaseTestCase):
             self.size.too_much(100, 1.0)
         self.assertEqual(50, self.size.most_rows)
 
-    def test_refused_rows_have_their_positions_in_the_whole_batch(self):
+    def test_refused_rows_have_the_offsets_of_their_messages(self):
         self.size.most_rows = 3
-        self.database.refused = {4.0}
-        refused = self.assertRaises(RowsRefused, self.write)
-        self.assertEqual({4: "refused"}, refused.reasons)
+        self.database.refused = {40.0}
+        refused = self.assertRaises(MessagesRefused, self.write, step=10)
+        self.assertEqual({(40, None): "refused"}, refused.reasons)
+        self.assertEqual([0.0, 10.0, 20.0], self.database.stored)
+
+    def test_refused_rows_of_a_message_have_the_indexes_of_their_elements(self):
+        self.size.most_rows = 3
+        self.database.refused = {4.0, 6.0}
+        refused = self.assertRaises(MessagesRefused, self.write_messages, 3, 3, 3)
+        self.assertEqual({(1, 1): "refused"}, refused.reasons)
         self.assertEqual([0.0, 1.0, 2.0], self.database.stored)
+
+    # Rule 25
+    @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(1, 9))
+    def test_the_rows_of_a_message_are_in_one_part(self, counts, most):
+        self.database, self.size = Database(), parts.PartSize()
+        self.size.most_rows = most
+        stored = self.write_messages(*counts)
+        self.assertEqual([float(n) for n in range(sum(counts))], self.database.stored)
+        self.assertEqual([0, *(part.claim.end for part in stored)][:-1], [part.claim.start for part in stored])
+        self.assertEqual(len(counts), stored[-1].claim.end)
+        for part in stored:
+            sizes = counts[part.claim.start : part.claim.end]
+            self.assertTrue(sum(sizes) <= most or sum(map(bool, sizes)) == 1, (most, part))
+            self.assertEqual(sum(sizes), part.written.stored)
+
+    def test_a_part_that_is_written_again_skips_whole_messages(self):
+        self.size.most_rows = 4
+        self.database.refused = {7.0}
+        self.assertRaises(MessagesRefused, self.write_messages, 2, 2, 2, 2)
+        self.database.refused = set()
+        self.assertEqual([4, 0], [part.written.skipped for part in self.write_messages(2, 2, 2, 2)])
+        self.assertEqual([float(n) for n in range(8)], self.database.stored)
+
+    def test_a_message_that_is_too_slow_means_an_unavailable_database(self):
+        self.database.most = 2
+        for _ in range(9):
+            error = self.assertRaises(StorageUnavailable, self.write_messages, 1, 3)
+        self.assertNotIsInstance(error, TooMuchAtOnce)
+        self.assertEqual([0.0], self.database.stored)
+
+    def test_the_size_grows_with_messages_of_several_rows(self):
+        self.database.most, self.database.seconds_a_row = 3, 10.0
+        self.write_until_stored(*[3] * 4)
+        self.database.most, self.database.seconds_a_row, self.database.claims = 1000, 0.01, []
+        self.database.next = 0
+        self.write_messages(*[3] * 100)
+        self.assertLess(len(self.database.claims), 10)
 
     def test_a_claim_without_rows_is_stored(self):
         self.size.most_rows = 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 
+import fixtures
 from oslotest import base
 
 from monasca_common.kafka.clock import SystemClock
@@ -8,10 +9,11 @@ from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.message import MADE_ID_BYTES, PartitionBatch, TopicPartition
 from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.persister.handler import RowsHandler, message_ids
+from monasca_common.persister.decoder import EnvelopeDecoder
+from monasca_common.persister.service import store
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.base import Claim, Kind
-from monasca_common.storage.batch_handler import HandlerParts
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts, rows_of_kind
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TooMuchAtOnce, TopicMismatch
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
@@ -43,12 +45,32 @@ class Raw:
         return 1, 0
 
 
+def message_ids(part):
+    return rows_of_kind(Kind.LOGS, part, part.values).message_ids
+
+
+class LinesDecoder:
+    """Decodes messages of several lines; each is a row, except ``bad``."""
+
+    def __call__(self, part, faults):
+        values, positions, indexes = [], [], []
+        for position, text in enumerate(part.values):
+            for index, line in enumerate(text.splitlines()):
+                if line == b"bad":
+                    faults.add(part.offsets[position], index, "it is bad")
+                    continue
+                values.append(line.decode())
+                positions.append(position)
+                indexes.append(index)
+        return rows_of_kind(Kind.LOGS, part, values, positions, indexes=indexes)
+
+
 def batch(*values, first=0, start=None, headers=()):
     raws = [Raw(first + index, value, headers) for index, value in enumerate(values)]
     return PartitionBatch(TP, 1, raws, start)
 
 
-class HandlerTest(base.BaseTestCase):
+class HandlerCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.storage = MemoryStorage()
@@ -62,10 +84,15 @@ class HandlerTest(base.BaseTestCase):
         self.handler = self.handler_of(Kind.METRICS, MetricDecoder().decode_all)
 
     def handler_of(self, kind, decode):
+        return self.handler_with(EnvelopeDecoder(kind, decode))
+
+    def handler_with(self, decoder):
         wrote = lambda written, seconds: self.written.append(written)  # noqa: E731
         parts = HandlerParts("g", self.writers, self.starts, self.health, self.failures.append)
-        return RowsHandler(parts, kind, decode, wrote)
+        return BatchHandler(parts, {TP.topic: decoder}, store, wrote)
 
+
+class HandlerTest(HandlerCase):
     def test_a_batch_becomes_rows_and_its_whole_range_is_claimed(self):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2), first=7, start=5))
         self.assertEqual([1.0, 2.0], [row.value for row in self.storage.rows])
@@ -79,7 +106,8 @@ class HandlerTest(base.BaseTestCase):
         self.assertEqual([], self.storage.rows)
 
     def test_rows_refused_by_the_database_are_poison_at_their_indices(self):
-        self.storage.faults.append(RowsRefused({1: "too old"}))
+        with self.writers.writer():
+            self.storage.faults.append(RowsRefused({1: "too old"}))
         poison = self.assertRaises(Poison, self.handler, batch(envelopes.metric(1), envelopes.metric(2)))
         self.assertEqual({1: "too old"}, poison.reasons)
 
@@ -177,6 +205,72 @@ class HandlerTest(base.BaseTestCase):
         raws = [Raw(0, envelopes.log(0), [("message-id", b"x" * MADE_ID_BYTES)]), Raw(1, envelopes.log(1))]
         self.handler_of(Kind.LOGS, log.decode_all)(PartitionBatch(TP, 1, raws))
         self.assertEqual([], self.storage.by_id)
+
+
+class ElementsTest(HandlerCase):
+    """A decoder that returns several rows for each message."""
+
+    def setUp(self):
+        super().setUp()
+        self.handler = self.handler_with(LinesDecoder())
+
+    def dead_letters(self, part):
+        """Handle a batch as a processor does, and return the reasons of its dead letters by position."""
+        poison = self.assertRaises(Poison, self.handler, part)
+        self.handler(part.without(poison.reasons))
+        return poison.reasons
+
+    def test_the_id_of_a_row_is_the_id_of_the_message_and_the_index(self):
+        self.handler(batch(b"a\nb", b"c"))
+        self.assertEqual([b"metrics/3/0/0", b"metrics/3/0/1", b"metrics/3/1/0"], self.storage.message_ids)
+
+    def test_a_bad_element_is_a_dead_letter_without_its_siblings(self):
+        reasons = self.dead_letters(batch(b"a\nbad\nc\nbad", b"d"))
+        self.assertEqual({0: "element 1: it is bad; element 3: it is bad"}, reasons)
+        self.assertEqual(["a", "c", "d"], self.storage.rows)
+        self.assertEqual([b"metrics/3/0/0", b"metrics/3/0/2", b"metrics/3/1/0"], self.storage.message_ids)
+        self.assertEqual(2, self.storage.next["g", *TP].next_offset)
+
+    def test_siblings_are_not_stored_before_their_dead_letter_is_acknowledged(self):
+        part = batch(b"a\nbad", b"b")
+        poison = self.assertRaises(Poison, self.handler, part)
+        self.assertEqual([], self.storage.rows)
+        self.storage.away(1)
+        self.assertRaises(RetryLater, self.handler, part.without(poison.reasons))
+        self.handler(part.without(poison.reasons))
+        self.assertEqual(["a", "b"], self.storage.rows)
+
+    def test_siblings_without_other_messages_are_stored_with_the_offset(self):
+        self.assertRaises(Poison, self.handler, batch(b"a\nbad", b"bad\nb"))
+        self.handler.accounted(TP, 0, 2)
+        self.handler.accounted(TP, 0, 2)
+        self.assertEqual(["a", "b"], self.storage.rows)
+        self.assertEqual(2, self.storage.next["g", *TP].next_offset)
+
+    def test_an_element_that_the_database_refuses_is_a_dead_letter_without_its_siblings(self):
+        with self.writers.writer():
+            self.storage.faults.append(RowsRefused({1: "too old"}))
+        self.assertEqual({0: "element 1: too old"}, self.dead_letters(batch(b"a\nb\nc", b"d")))
+        self.assertEqual(["a", "c", "d"], self.storage.rows)
+
+    def test_a_sibling_that_the_database_refuses_stays_a_dead_letter_and_is_logged(self):
+        logged = self.useFixture(fixtures.FakeLogger())
+        self.assertRaises(Poison, self.handler, batch(b"a\nbad\nc"))
+        with self.writers.writer():
+            self.storage.faults.append(RowsRefused({1: "too old"}))
+        self.handler.accounted(TP, 0, 1)
+        self.assertEqual(["a"], self.storage.rows)
+        self.assertIn("element 2 of metrics/3/0, which is a dead letter, is not stored: too old", logged.output)
+
+    def test_the_rows_of_a_message_are_in_one_transaction(self):
+        with self.writers.writer():
+            self.storage.faults += [TooMuchAtOnce("too slow")] * 2
+        part = batch(b"a\nb\nc", b"d\ne\nf", b"g")
+        for _ in range(2):
+            self.assertRaises(RetryLater, self.handler, part)
+        self.handler(part)
+        self.assertEqual([(0, 1), (1, 2), (2, 3)], [(claim.start, claim.end) for claim in self.storage.claims])
+        self.assertEqual(list("abcdefg"), self.storage.rows)
 
 
 class WritersTest(base.BaseTestCase):

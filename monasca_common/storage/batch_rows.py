@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of one batch of one partition, as columns in order of offset. A message may have several rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Sequence
+from itertools import chain, compress
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+#: The offset of a message, and the index of one of its elements; ``None``: the message has only one row.
+Place = tuple[int, int | None]
+
+
+class BatchRows(Protocol):
+    """What storing a batch in parts needs of its rows. The rows of a message are never in two parts."""
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of each row, in ascending order."""
+
+    def __len__(self) -> int: ...
+
+    def place(self, position: int) -> Place:
+        """Return the place of the row at this position, as `RowsRefused` counts."""
+
+    def between(self, start: int, end: int) -> Self:
+        """Return the rows of the offsets from ``start`` to before ``end``."""
+
+    def without(self, refused: Container[Place]) -> Self:
+        """Return the rows at other places."""
+
+    def joined(self, others: Iterable[Self]) -> Self:
+        """Return these rows and others, which are of other offsets."""
+
+
+class RowColumns(ABC):
+    """`BatchRows` as columns of equal length; a column without values is empty. ``indexes``: the index of each row in
+    its message; empty if each message has one row."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        @property
+        def offsets(self) -> Sequence[int]: ...
+        @property
+        def indexes(self) -> Sequence[int]: ...
+
+    @abstractmethod
+    def columns(self) -> Sequence[Sequence[Any]]: ...
+
+    @abstractmethod
+    def of(self, columns: Iterable[Sequence[Any]]) -> Self:
+        """Return rows with other columns."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def place(self, position: int) -> Place:
+        return self.offsets[position], self.indexes[position] if self.indexes else None
+
+    def part(self, start: int, stop: int | None = None) -> Self:
+        """Return the rows at the positions from ``start`` to before ``stop``."""
+        if start == 0 and (stop is None or stop == len(self)):
+            return self
+        return self.of(column[start:stop] for column in self.columns())
+
+    def between(self, start: int, end: int) -> Self:
+        return self.part(bisect_left(self.offsets, start), bisect_left(self.offsets, end))
+
+    def without(self, refused: Container[Place]) -> Self:
+        kept = [self.place(position) not in refused for position in range(len(self))]
+        return self.of(list(compress(column, kept)) for column in self.columns())
+
+    def joined(self, others: Iterable[Self]) -> Self:
+        parts = [self, *others]
+        columns: list[Sequence[Any]] = []
+        for same in zip(*(part.columns() for part in parts), strict=True):
+            filled = [column or [False] * len(part) for part, column in zip(parts, same, strict=True)]
+            columns.append(list(chain(*filled)) if any(same) else ())
+        offsets = self.of(columns).offsets
+        order = sorted(range(len(offsets)), key=offsets.__getitem__)
+        return self.of([column[position] for position in order] if column else () for column in columns)
