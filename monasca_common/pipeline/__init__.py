@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregation of metrics. Importing this package requires neither Spark nor a database."""
+"""Aggregation of metrics. Importing it requires neither Spark nor a database."""
 
 from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.output import OutputMessage, output

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up the components of specifications (operations, usages and setters) by their entry points. The components of
-this package are entry points, too. Specifications contain only names, which each process looks up. Install a package
-with components on the driver and on all executors.
+"""Looks up the components of specifications (operations, usages and setters) by their entry points, including the
+components of this package. Specifications contain only names, which each process looks up. Install a package with
+components on the driver and on all executors.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class UsageComponent:
 
 @dataclass(frozen=True, slots=True)
 class SetterComponent:
-    """Changes the rows of a usage. The setters of a specification are applied in its order. ``rows`` is called with the
-    `Transform` and the rows, each a `Usage`, and returns the rows that replace them. ``parameters``: see
+    """Changes the rows of a usage. The setters of a specification are applied in the listed order. ``rows`` is called
+    with the `Transform` and the rows, each a `Usage`, and returns the rows that replace them. ``parameters``: see
     `UsageComponent`.
     """
 
@@ -82,7 +82,7 @@ def names(namespace: str) -> tuple[str, ...]:
 
 
 def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callable[[Any], object] = bool) -> str:
-    """Return the name if an installed component has it and ``fits``. Raises `ValueError` with the rule."""
+    """Return the name if an installed component has this name and ``fits``. Raises `ValueError` with the rule."""
     if isinstance(name, str) and name in names(namespace):
         try:
             found = load(name)
@@ -98,5 +98,5 @@ def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callab
 def _fits(load: Callable[[str], Any], name: str, fits: Callable[[Any], object]) -> bool:
     try:
         return bool(fits(load(name)))
-    except ConfigurationError:  # of a broken package that the specification does not name
+    except ConfigurationError:  # the error of a broken package that the specification does not use
         return False

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregation functions for your own Spark jobs: metrics to partials, and partials to rows, each from DataFrame to
-DataFrame. No function in this module accesses a database or stores which records were counted: each record of a frame
-counts once. Executors need this package with the extra ``spark``, and the packages of the components that
-specifications name.
+"""Aggregation functions for your own Spark jobs, from DataFrame to DataFrame: metrics to partials, and partials to
+rows. No function in this module accesses a database or remembers counted records: each record of a frame counts once.
+Executors need this package with the extra ``spark``, and the packages of the components that specifications name.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _ROWS = (
 
 
 def session(conf: cfg.ConfigOpts, name: str) -> SparkSession:
-    """Open the session of an application ``name`` with the options of ``[spark]``. The workers run the Python that runs
-    this process, unless ``PYSPARK_PYTHON`` names another.
+    """Open the session of an application ``name`` with the options of ``[spark]``. The workers use the Python of this
+    process, unless ``PYSPARK_PYTHON`` names another.
 
     Raises `SparkUnavailable` if Spark does not start, for example because its master does not answer;
     `ConfigurationError` for a wrong option.
@@ -74,7 +73,7 @@ def envelopes(frame: DataFrame) -> DataFrame:
 def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
     """Return the partials of metrics: one or several rows for each specification, window and group, which `merge`
     merges. ``frame`` has ``value`` (a metric envelope, binary or string), and optionally ``partition`` (int) and
-    ``offset`` (long). Frames of Kafka, of the archive and of `envelopes` have these columns. ``bounds``: the accepted
+    ``offset`` (long). Frames from Kafka, the archive and `envelopes` have these columns. ``bounds``: the accepted
     event times, by default from 1970 to ten minutes from now. Records that are not metrics or are out of bounds are not
     counted.
     """
@@ -83,16 +82,16 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
 
 
 def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
-    """Merge the partials of all frames: return one row for each specification, window and group. The frames must have
-    different records: a partial in two frames counts twice.
+    """Merge the partials of all frames: return one row for each specification, window and group. The frames must not
+    share records, because a partial in two frames counts twice.
     """
     whole = functools.reduce(lambda one, other: one.unionByName(other), others, partial_frame)
     return whole.select(*PARTIAL_COLUMNS).repartition(*KEY).mapInArrow(_merged, ddl(PARTIALS))
 
 
 def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
-    """Return the metrics of each period. ``partial_frame`` has all partials of its periods, merged or not. The result
-    has ``metric_id`` (the specification's), ``name``, ``timestamp`` (the start of the period), ``value``,
+    """Return the metrics of each period. ``partial_frame`` contains all partials of its periods, merged or not. The
+    result has ``metric_id`` (the specification's), ``name``, ``timestamp`` (the start of the period), ``value``,
     ``dimensions`` and ``value_meta`` (maps of strings). One task holds all groups of a specification and period in
     memory. A quantity that is not finite and a rate that begins at zero result in no row. The frame's action fails with
     a `ValueError` for partials of a specification that was not passed.

@@ -23,7 +23,7 @@ class RowFault:
 
 
 class InvalidSpecifications(ConfigurationError):
-    """Lists all faults of all files, so that an operator can correct them in one pass."""
+    """Lists all faults in all files, so that an operator can correct them in one pass."""
 
     def __init__(self, faults: Iterable[RowFault]) -> None:
         self.faults = tuple(sorted(faults))
@@ -31,7 +31,7 @@ class InvalidSpecifications(ConfigurationError):
 
 
 class PipelineError(Exception):
-    """Base of the errors that a job raises, in addition to those of Kafka and of storage."""
+    """Base of the errors that jobs raise in addition to those of Kafka and storage."""
 
 
 class Fenced(PipelineError):
@@ -60,7 +60,7 @@ class NotPublished(PipelineError):
 
 
 class StagingLost(PipelineError):
-    """The database does not have all rows that executors reported as staged."""
+    """Some rows that executors reported as staged are not in the database."""
 
 
 class AlreadyArchived(PipelineError):
@@ -78,7 +78,7 @@ class ArchiveUnavailable(PipelineError):
 
 
 class ArchiveDamaged(PipelineError):
-    """A file that the manifest names was removed, or a file of the archive is truncated or overwritten."""
+    """A file in the manifest was removed, or a file of the archive is truncated or overwritten."""
 
 
 class ReplayFailed(PipelineError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reason for a rejection, which turns a message into a dead letter."""
+"""The reason why a message is rejected and becomes a dead letter."""
 
 from __future__ import annotations
 

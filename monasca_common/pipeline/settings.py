@@ -277,14 +277,15 @@ class StreamGroup:
         register(conf, self.own.name)
         for name, default in self.defaults.items():
             conf.set_default(name, default, group=self.own.name)
-        read = GroupReader(conf, self.own)  # before the consumer's reader, which would report a removed name as unknown
+        # called before the consumer's reader, which would report a removed name as unknown
+        read = GroupReader(conf, self.own)
         consumer = consumer_settings(conf, self.own.name)
         audit = audit_settings(conf)
         stream = read.settings(
             StreamSettings,
             consumer=consumer,
             status=read.settings(JobStatusSettings),
-            # Publishing and accounting are not one transaction: ids and versions make repeats harmless.
+            # Publishing and accounting are not one transaction, but ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,
             audit=audit if audit.enabled else None,
@@ -339,7 +340,7 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
 
 
 def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:
-    """Return the topic that ``aggregate`` reads and the one that it writes, without reading its specifications. Raises
+    """Return the topics that ``aggregate`` reads and writes, without reading its specifications. Raises
     `ConfigurationError`."""
     read, stream = _AGGREGATE.settings(conf)
     return stream, read["output_topic"]

@@ -36,11 +36,11 @@ class PartitionStatus:
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The progress of one job. ``behind``: the number of offsets to process. ``due``: the number of results that are
-    accounted for but not visible yet; ``waiting`` is their unit. ``still_open``: periods that cannot be published
-    before they are over.
+    accounted for but not visible yet; ``waiting`` is their unit. ``still_open``: the number of periods that cannot be
+    published before they end.
 
-    ``activity``: ``None`` if no job has reported. ``evaluation``: the status of the job ``evaluate``, once it has
-    started.
+    ``activity``: ``None`` if no job has reported. ``evaluation``: the status of the job ``evaluate``,
+    once it has started.
     """
 
     job: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon from which Spark forks its Python workers (``spark.python.daemon.module``), so that tasks start fast.
-Without the daemon, a worker imports its modules for a second or more. Before each task, Spark invalidates the import
-caches, and Python then rereads the directory of every archive on its path. After each task, it collects garbage,
+"""The daemon from which Spark forks its Python workers (``spark.python.daemon.module``), so that tasks start quickly.
+Without the daemon, a worker takes a second or more to import its modules. Before each task, Spark invalidates the
+import caches, and Python then rereads the directory of every archive on its path. After each task, it collects garbage,
 which takes longer the more modules are imported.
 """
 
@@ -28,7 +28,7 @@ _GC_THRESHOLDS = (100_000, 20, 100)
 
 
 class _ShippedArchive(zipimport.zipimporter):
-    """Keeps the directory of an archive that Spark has distributed, because the archive does not change."""
+    """Caches the directory of an archive that Spark has distributed, because the archive does not change."""
 
     def invalidate_caches(self) -> None:
         """Ignore the request."""

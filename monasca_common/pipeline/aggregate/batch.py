@@ -115,7 +115,7 @@ class Aggregation:
             UNDELIVERED: published.undelivered,
             **published.dropped,
         }
-        # A turn without records is not a batch. Its duration would distort the durations of batches.
+        # A turn without records is not a batch, because its duration would distort the durations of batches.
         seconds = timing.seconds if batch.done or published.periods else {}
         return batch.plus(JobProgress(results=results, stage_seconds=seconds))
 
@@ -150,13 +150,12 @@ class StagedPartials:
         windows: tuple[int, int] | None = None,
     ) -> StagedAttempts:
         """Compute and stage partials of ``records`` (rows of the connector, or records of the driver). ``windows``: a
-        half-open range; of the connector's rows, only records in these windows count.
+        half-open range; if given, only the connector's records in these windows count.
         """
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
         if windows is not None:
-            # Records that become older than the retention in the meantime still count: the replaced windows contain
-            # them.
+            # Records that exceed the retention in the meantime still count, because the replaced windows contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         decoder = functools.partial(
             RecordDecoder, pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder()

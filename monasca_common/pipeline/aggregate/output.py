@@ -44,7 +44,7 @@ def output(
 ) -> OutputMessage:
     """Return the message of one output row.
 
-    ``period_ms``: the start of the period. ``provisional``: the period is still open, its slack included.
+    ``period_ms``: the start of the period. ``provisional``: the period, including its slack, is still open.
     """
     metric = json_text.write(
         {
@@ -89,7 +89,7 @@ def _hash(parts: tuple[bytes, ...]) -> bytes:
 
 
 class Spool:
-    """Holds messages to publish, which are written once and then read once. Few messages stay in memory; more are
+    """Holds messages to publish, which are written and then read once. Few messages stay in memory; more are
     written to an unnamed temporary file, which is removed at the end of the block."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ Merging is exact: associative and commutative to the last bit. The same records 
 the same output and the same message id, however the input is split (Kafka partitions, batches, retries, other batches
 of a backfill). A sum of floats in order of arrival is not exact: ``0.1 + 0.2 + 0.3`` has two values, and ``1e16 + 1 -
 1e16`` can lose the 1. Because message ids hash the sum, a repeated message would get a new id. So a sum is stored as a
-few floats (in practice one to three) whose exact sum it is.
+few floats (in practice one to three) that add up to it exactly.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _key: Callable[[tuple[str, int, Group]], PartialKey] = partial(tuple.__new__, Pa
 
 
 def later(one: Reading, other: Reading) -> Reading:
-    """Return the later reading; at equal times, the one with the higher (partition, offset)."""
+    """Return the later reading; at equal times, the reading with the higher (partition, offset)."""
     return max(one, other)
 
 
 def earlier(one: Reading, other: Reading) -> Reading:
-    """Return the earlier reading; at equal times, the one with the *higher* (partition, offset), because the last
+    """Return the earlier reading; at equal times, the reading with the *higher* (partition, offset), because the last
     report counts."""
     if one.timestamp_ms == other.timestamp_ms:
         return max(one, other)
@@ -51,8 +51,8 @@ def earlier(one: Reading, other: Reading) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The aggregate of at least one record. ``sums``: see `exact_sum`. The first and last record times are those of the
-    readings."""
+    """The aggregate of at least one record. ``sums``: see `exact_sum`. The times of the first and the last record are
+    those of the readings."""
 
     count: int
     sums: tuple[float, ...]
@@ -160,7 +160,7 @@ class Accumulator:
         self._states: dict[tuple[str, int, Group], _State] = {}
 
     def add(self, records: Records, partitions: Sequence[int], offsets: Sequence[int]) -> None:
-        """Add records. ``partitions`` and ``offsets`` list the places of the messages, by message index."""
+        """Add records. ``partitions`` and ``offsets``: the positions of the messages, by message index."""
         states, find = self._states, self._states.get
         for key, timestamp_ms, quantity, index in zip(
             zip(records.specification_ids, records.windows_ms, records.groups, strict=True),

@@ -59,7 +59,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Decides when a period is over: ``slack_ms`` after its end."""
+    """Decides when a period is over, which is ``slack_ms`` after its end."""
 
     specifications: Specifications
     slack_ms: int
@@ -91,7 +91,7 @@ def unpublished(
     if emit == "final":
         query = sa.select(table.specification, table.period_start).where(changed, table.provisional)
         marked = (Period(*row) for row in connection.execute(query))
-        # The mark is not sufficient: until the next run of the job, periods that are over have it, too.
+        # The mark is not sufficient, because periods that have ended keep it until the next run of the job.
         still_open = sum(
             closing.specifications.find(period.specification) is not None and closing.is_open(period, now_ms)
             for period in marked

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns metric envelopes into records: each envelope is decoded once and copied to the specifications that select it. A
 record counts for all of these specifications or for none: an envelope with a fault is rejected with its reason. If it
-counted for some of them, these would count a corrected copy that is replayed from the dead letters again.
+counted for some specifications, they would count it twice when a corrected copy is replayed from the dead letters.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _decode_map = msgspec.json.Decoder(dict[str, Any] | None).decode
 
 @dataclass(slots=True)
 class Records:
-    """The result of one call of `read`, as columns: the i-th entries of the first six make the i-th record.
+    """The result of one call of `read`, as columns: the i-th entries of the first six columns form the i-th record.
 
     ``indices``: the index of each record's message. ``rejected``: rejections by that index. ``non_finite``: the number
     of messages whose value is NaN or infinite, which would make every sum with it meaningless. Other messages that are
@@ -251,7 +251,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else json_text.write(value).decode()
 
 
-# Finds the reason for a rejection. It is slow, and is only called if the fast path has refused the envelope.
+# Finds the reason for a rejection; slow, and called only if the fast path has refused the envelope.
 
 
 def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None) -> Rejection:

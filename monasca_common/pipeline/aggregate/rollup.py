@@ -7,11 +7,11 @@ an average of averages: a window with few records has the same weight as a windo
 
 These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. A rate uses the
 latest quantity, not the average. A rate is computed for each group, not only for the first. Its count is the number of
-its records, not twice that number. A rate whose oldest quantity is zero results in no row (and is counted) instead of
-stopping the job. Name and period are always those of the specification. Sums do not depend on the order of their parts.
+its records, not twice that number. A rate whose oldest quantity is zero is dropped and counted instead of stopping the
+job. Name and period are always those of the specification. Sums do not depend on the order of their parts.
 
 A period is aggregated block by block, so that memory does not grow with the number of its groups. A block consists of
-all partials of one output row: their groups agree in the columns that every stage keeps.
+all partials of one output row, which agree in the columns that every stage keeps.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from monasca_common.pipeline.specification.specification import CALCULATE_RATE, 
 from monasca_common.pipeline.windows import period_start_ms
 
 ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
-"""Why a row is dropped: a rate whose oldest quantity is zero; a quantity beyond the range of a float, which an envelope
-cannot hold."""
-# A component of another package can require all groups together.
+"""The reasons for dropping a row: a rate whose oldest quantity is zero, and a quantity beyond the range of a float."""
+# A component of another package may require all groups together.
 _USAGES = frozenset(("fetch_quantity", FETCH_QUANTITY_UTIL, CALCULATE_RATE))
 _SETTERS = frozenset(("rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period"))
 
@@ -96,7 +95,7 @@ def roll_up(rows: Iterable[Usage], by: Sequence[str], operation: str) -> list[Us
     """Return one row per group: other columns become ``all``, counts are added, and the earliest and latest times are
     kept."""
     combine = components.operation(operation).combine
-    assert combine is not None  # the reader has refused others
+    assert combine is not None  # the reader refuses other operations
     return [
         _combined(group, members, combine([member.quantity for member in members]))
         for group, members in _grouped(rows, by).items()

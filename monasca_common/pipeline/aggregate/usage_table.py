@@ -23,12 +23,12 @@ from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 
 _KEY = ("job", "specification", "window_start", "group_id")
-_READING = ("timestamp", "partition", "offset", "value")  # `Reading`, in its order
+_READING = ("timestamp", "partition", "offset", "value")  # the fields of `Reading`, in its order
 _TOTALS = ("record_count", "sums", "least", "greatest")
 _COLUMNS = (*_TOTALS, *(f"{end}_{name}" for end in ("oldest", "latest") for name in _READING))
 #: The columns of a staged row, in the order of `staged_row`.
 STAGED = ("specification", "window_start", "group_id", "group_values", *_COLUMNS)
-#: A sum of more floats than this is rewritten; an exact sum has one, two or three in practice.
+#: A sum of more floats than this is rewritten; in practice, an exact sum has one to three.
 MOST_FLOATS = 32
 _SUMS_AT_ONCE = 1000
 _READ_ROWS = 2_000
@@ -128,8 +128,8 @@ def read(
 
 
 def _group_column(connection: sa.Connection, position: int) -> sa.ColumnElement[str]:
-    """Return one value of the group, which is a JSON array. Values are ordered by bytes, which is faster than by a
-    locale."""
+    """Return one value of the group, which is a JSON array. Values are ordered by bytes, which is faster than ordering
+    by locale."""
     group = aggregate_usage.c.group_values
     if connection.dialect.name == "postgresql":
         text: sa.ColumnElement[str] = sa.cast(group, postgresql.JSON)[position].astext
@@ -148,7 +148,7 @@ def _within(job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:
-    """Return the new value of each column of a group that is stored."""
+    """Return the new value of each column of a stored group."""
     earlier = sa.or_(
         added.oldest_timestamp < known.oldest_timestamp,
         sa.and_(added.oldest_timestamp == known.oldest_timestamp, _place(added, "oldest") > _place(known, "oldest")),

@@ -66,7 +66,7 @@ class Aggregate:
 def fetched(transform: Transform, partials: Mapping[Group, Partial], operation: str) -> list[Usage]:
     """Return one usage per group, in the order of the groups."""
     fetch = components.operation(operation).fetch
-    assert fetch is not None  # the reader has refused others
+    assert fetch is not None  # the reader refuses other operations
     return [
         Usage(
             tuple(zip(transform.group_by, group, strict=True)),
@@ -108,7 +108,7 @@ def _joined(transform: Transform, usage: Usage) -> tuple[tuple[str, str], ...]:
     return tuple((column, usage.column(column)) for column in transform.join_by)
 
 
-# The usages of this package besides `rollup.RATES`; each is an entry point of ``monasca_common.pipeline.usages``.
+# The usages of this package except `rollup.RATES`; each is an entry point of ``monasca_common.pipeline.usages``.
 QUANTITIES = components.UsageComponent(_fetched)
 UTILISATIONS = components.UsageComponent(
     _utilised,

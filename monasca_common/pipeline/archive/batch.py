@@ -128,9 +128,9 @@ class Archiver:
 
 
 def check_owner(store: Store, group: str) -> None:
-    """Raises `ConfigurationError` if another group archives here: each record would be in the archive twice."""
+    """Raises `ConfigurationError` if another group archives here, because each record would be archived twice."""
     found = store.read_small(_OWNER)
-    if not found:  # empty if the disk was full when it was written
+    if not found:  # empty if the disk was full when the file was written
         with store.writing(_OWNER) as stream:
             stream.write(group.encode())
     elif found.decode() != group:
@@ -141,8 +141,7 @@ def check_owner(store: Store, group: str) -> None:
 
 
 def _progress(offsets: int, staged: StagedFiles) -> JobProgress:
-    """Return the progress of a batch. ``undated_records``: the number of records that are filed by Kafka's
-    timestamp."""
+    """Return the progress of a batch. ``undated_records``: the number of records filed by Kafka's timestamp."""
     results = {
         "records": sum(file.records for file in staged.files),
         "undated_records": staged.undated,

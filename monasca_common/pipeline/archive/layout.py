@@ -7,9 +7,9 @@
     <location>/_staging/topic=metrics/<batch>/<task attempt>-<number>.staged
 
 The folders are named like partitions of Hive and Spark, so every Parquet reader derives topic, date and hour from them.
-All readers parse the hour as a number, because it has no leading zero. Staged files are hidden twice: most readers
-ignore names that begin with ``_``, and other readers search for ``.parquet``. A file's name contains its partition and
-its first and last offset.
+All readers parse the hour as a number, because it has no leading zero. Staged files are hidden in two ways: most
+readers ignore names that begin with ``_``, and other readers search for ``.parquet``. A file's name contains its
+partition and its first and last offset.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def topic_folder(topic: str) -> str:
 
 
 def hour_folder(topic: str, hour_ms: int) -> str:
-    """Return the folder of one hour. ``hour_ms``: the start of the hour; the year 9999 is the last."""
+    """Return the folder of one hour. ``hour_ms``: the start of the hour, up to the year 9999."""
     start = datetime.fromtimestamp(hour_ms // 1000, UTC)
     return f"{topic_folder(topic)}/date={start.year:04}-{start:%m-%d}/hour={start.hour}"
 

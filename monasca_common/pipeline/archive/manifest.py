@@ -28,7 +28,7 @@ class FileState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A row of the manifest. ``staged``: the path in the store where the file was written, before it was placed."""
+    """A row of the manifest. ``staged``: the path in the store to which the file was written before it was placed."""
 
     topic: str
     hour_ms: int
@@ -51,7 +51,7 @@ def lock(connection: sa.Connection, source: Source) -> None:
     """Lock the topic: until the transaction ends, no other process commits its files or removes orphans. To avoid a
     deadlock, take this lock after the locks on partitions.
     """
-    if connection.dialect.name == "postgresql":  # on SQLite there is one transaction at a time
+    if connection.dialect.name == "postgresql":  # SQLite runs only one transaction at a time
         text = f"archive/{source.group}/{source.topic}".encode()
         key = int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))

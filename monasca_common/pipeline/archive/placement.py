@@ -71,7 +71,7 @@ class Expiry:
         return self.finish(source)
 
     def finish(self, source: Source) -> int:
-        """Remove the expired files, including those that a crash left. Return their number."""
+        """Remove the expired files, including those left by a crash. Return their number."""
         with self._offset_store.reading() as connection:
             files = manifest.find(connection, source, FileState.EXPIRED)
         for file in files:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _ROWS = 10_000
-#: The columns that every file has.
+#: The columns of every file.
 RAW_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "event_time")
 #: The columns of the connector, and ``event_time``.
 FRAME_COLUMNS = ("topic", *RAW_COLUMNS)
@@ -99,7 +99,7 @@ def _headers(headers: Iterable[Mapping[str, Any]] | None) -> tuple[tuple[str, by
 
 @dataclass(frozen=True, slots=True)
 class _FileReader:
-    """Runs on an executor: reads the records of the given paths."""
+    """Runs on an executor: reads the records at the given paths."""
 
     location: str = field(repr=False)
     topic: str

@@ -2,8 +2,8 @@
 """The files of an archive, in a folder or at a URI that driver and executors share. `Store.place` makes a file visible.
 Folders and HDFS rename atomically. An object store copies and removes: a copy is complete as soon as it is visible, and
 after a crash in between the next process repeats both. S3 cannot copy objects larger than 5 GiB, so
-`Store.largest_bytes` is checked before a file is committed. An absolute path is a folder. A URI is opened by pyarrow's
-own clients; ``s3a``, as Hadoop writes it, is ``s3``.
+`Store.largest_bytes` is checked before a file is committed. An absolute path is a folder. pyarrow's own clients open a
+URI; ``s3a``, which Hadoop uses, is read as ``s3``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Store:
         self.location = location
         self._files, self._base = open_file_system(location)
         self._is_local = self._files.type_name == "local"
-        #: The greatest file that `place` can move; ``None``: any.
+        #: The size of the largest file that `place` can move; ``None``: no limit.
         self.largest_bytes = _S3_COPIES_BYTES if self._files.type_name == "s3" else None
 
     @contextlib.contextmanager

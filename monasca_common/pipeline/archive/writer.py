@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors write records to Parquet files, one for each partition and hour, in the hidden folder of their batch.
+"""Writes records on executors to Parquet files, one for each partition and hour, in the hidden folder of their batch.
 
 A staged file has its own suffix, because some readers list hidden folders. A task reports its files when they are
 complete and on disk. Files of another attempt are never reported; they are removed with the folder.
 
-The hour is that of the event time, as the models parse it; a message without an event time is filed by Kafka's
-timestamp. The member of an envelope names its model: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. An
-envelope that breaks another rule of its model is archived, too. Event times are computed by Spark's own expressions,
-because passing each record through Python takes longer than all other steps of the job.
+The hour comes from the event time, as the models parse it; a message without an event time is filed by Kafka's
+timestamp. An envelope's top-level member identifies its model: ``metric``, ``alarm-transitioned``, ``log`` or
+``event``. An envelope that breaks another rule of its model is archived, too. Event times are computed by Spark's own
+expressions, because passing each record through Python takes longer than all other steps of the job.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _REPORT = (
     "path string, partition long, hour long, first long, last long, records long, undated long, bytes long, newest long"
 )
 _MOST_OPEN = 256  # files of a task
-# The values of the other columns are all different, so a dictionary would cost time and save nothing.
+# The values of the other columns are all different, so a dictionary would take time and save nothing.
 _DICTIONARIES = ["partition", "key", "headers.list.element.key"]
 #: The last millisecond of the year 9999. A later time has no date, and counts as missing.
 LATEST_MS = 253_402_300_799_999
-# A metric as the API and agents write it. The expression is three times as fast as the parser, which reads all other
-# envelopes. It cannot match within a string, because quotes in strings are escaped.
+# Matches a metric as the API and agents write it. The expression is three times as fast as the parser, which reads all
+# other envelopes. It cannot match within a string, because quotes in strings are escaped.
 _USUAL_METRIC = r'^\{"metric": ?\{"name": ?"[^"]*", ?"dimensions": ?\{[^}]*\}, ?"timestamp": ?(\d{1,15})[,}]'
 _DATE = f"^(?:{times.ISO_8601.pattern})$"
 
@@ -66,7 +66,7 @@ def stage_files(
     """Write the connector's rows to files in the hidden folder of the batch. Returns these files; each is complete and
     on disk.
 
-    ``envelopes``: reads values in Avro, of which only JSON gives the event time. ``None``, or a reader without a
+    ``envelopes``: converts values in Avro to JSON, from which the event time is read. ``None``, or a reader without a
     registry: all values are JSON.
     """
     from pyspark.sql import functions as sql
@@ -151,7 +151,7 @@ def _without_null(headers: Column) -> Column:
 
 
 def _with_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Restore null headers, because the connector never returns an empty list."""
+    """Restore null headers; the connector itself never returns an empty list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -168,7 +168,7 @@ class TaskFiles:
         self._store = store
         self._prefix = prefix
         self._most_open = most_open
-        self._open: dict[tuple[int, int], HourFile] = {}  # the last written file is the last
+        self._open: dict[tuple[int, int], HourFile] = {}  # the most recently written file is last
         self._number = 0
         self._reports: list[dict[str, Any]] = []
 
@@ -242,7 +242,7 @@ class HourFile:
         self._writer.write_table(table)
 
     def close(self) -> dict[str, int]:
-        """Complete the file, which is then on disk. Return the fields of a report."""
+        """Complete the file and flush it to disk. Return the fields of a report."""
         self._stack.close()
         return {
             "first": min(self._offsets),

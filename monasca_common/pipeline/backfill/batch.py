@@ -3,8 +3,8 @@
 
 The stream (the job ``aggregate``) may run at the same time. A replaced window must contain every record up to the
 stream's offsets, but no later record, because the stream adds later records itself. So backfill computes all records up
-to the stream's offsets and then, with these offsets locked, replaces the stored windows. If the stream has advanced in
-between, backfill computes the new records as well and tries the replacement again.
+to the stream's offsets, locks these offsets, and replaces the stored windows. If the stream has advanced in between,
+backfill computes the new records as well and tries the replacement again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Staging:
-    """The rows that one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the first offset
-    of each partition to search for copies."""
+    """The rows that one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the offset in each
+    partition at which the search for copies begins."""
 
     windows: tuple[int, int]
     counts: TaskCounts
@@ -56,8 +56,8 @@ class _Staging:
 
 
 class Backfill:
-    """Recomputes a past time range. ``margin_ms``: the maximum time by which a message can precede its event time, if
-    only Kafka is read. ``history``: the archive, which is read before Kafka."""
+    """Recomputes a past time range. ``margin_ms``: the maximum time by which Kafka's timestamp can precede the event
+    time, if only Kafka is read. ``history``: the archive, which is read before Kafka."""
 
     def __init__(
         self,

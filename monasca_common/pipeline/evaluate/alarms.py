@@ -33,7 +33,7 @@ _Positions = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class AlarmPart:
-    """Assigns the windows of a sub-expression with ``values`` to the alarm with ``alarm_values``."""
+    """Assigns the windows of a sub-expression that have ``values`` to the alarm with ``alarm_values``."""
 
     alarm_values: Values
     sub_expression_id: str
@@ -132,7 +132,7 @@ _IDS_AT_ONCE = 500
 _Id = TypeVar("_Id", str, bytes)
 #: Values by sub-expression.
 _BySub = dict[str, set[Values]]
-#: Values that are new by sub-expression, with the time in ms at which their first record came to Kafka.
+#: New values by sub-expression, with the time in ms at which their first record arrived in Kafka.
 _NewBySub = dict[str, dict[Values, int]]
 
 
@@ -152,7 +152,7 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
         _store(connection, definition, joined, alarms, new, now_ms)
         count += len(joined.alarms)
     for sub_expression_id, series_ids in joining.items():
-        # Look up by ids, because a database has no statistics of newly staged rows and would compare all pairs of rows.
+        # Look up by id, because a database has no statistics of newly staged rows and would compare all pairs of rows.
         for portion in _portions(series_ids):
             own = _SERIES.c.series_id.in_(portion)
             _add_metrics(connection, _SERIES.c.sub_expression_id == sub_expression_id, own)
@@ -174,7 +174,7 @@ def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 def _new_series(
     connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]
 ) -> tuple[_NewBySub, Mapping[str, list[bytes]]]:
-    """Return the values that are new in their sub-expression; and, by sub-expression, the new series with other values,
+    """Return the values that are new in their sub-expression and, by sub-expression, the new series with other values,
     which join existing alarms."""
     row, known = _STAGING.c, _SERIES.c
     is_known = sa.select(known.series_id).where(
@@ -197,7 +197,7 @@ def _new_series(
 
 
 def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> _BySub:
-    """Return the values before the batch, of all sub-expressions of the definitions that have new values."""
+    """Return the values from before the batch, for all sub-expressions of definitions with new values."""
     found: _BySub = defaultdict(set)
     own, other = _SUB.alias(), _SUB.alias()
     for some in _portions(list(new)):
@@ -270,7 +270,7 @@ def _store(
 
 
 def _begins_ms(joined: JoinResult, new: _NewBySub) -> dict[Values, int]:
-    """Return the time at which each alarm begins, when every sub-expression has its first series."""
+    """Return the time at which each alarm begins, which is when every sub-expression has its first series."""
     first: dict[Values, dict[str, int]] = defaultdict(dict)
     for part in joined.parts:
         of_alarm, sub_id = first[part.alarm_values], part.sub_expression_id
@@ -282,7 +282,7 @@ def _begins_ms(joined: JoinResult, new: _NewBySub) -> dict[Values, int]:
 def _insert_alarms(
     connection: sa.Connection, definition: LoadedDefinition, alarms: Sequence[tuple[str, Values, int]], now_ms: int
 ) -> None:
-    """Insert alarms. ``alarms``: the id of each, its values, and the time from which it is evaluated."""
+    """Insert alarms. ``alarms``: the id and the values of each alarm, and the time from which it is evaluated."""
     begun = AlarmState.new(definition.expression)
     fixed: dict[str, Any] = {"tenant": definition.row.tenant, "definition_id": definition.row.id, "state": begun.state}
     fixed |= {"lifecycle_state": None, "link": None}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates alarms, batch by batch: measurements are merged into windows, then due windows are evaluated.
 
-Every transaction locks the evaluator's row, so merges and evaluation passes are serialized: an alarm that a merge
-creates is in the next pass, and a pass sees all measurements that were read before it.
+Every transaction locks the evaluator's row, so merges and evaluation passes are serialized: an alarm created by a merge
+is in the next pass, and a pass includes all measurements that were read before it.
 
 Executors decode each record once, whatever the number of definitions. Each task folds its records before the shuffle,
 so that the shuffle moves windows and series, not records. The driver computes a small batch without Spark.
@@ -80,7 +80,7 @@ _MOST_REMEMBERED = 200_000
 _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
 
 #: Called with the offset and Kafka's time of the last record of each partition, and the starts of the buckets of
-#: `BUCKET_MS` in which a record came.
+#: `BUCKET_MS` in which a record arrived.
 OnArrivals = Callable[[Mapping[int, tuple[int, int]], Set[int]], None]
 
 
@@ -136,7 +136,8 @@ class Evaluation:
         return replace(batch, results=results, stage_seconds=timing.seconds if batch.done or done.alarms else {})
 
     def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, JobProgress]:
-        # A step forward can be correct, such as after a suspended machine resumes: its measurements are not too new.
+        # A step forward may be correct, for example after a suspended machine resumes; its measurements are then not
+        # too new.
         latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
         ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
         scan = Scan(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
@@ -265,8 +266,8 @@ class RecordFold:
 
 
 class _TaskFold:
-    """The rows of one task. ``known``: the windows of series by id. Series without a definition, which can be far more,
-    are not kept."""
+    """The rows of one task. ``known``: the windows of series by id. Series without a definition are not kept, because
+    there can be far more of them."""
 
     def __init__(self, matcher: _Matcher, decode: Callable[..., Decoded[tuple[Series, int, float]]]) -> None:
         self.decode = decode
@@ -284,7 +285,7 @@ class _TaskFold:
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """Merges the folded rows of several tasks on an executor, to one row for each key."""
+    """Merges the folded rows of several tasks into one row for each key, on an executor."""
 
     definitions: bytes = field(repr=False)
 
@@ -293,7 +294,7 @@ class MergedRows:
 
 
 def portable_definitions(sub_expressions: Sequence[IndexedSubExpression]) -> bytes:
-    """Pickle the definitions. Equal sub-expressions have equal bytes, so that a worker's cache remains valid for the
+    """Pickle the definitions. Equal sub-expressions result in equal bytes, so a worker's cache remains valid for the
     next batch."""
     return pickle.dumps(sorted(sub_expressions, key=lambda each: each.id))
 

@@ -39,7 +39,7 @@ class Cleanup:
         self._ran_ms = 0
 
     def run(self, now_ms: int) -> None:
-        """Delete unless the last run was less than five minutes ago. Raises `EvaluatorFenced`."""
+        """Run a deletion, unless the last run was less than five minutes ago. Raises `EvaluatorFenced`."""
         if now_ms < self._ran_ms + _EVERY_MS:
             return
         with self._offset_store.reading() as connection:
@@ -61,9 +61,9 @@ class Cleanup:
 
 def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], now_ms: int) -> bool:
     """Delete the series that were not seen for a day. Keep the last series of an alarm, so that the alarm's values
-    remain known. Return whether more series may be left."""
+    remain known. Return whether more such series may remain."""
     old = (_SERIES.c.sub_expression_id.in_(sub_expression_ids), _SERIES.c.seen < now_ms - DAY_MS)
-    # Use two statements. If their conditions were joined by OR, the database would search for each row separately.
+    # Use two statements. Separate statements, because with OR the database would search for each row separately.
     count = connection.execute(_delete(_SERIES, *old, ~_has_same_key(_PART, _SERIES))).rowcount
     # Select once, because for each series SQLite would scan all series of the alarm.
     seen = _SERIES.alias()
@@ -79,8 +79,8 @@ def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], 
 
 
 def delete_windows(connection: sa.Connection, sub_expression_ids: Sequence[str], stored: EvaluatorState) -> bool:
-    """Delete the windows that no evaluation needs. `delete_series` runs first. Return whether more windows may be
-    left."""
+    """Delete the windows that no evaluation needs. `delete_series` runs first. Return whether more such windows may
+    remain."""
     is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
     from_ms = _needed_from(stored.delay_ms, stored.evaluated_to_ms)
     needed = sa.or_(sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= from_ms)
@@ -103,6 +103,6 @@ def _needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:
 
 
 def _has_same_key(table: sa.FromClause, other: sa.Table) -> sa.ColumnElement[bool]:
-    """Return whether ``table`` has a row of the sub-expression and match of a row of ``other``."""
+    """Return the condition that ``table`` has a row with the same sub-expression and match as a row of ``other``."""
     same = (table.c[name] == other.c[name] for name in ("sub_expression_id", "match_key"))
     return sa.select(table.c.sub_expression_id).where(*same).correlate(other).exists()

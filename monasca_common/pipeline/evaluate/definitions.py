@@ -118,7 +118,7 @@ class DefinitionsSnapshot:
 
 def load_snapshot(connection: sa.Connection, known: DefinitionsSnapshot | None = None) -> DefinitionsSnapshot:
     """Return ``known`` if no definition has changed since it was read. Call it in a transaction that reads a snapshot
-    or holds the version."""
+    or has locked the version."""
     found = version(connection)
     if known is not None and known.version == found:
         return known
@@ -158,8 +158,8 @@ class LoadedDefinition:
 
 
 def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """Return the condition that the column is in the sorted ``ids``. The condition includes the range of the
-    ids, so that a database reads only a part of an index. On PostgreSQL the ids are one parameter, because sending
+    """Return the condition that the column's value is one of the sorted ``ids``. The condition includes the range of
+    the ids, so that a database reads only a part of an index. On PostgreSQL the ids are one parameter, because sending
     thousands of parameters takes longer than the query."""
     if not ids:
         return sa.false()

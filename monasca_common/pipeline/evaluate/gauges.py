@@ -110,7 +110,7 @@ def _by_label(values: Mapping[Any, float]) -> list[Sample]:
 
 
 def lost_transitions() -> Counter:
-    """Return a counter that is served from 0, so that an alert detects its first increase."""
+    """Return a counter that starts at 0, so that an alert detects its first increase."""
     lost = Counter(
         "lost_transitions",
         "Transitions that were too large for their topic and were not published",

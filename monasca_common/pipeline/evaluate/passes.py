@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs evaluation passes. A pass evaluates the alarms that are due from the last evaluation up to the lowest watermark.
 
-A pass is divided into pages of alarms. One transaction writes the states, history and outbox of a page, and the cursor
-of the pass, so a crash repeats and omits no page. A page is read with a few statements, whatever its number of alarms.
+A pass is divided into pages of alarms. One transaction writes the states, history and outbox of a page and the cursor
+of the pass, so a crash neither repeats nor omits a page. A page is read with a few statements, regardless of its number
+of alarms.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PAGE_ALARMS = 1_000
 """The maximum number of alarms of a page. A page locks the version of definitions. With this size, a change of a
 definition waits for less than a second, even on a busy machine."""
 PAGE_PERIODS = 50_000
-"""The maximum number of periods of the alarms of a page, which reads a window for each period. An alarm with more
+"""The maximum number of periods in a page, which reads a window for each period of its alarms. An alarm with more
 periods has its own page."""
 _ALARM, _SUB, _CHANGED = tables.alarm, tables.alarm_sub_expression, tables.alarm_changed
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
@@ -87,7 +88,7 @@ class PassRunner:
 
     def evaluate_new(self, connection: sa.Connection, stored: EvaluatorState, created_ms: int) -> None:
         """Evaluate alarms that use only ``last`` and were created since ``created_ms``, in the transaction that creates
-        them, so that an alarm is created with its first state. Their windows are never due, so the next pass, which
+        them, so that an alarm starts with its first state. Their windows are never due, so the next pass, which
         evaluates them again, has the same result. At most one page is evaluated; the next pass evaluates the other
         alarms. The transaction holds the lock on definitions.
         """
@@ -235,8 +236,8 @@ def load_alarms(
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
     """Delete the changes of a page; ``until_id``: None for the last page. Changes of a definition during the pass are
-    kept for the next pass if the alarm was already evaluated. Alarms with readings of a clock that is ahead are kept,
-    too: their windows begin after ``seen_ms``, and are evaluated later."""
+    kept for the next pass if the alarm was already evaluated. The changes of alarms with readings from a clock that is
+    ahead are kept as well, because their windows begin after ``seen_ms`` and are evaluated later."""
     of_page = [_CHANGED.c.alarm_id > after_id]
     if until_id is not None:
         of_page.append(_CHANGED.c.alarm_id <= until_id)
@@ -302,7 +303,7 @@ def _windows(
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
     is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
     columns = (_PART.c.alarm_id, *(_WINDOW.c[name] for name in ("sub_expression_id", "windows", "window_start")))
-    # An outer join starts from the parts of the page; with an inner join, SQLite can start from all windows. The limits
+    # An outer join starts from the parts of the page; with an inner join, SQLite may start from all windows. The limits
     # of sub-expressions are compared in Python, because the planner would underestimate the rows of a further join
     # tenfold.
     joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))

@@ -40,7 +40,7 @@ _ALARM, _SUB_ALARM, _METRIC = tables.alarm, tables.sub_alarm, tables.alarm_metri
 
 @dataclass(frozen=True, slots=True)
 class LoadedAlarm:
-    """An alarm with everything that determines its state. ``row``: its row. ``stored``: the rows of its sub-alarms, by
+    """An alarm, with all data that determines its state. ``row``: its row. ``stored``: the rows of its sub-alarms, by
     sub-expression."""
 
     row: Row
@@ -83,9 +83,9 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
 
 
 def _has_changed(before: SubAlarm, now: SubAlarm, *, is_alone: bool) -> bool:
-    """Return whether the sub-alarm must be written. If only its values changed and the alarm has no other sub-alarm, it
-    is not written: each evaluation recomputes the values before they are in a message. A crossing changes more than the
-    values."""
+    """Return whether the sub-alarm must be written. A sub-alarm is not written if only its values changed and the alarm
+    has no other sub-alarm, because each evaluation recomputes the values before they are in a message. A crossing
+    changes more than the values."""
     return _decided(before) != _decided(now) or (not is_alone and before.current_values != now.current_values)
 
 
@@ -138,7 +138,7 @@ def _unchanged_by_hand(
 
 
 def _is_as_read(read: Row, now: Row) -> bool:
-    # Compare only the state: a changed link does not drop a transition.
+    # Compare only the state, because a changed link must not drop a transition.
     return (read.state, read.state_updated) == (now.state, now.state_updated)
 
 
@@ -222,14 +222,14 @@ def _on_the_wire(sub_alarm: SubAlarm) -> dict[str, Any]:
 
 
 class TransitionPublisher:
-    """Publishes the outbox of alarms: the transitions of passes, and transitions that a crash of the API left. The
-    outbox is cleared after Kafka's acknowledgement. After a crash in between, the same messages are sent with the same
-    ids."""
+    """Publishes the outbox of alarms: the transitions of passes, and transitions left by a crash of the API. The
+    outbox is cleared after Kafka acknowledges the messages. After a crash in between, the same messages are sent with
+    the same ids."""
 
     def __init__(
         self, offset_store: OffsetStore, producer: KafkaProducer, topic: str, writer: EnvelopeWriter | None = None
     ) -> None:
-        """``writer``: writes messages in Avro. ``None``: they are in JSON."""
+        """``writer``: writes messages in Avro; ``None``: messages are in JSON."""
         self._offset_store = offset_store
         self._producer = producer
         self._topic = topic

@@ -76,7 +76,7 @@ class EvaluatorState:
 
 def initial(scan: Scan, delay_ms: int) -> EvaluatorState:
     """Return the state before the first batch, whose scan is ``scan``. It begins at most a day before the scan, because
-    every minute since then is evaluated and a producer's clock can be in the past."""
+    every minute since then is evaluated, and a producer's clock can be late."""
     first_ms = min(scan.arrivals, default=scan.scan_ms)
     return EvaluatorState(min(max(first_ms, scan.scan_ms - DAY_MS), scan.scan_ms), delay_ms)
 
@@ -116,7 +116,7 @@ def _of_topic(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
 
 def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
     """Move the state back to the scan if a process whose clock was ahead saved the state, and records arrive at the
-    time of the scan. Otherwise no window would be evaluated until the clock reaches the stored state."""
+    time of the scan. Otherwise no window would be evaluated until the clock reaches the stored time."""
     ahead_ms = stored.seen_ms - scan.scan_ms
     if ahead_ms <= LONGEST_SILENCE_MS:
         return stored
@@ -135,7 +135,7 @@ def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
 
 
 def least_ms(state: EvaluatorState) -> int:
-    """Return the lowest watermark. All evaluations that are due until then are possible."""
+    """Return the lowest watermark, up to which all due evaluations are possible."""
     return max(state.evaluated_to_ms, min(state.watermarks_ms.values(), default=0))
 
 
@@ -211,7 +211,7 @@ def hold(connection: sa.Connection, job: str, stored: EvaluatorState | None) -> 
 
 
 def save(connection: sa.Connection, job: str, new: EvaluatorState) -> None:
-    """Write the row, within the transaction that holds it."""
+    """Write the row, within the transaction that has locked it."""
     row = _row(new)
     updated = connection.execute(alarm_evaluator.update().where(alarm_evaluator.c.job == job).values(row))
     if not updated.rowcount:
@@ -245,7 +245,7 @@ def _row(state: EvaluatorState) -> dict[str, Any]:
 
 
 class Union:
-    """The union of sets of buckets, as Spark's ``AccumulatorParam``."""
+    """The union of sets of buckets, as an ``AccumulatorParam`` of Spark."""
 
     def zero(self, _value: Set[int]) -> Set[int]:
         return frozenset()

@@ -79,7 +79,8 @@ class _FoldedWindow:
         sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
         if sub.function == "last":
             self.pending = list(runs(sub, readings))
-            self.most_pending = 2 * len(self.pending) + _MOST_PENDING  # otherwise each reading would sort all readings
+            # otherwise all readings would be sorted for each reading
+            self.most_pending = 2 * len(self.pending) + _MOST_PENDING
         elif readings:
             added = WindowPartial.of(sub, readings)
             self.partial = added if self.partial is None else self.partial.merge(added, sub)
@@ -111,7 +112,7 @@ class FoldedSeries:
 
     def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
         """Add the fields of a `Reading`. ``received_ms``: the time at which its record arrived in Kafka."""
-        # Inlined `window_start_ms`, to avoid the call.
+        # `window_start_ms`, inlined to avoid a call.
         window_start = int(reading[0] // self._length_ms) * self._length_ms
         window = self._windows.get(window_start)
         if window is None:
@@ -130,7 +131,7 @@ class FoldedSeries:
 
 
 class WindowFold:
-    """The windows and series of one task. Memory grows with their number. Not thread-safe."""
+    """The windows and series of one task. Its memory grows with their number. Not thread-safe."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, bytes], dict[int, _FoldedWindow]] = {}
@@ -208,7 +209,7 @@ def _names(target: MatchTarget) -> tuple[str, int, bytes, str]:
     return stored.id, stored.windows, target.key, json_text.write(list(target.values)).decode()
 
 
-#: Sums and readings of more entries than these are rewritten.
+#: Sums and readings with more entries than these are rewritten.
 MOST_FLOATS, MOST_READINGS = 32, 128
 _KEY = ("sub_expression_id", "match_key", "window_start")
 _PARTIAL = ("record_count", "sums", "least", "greatest", "newest", "readings")
@@ -300,7 +301,7 @@ def _shortened(row: Sequence[Any], sub_expressions: Mapping[str, IndexedSubExpre
 
 
 def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Reading, ...]:
-    """Return the new readings, and the newest of the earlier readings, with which a new alarm begins."""
+    """Return the new readings and the newest earlier reading, with which a new alarm begins."""
     return (*sorted(set(found).difference(added))[-1:], *added)
 
 

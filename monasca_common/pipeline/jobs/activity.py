@@ -26,9 +26,10 @@ from monasca_common.storage.sql.tables import pipeline_job
 LOG = logging.getLogger(__name__)
 
 BEAT_SECONDS = 10.0
-#: A job that has written nothing for this time may be dead. Five beats may fail: a merge locks all of SQLite.
+#: A job that has written nothing for this time may be dead. Five writes may fail, because a merge locks a whole SQLite
+#: database.
 SILENT_SECONDS = 60.0
-# The limit for an ending job to wait for an unavailable database.
+# The maximum time for which an ending job waits for an unavailable database.
 _BRIEF = Bounds(statement_seconds=5.0, lock_seconds=5.0, idle_seconds=5.0)
 _JOIN_SECONDS = 15.0
 
@@ -89,7 +90,8 @@ def of_job(connection: str, group: str, topic: str) -> Activity | None:
 
 
 def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> None:
-    """Write the last batch. Call this at the end of its transaction, because the row stays locked until the commit."""
+    """Write the last batch. Call this at the end of the batch's transaction, because the row stays locked until the
+    commit."""
     changes = {
         "batch_ended": batch.ended_ms,
         "batch_seconds": batch.seconds,

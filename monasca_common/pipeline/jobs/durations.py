@@ -44,8 +44,8 @@ class EventTimeLags:
     def after(
         self, ranges: Sequence[OffsetRange], newest_ms: Mapping[int, float], now_ms: int
     ) -> tuple[PartitionLag, ...]:
-        """Return the known lags after a batch of ``ranges``: 0 for a partition of an earlier batch without new records,
-        and no lag for a range without a record in ``newest_ms``."""
+        """Return the known lags after a batch of ``ranges``: 0 for a partition of an earlier batch that has no new
+        records; none for a range without a record in ``newest_ms``."""
         read = {each.partition for each in ranges}
         found = dict.fromkeys(self._seen - read, 0.0)
         found |= {each: max(0.0, (now_ms - newest_ms[each]) / 1000) for each in read if each in newest_ms}

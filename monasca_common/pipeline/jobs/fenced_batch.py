@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Computes and stages the results of the records; called with the batch's name and its counts.
 Stage: TypeAlias = "Callable[[DataFrame | DriverRecords, str, TaskCounts], StagedAttempts]"
-#: Merges the rows that are staged under the batch's name, and removes them there; returns the number of groups.
+#: Merges the rows that are staged under the batch's name, removes them from staging, and returns the number of groups.
 Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
 
 
@@ -136,7 +136,8 @@ class FencedBatches:
 
 def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return ``ranges``, and an empty range for every other partition that the batch searched. The offset of such a
-    partition must not have moved, because another process can have counted a copy after it, also in a new partition."""
+    partition must not have moved, because another process may have counted a later copy there, also in a new
+    partition."""
     moved = {each.partition for each in ranges}
     return [
         *ranges,

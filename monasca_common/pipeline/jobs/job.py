@@ -52,7 +52,8 @@ class JobProgress:
     """The progress of a run, or the result of one batch. ``done`` and ``left``: in the job's unit. ``results``: the
     job's counts by name.
 
-    ``batch_seconds``, ``stage_seconds`` by stage, and ``lags`` of the partitions whose lag is known: of the last batch.
+    ``batch_seconds``, ``stage_seconds`` (by stage) and ``lags`` (of partitions with a known lag) describe the last
+    batch.
     """
 
     done: int = 0

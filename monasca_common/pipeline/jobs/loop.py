@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_MOST_FAILURES = 5  # consecutive failures with ``once``
+_MOST_FAILURES = 5  # maximum number of consecutive failures with ``once``
 
 
 def run(

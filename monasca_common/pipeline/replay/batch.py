@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG = logging.getLogger(__name__)
-_FILES_A_TASK = 4  # small, so that no task waits long for the slowest task
+_FILES_A_TASK = 4  # small, so that tasks do not wait long for the slowest task
 
 
 class Replay:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send archived files to Kafka or to storage, on executors. Each call sends one file and returns the number of its
-messages by result. A call that raises can have sent some messages of the file. Messages keep their ids, and rows keep
+"""Sends archived files to Kafka or to storage, on executors. Each call sends one file and returns the number of its
+messages by result. A call that raises may have sent some messages of the file. Messages keep their ids, and rows keep
 their keys and versions. So sending a file again after a repeated task or replay adds nothing, and the database keeps
 newer rows.
 """
@@ -38,7 +38,7 @@ _GROUP = "spark-replay"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The archive from which executors read."""
+    """The archive that executors read from."""
 
     location: str = field(repr=False)
     topic: str
@@ -62,7 +62,7 @@ class MatchingCount:
 @dataclass(frozen=True, slots=True)
 class ToKafka:
     """Sends messages to a topic, with their original keys, headers, ids and timestamps. The key determines the
-    partition, because the number of partitions can differ from the archived topic."""
+    partition, because the number of partitions can differ from that of the archived topic."""
 
     archive: Archive
     topic: str
@@ -80,7 +80,7 @@ class ToKafka:
 
 
 def record_of(message: Message) -> Record:
-    """Return the record of a message. The id of a message without an id is derived from its place."""
+    """Return the record of a message. A message without an id gets an id derived from its partition and offset."""
     headers = tuple(header for header in message.headers if header[0] != MESSAGE_ID_HEADER)
     return Record(message.value, message.key, headers, message.timestamp_ms or None, message_id=message.message_id)
 

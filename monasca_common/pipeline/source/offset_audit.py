@@ -44,5 +44,5 @@ class OffsetAudit:
             if ranges:
                 self._reporter.handled(ranges)
         except BaseException:
-            self._known.clear()  # the next read of the stored offsets shows the outcome of the transaction
+            self._known.clear()  # the next read of the stored offsets shows the transaction's outcome
             raise

@@ -27,8 +27,8 @@ from monasca_common.storage.positions import DIALECTS, StoredPositions
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounds import Bounds
 
-# A statement can merge the partials of millions of records. A driver that hangs in a transaction loses its locks before
-# the next driver stops waiting for them.
+# Long enough for a statement that merges the partials of millions of records. A driver that hangs in a transaction
+# loses its locks before the next driver stops waiting for them.
 SESSIONS = Bounds(statement_seconds=600.0, lock_seconds=180.0, idle_seconds=120.0)
 
 

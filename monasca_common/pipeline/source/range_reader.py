@@ -69,12 +69,12 @@ class RangeReader:
     def _poll(self) -> tuple[PartitionBatch, ...]:
         batch = self._consumer.poll(POLL_MESSAGES, 1.0)
         for error in batch.errors:
-            if isinstance(error, ConsumerError):  # The next plan of ranges reports the remedy.
+            if isinstance(error, ConsumerError):  # The next plan of ranges reports this, with the remedy.
                 raise TransportError(str(error)) from error
             raise error
         self._next |= {part.topic_partition.partition: part.next_offset for part in batch.partitions}
-        # Control records and aborted records are not messages: only the end of the log shows that they were passed. A
-        # reported end can be older than messages of the same poll.
+        # Control records and aborted records are not messages: only the end of the log shows that reading has passed
+        # them. A reported end may be older than messages of the same poll.
         for partition, end in self._consumer.take_ends().items():
             self._next[partition.partition] = max(self._next[partition.partition], end.next_offset)
         return batch.partitions

@@ -15,9 +15,9 @@ from monasca_common.storage.positions import first_reads
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The next batch. ``ranges``: one for every partition with new offsets. ``behind``: the number of offsets after
-    these ranges. ``ended``: the partitions that are read to their end. ``starts``: the stored offset of every partition
-    of the topic."""
+    """The next batch. ``ranges``: one range for every partition with new offsets. ``behind``: the number of offsets
+    that remain after these ranges. ``ended``: the partitions that are read to their end. ``starts``: the stored offset
+    of every partition of the topic."""
 
     ranges: tuple[OffsetRange, ...]
     behind: int
@@ -75,7 +75,8 @@ def _starts(
 
 def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
     where = f"{source.topic}/{partition}: the next offset is {start}, but the log"
-    # The command resets only this partition, and never to an offset that was read, which would count again.
+    # The command resets only this partition, and never to an offset that was read, because its record would count
+    # again.
     reset = f"`monasca-common offsets reset --group {source.group} --topic {source.topic}:{partition}"
     if start < extent.first:
         raise RecordsLost(

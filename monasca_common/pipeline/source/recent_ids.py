@@ -19,7 +19,7 @@ _KEPT_BELOW = 1_000
 
 @dataclass(slots=True)
 class _PartitionIds:
-    """``last``: the last offset of each id between the offsets ``start`` and ``end``. Ids at or after ``first``
+    """``last``: the last offset of each id between the offsets ``start`` and ``end``. Only ids at or after ``first``
     count."""
 
     first: int

@@ -23,7 +23,7 @@ MOST_IDS = 1_000_000
 ids."""
 
 #: Returns partition and offset of the records in the first ranges that have a copy in the second ranges, or an earlier
-#: copy in the first.
+#: copy in the first ranges.
 SearchLog = Callable[[Sequence[OffsetRange], Sequence[OffsetRange]], Collection[tuple[int, int]]]
 
 
@@ -90,8 +90,8 @@ class SmallBatches:
     def _remember(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> Collection[tuple[int, int]]:
-        """Read the ids of ``known`` that are not cached. Return the places of copies of records that are too old for
-        the cache."""
+        """Read the ids of ``known`` that are not cached. Return the partition and offset of each copy of a record that
+        is too old for the cache."""
         if self._search_log is None:
             return ()
         known = [each for each in known if each.partition in starts]

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that runs on Spark: frames of Kafka ranges, and functions of executors. pyspark is imported on first use."""
+"""Code that runs on Spark: frames of Kafka ranges, and functions that executors run. pyspark is imported on first
+use."""

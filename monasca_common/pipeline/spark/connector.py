@@ -15,8 +15,8 @@ from monasca_common.pipeline.source.offset_store import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A poll takes as long as reading hundreds of records. A fetch at the end of a range must not wait, because the broker
-# answers Spark's next request (for the end of the partition) only after the fetch.
+# Large polls, because a poll takes as long as reading hundreds of records. A fetch at the end of a range must not wait,
+# because the broker answers Spark's next request (for the end of the partition) only after the fetch.
 _FETCHING = {
     "max.poll.records": "5000",
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -71,7 +71,7 @@ def client_options(settings: ConsumerSettings) -> dict[str, str]:
 
 
 def java_security(security: Mapping[str, str]) -> dict[str, str]:
-    """Translate librdkafka's options for TLS and logins to the Java client's.
+    """Translate librdkafka's options for TLS and logins to the options of the Java client.
 
     PEM files are read here and passed as text, because executors on other machines do not have the files.
     """

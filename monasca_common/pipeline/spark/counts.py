@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Called with the numbers of records that were taken and rejected, the newest event time of each partition, and the
+#: Called with the numbers of accepted and rejected records, the newest event time of each partition, and the
 #: number of records that were skipped because their value is not finite.
 OnCounts = Callable[[int, int, Mapping[int, float], int], None]
 

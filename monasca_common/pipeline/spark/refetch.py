@@ -13,7 +13,7 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.source.range_reader import RangeReader
 
-# Reading this many unneeded records takes less time than a seek.
+# Reading up to this number of unneeded records takes less time than a seek.
 _SEEK_BEYOND = 2_000
 
 
@@ -37,7 +37,7 @@ def refetch(settings: ConsumerSettings, partition: int, offsets: Iterable[int]) 
 
 
 def _ranges(partition: int, offsets: list[int]) -> Iterator[OffsetRange]:
-    """Yield ranges without long gaps that cover all of these descending offsets, in ascending order."""
+    """Yield ranges in ascending order that cover all of these descending offsets, without long gaps."""
     start = end = offsets[-1]
     for offset in reversed(offsets):
         if offset - end > _SEEK_BEYOND:

@@ -25,7 +25,7 @@ from monasca_common.pipeline.spark.worker_producer import portable, portable_pro
 @dataclass(frozen=True, slots=True)
 class RejectedPublisher:
     """Publishes from executors, to which it is pickled with the settings of a consumer and a producer. ``error``: the
-    exception class whose name, in a dead letter, states why the record was rejected.
+    exception class whose name a dead letter shows as the reason.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class RejectedPublisher:
         return cls(dead_letter_topic(stream), stream.group, error, portable(stream.consumer), producer)
 
     def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
-        """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and what `refetch` raises."""
+        """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and the errors of `refetch`."""
         now_ms = time.time_ns() // 1_000_000
         letters = [
             dead_letters.dead_letter(
@@ -53,13 +53,13 @@ class RejectedPublisher:
             self._deliver(producer, portion)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
-        if producer.health().finished:  # after a fatal error in an earlier batch
+        if producer.health().finished:  # needed after a fatal error in an earlier batch
             producer.reopen()
         while letters:
             report = producer.publish(self.topic, letters)
             if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
                 return report.raise_for_undelivered()
-            # The headers of its origin can make a record exceed the maximum size. It is truncated, because otherwise it
+            # Headers with its origin may make a record exceed the maximum size. It is truncated, because otherwise it
             # would block all further batches.
             letters = dead_letters.shrunk(letters, UndeliveredError(report))
         return None

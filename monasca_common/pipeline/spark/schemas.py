@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schemas of envelopes in Avro: the driver resolves the ids of a batch, and executors decode without a registry.
 
-A task notes the ids that it does not know and returns nothing. Then the driver resolves these ids and runs the batch
-again, so a batch runs twice only for the first values with a schema.
+A task records unknown ids and then returns nothing. The driver resolves these ids and runs the batch again, so only the
+first batch with a schema runs twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_MOST_IDS = 20_000  # that one run of a batch notes; corrupt values can have any number, and each run notes more
+_MOST_IDS = 20_000  # unknown ids that one run of a batch records; corrupt values can have any number of ids
 _ID_END = 5
 
 
@@ -34,12 +34,12 @@ class BatchSchemas:
     def __init__(self, spark: SparkSession, settings: SchemaRegistrySettings | None) -> None:
         self._spark = spark
         self.reader = EnvelopeReader(settings)
-        self._ids: Set[int] = frozenset()  # of the last batches
+        self._ids: Set[int] = frozenset()  # schemas of the last batches
         self._noted: Accumulator[Set[int]] | None = None
 
     def run(self, attempt: Callable[[EnvelopeReader], Result]) -> Result:
         """Return the result of ``attempt``, whose argument reads envelopes on executors. It is called again if
-        executors found unknown ids. Raises `RegistryUnavailable` if the registry does not return their schemas."""
+        executors find unknown ids. Raises `RegistryUnavailable` if the registry does not return their schemas."""
         if self.reader.schema is None:
             return attempt(self.reader)
         if self._noted is None:
@@ -49,7 +49,7 @@ class BatchSchemas:
             self._noted.value = frozenset()
             result = attempt(TaskReader(pickle.dumps(schemas), Adder((self._noted,))))
             if not self._noted.value:
-                # A refused id is asked for again in the next batch, because its schema may be registered later.
+                # A refused id is requested again in the next batch, because its schema may be registered later.
                 self._ids = {each for each, found in schemas.items() if isinstance(found, EnvelopeSchema)}
                 return result
             self._ids |= self._noted.value
@@ -63,7 +63,7 @@ class BatchSchemas:
 
 
 class TaskReader(EnvelopeReader):
-    """Reads envelopes on an executor. ``schemas``: pickled, a schema or an error by id."""
+    """Reads envelopes on an executor. ``schemas``: the pickled schema or error of each id."""
 
     def __init__(self, schemas: bytes, on_unknown: Callable[[Set[int]], None]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TaskReader(EnvelopeReader):
         return found
 
     def knows(self, batch: pa.RecordBatch) -> bool:
-        """Return whether the schemas of a batch are known, and note the others."""
+        """Return whether all schemas of a batch are known, and record unknown ids."""
         import pyarrow.compute as pc
 
         frames = pc.unique(pc.binary_slice(batch.column("value"), 0, _ID_END)).to_pylist()
@@ -94,7 +94,8 @@ class TaskReader(EnvelopeReader):
 
 
 def readable(batches: Iterable[pa.RecordBatch], envelopes: EnvelopeReader) -> Iterator[pa.RecordBatch]:
-    """Yield the batches. On an executor, yield none after the first with an unknown schema, but note all unknown ids.
+    """Yield the batches. On an executor, yield batches up to the first one with an unknown schema, and record all
+    unknown ids.
 
     Every batch has a column ``value``.
     """
@@ -120,6 +121,6 @@ class _Ids:
 
 @functools.lru_cache(maxsize=2)
 def _unpickled(schemas: bytes) -> dict[int, EnvelopeSchema | SerializationError]:
-    """Return the schemas, which the next task of this process uses too."""
+    """Return the schemas; the next task of this process uses them as well."""
     found: dict[int, EnvelopeSchema | SerializationError] = pickle.loads(schemas)
     return found

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class SourceRecords:
-    """Reads records, without duplicates if ``leaves_out`` is set. The frames of a context manager are valid until its
-    block ends."""
+    """Reads records, without duplicates if ``leaves_out`` is set. Its methods are context managers, whose frames are
+    valid until the block ends."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, *, leaves_out: bool) -> None:
         self._spark = spark
@@ -35,7 +35,7 @@ class SourceRecords:
             return contextlib.nullcontext(Distinct(records))
         filled = [each for each in below if each.span]
         known = self._frame(filled, headers=True) if filled else None
-        # Read twice, because passing both values and headers to Python takes longer than another read.
+        # Read twice, because passing both values and headers to Python takes longer than a second read.
         return distinct(records, self._frame(ranges, headers=True), known)
 
     def copies(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> set[tuple[int, int]]:
@@ -44,7 +44,8 @@ class SourceRecords:
         return {(row.partition, row.offset) for row in found.collect()}
 
     def archive(self, records: DataFrame) -> contextlib.AbstractContextManager[Distinct]:
-        """Yield ``records`` without duplicates. They cover whole windows, so they include all copies of a record."""
+        """Yield ``records`` without duplicates. ``records`` cover whole windows, so they include all copies of a
+        record."""
         return distinct(records, records) if self._leaves_out else contextlib.nullcontext(Distinct(records))
 
     def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:

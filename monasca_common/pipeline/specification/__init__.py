@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specifications: what is aggregated and how, from a file or the database."""
+"""Specifications: they define what is aggregated and how, and come from a file or the database."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 NA = "NA"
-"""The value of a column that is missing, or by which a usage is not grouped."""
+"""The value of a column that is missing or that a usage is not grouped by."""
 ALL = "all"
 """The value of a column that a rollup has dropped."""
 
@@ -22,7 +22,7 @@ PLAIN = (
     "event_type",
     "metric_id",
 )
-# In other places, the project is the tenant: see `check`.
+# Elsewhere, the project is the tenant (see `check`).
 PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "tenant_id": (("dimensions", "tenantId"), ("dimensions", "tenant_id"), ("dimensions", "project_id")),
     "resource_uuid": (("dimensions", "instanceId"), ("dimensions", "resource_id")),
@@ -32,16 +32,16 @@ PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "geolocation": (("meta", "geolocation"),),
     "host": (("dimensions", "hostname"), ("value_meta", "host")),
 }
-"""The (map, key) places of a plain column's value in a metric. The first existing place counts."""
+"""The (map, key) pairs at which a metric may contain a plain column's value. The first existing pair counts."""
 
 NAME = "aggregated_metric_name"
 PERIOD = "aggregation_period"
 CONSTANT = (NAME, PERIOD)
-"""The columns that are equal in all rows of a specification, so grouping by them has no effect."""
+"""Columns that are equal in all rows of a specification; grouping by them has no effect."""
 
 BARE = ("namespace", "pod_name", "app", "container_name", "interface", "deployment", "daemon_set")
-"""The columns that rows of monasca-transform name in ``dimension_list`` without their map. No rows are grouped by them:
-they have the value of a column that a rollup has dropped."""
+"""The columns that specifications of monasca-transform list in ``dimension_list`` without their map. No rows are
+grouped by them, so they have the value of a column that a rollup has dropped."""
 
 _SYNONYMS = {"project_id": "tenant_id"}
 

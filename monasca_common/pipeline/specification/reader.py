@@ -45,7 +45,7 @@ _DEFAULTS = ("set_default_zone_to", "set_default_geolocation_to", "set_default_r
 
 _PARAMETERS = "aggregation_params_map"
 _PIPELINE = "aggregation_pipeline"
-# Rows of old installations have service_id and metric_group, which were never used.
+# Rows of old installations contain service_id and metric_group, which were never used.
 _PRE_TRANSFORM_FIELDS = (
     "event_type",
     "metric_id_list",
@@ -87,7 +87,7 @@ class JsonRows:
 
 
 def load(pre_transforms: Path | None = None, transforms: Path | None = None) -> Specifications:
-    """Read specifications from files of JSON lines, or the shipped specifications without a name.
+    """Read specifications from files of JSON lines; without a name, the shipped specifications.
 
     Raises `InvalidSpecifications` and `OSError`.
     """
@@ -272,7 +272,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
         parameters.report(key, ["must be an array"])
         return
     for position, one in enumerate(given or ()):
-        # The fields collect their faults separately, which are then reported at the filter's place.
+        # The fields collect faults separately, which are then reported at the filter's place.
         violations: list[Violation] = []
         fields = Fields(one, violations)
         _only(fields, _FILTER_FIELDS)

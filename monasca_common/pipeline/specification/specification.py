@@ -22,7 +22,7 @@ IDLE_EVENT_TYPE = "usage_fetch_util_idle_perc_event_type"
 class PreTransform:
     """Selects records of one event type (a metric's name) for transforms. ``required``: ``dimensions#x``, ``meta#x``,
     ``value_meta#x`` or a member of the envelope; null and empty values count as missing. A default replaces a value
-    that the envelope's meta lacks; without a default, the value is `columns.NA`.
+    that is missing in the envelope's meta; without a default, the value is `columns.NA`.
     """
 
     event_type: str
@@ -49,7 +49,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A dimension of the output: ``key`` gets the value of the usage's ``column``."""
+    """A dimension of the output; ``key`` gets the value of the usage's ``column``."""
 
     key: str
     column: str
@@ -102,7 +102,8 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Specifications:
-    """All rows of one set. ``warnings``: descriptions of contents that are valid but probably mistakes."""
+    """All rows of one set of specifications. ``warnings``: descriptions of contents that are valid but probably
+    mistakes."""
 
     pre_transforms: tuple[PreTransform, ...]
     transforms: Mapping[str, Transform]  # by metric id
@@ -114,7 +115,7 @@ class Specifications:
 
     @property
     def outputs(self) -> frozenset[str]:
-        """Return the names of aggregates, which are never input although they are published to the topic that is
+        """Return the names of aggregates, which are never input, although they are published to the topic that is
         read."""
         return frozenset(transform.name for transform in self.transforms.values())
 
