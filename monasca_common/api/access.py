@@ -41,7 +41,7 @@ _GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
 
 
 class Served(NamedTuple):
-    """An answered request. ``at``: seconds since the epoch."""
+    """An answered request. ``at``: the time, in seconds since the epoch."""
 
     at: float
     request_id: str
@@ -176,7 +176,7 @@ class Access:
         return _RefusedAnswer(body, environ) if status >= 400 else body
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> list[bytes]:
-        """Return the whole body, also if the application fails."""
+        """Return the whole body, even if the application fails."""
         try:
             body = self._app(environ, start_response)
             if isinstance(body, list):
@@ -235,9 +235,9 @@ class Access:
 
 
 class _RefusedAnswer(list[bytes]):
-    """An answer that reads the remainder of the request's body when the server calls `close` after sending the answer.
+    """A response that reads the remainder of the request's body when the server calls `close` after sending it.
     The operating system resets a connection that is closed with unread data, and the client or the proxy may then lose
-    the answer."""
+    the response."""
 
     def __init__(self, body: list[bytes], environ: Environ) -> None:
         super().__init__(body)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts shared by the alarm resources: decoding bodies to typed values, and answering pages of rows."""
+"""Functions shared by the alarm resources: they decode bodies to typed values, and return pages of rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AlarmsContext:
             document = msgspec.convert(members, kind, strict=False)
         except json_text.UNREADABLE as error:
             raise unprocessable(f"the request was refused: {error}") from None
-        # msgspec also converts the string "null" to null, which would leave the member unchanged.
+        # msgspec also converts the string "null" to null, which would mean that the member stays unchanged.
         for name, value in members.items():
             if value is not None and getattr(document, name, value) is None:
                 raise unprocessable(f"the request was refused: {name} is the text {value!r}: write null")
@@ -94,7 +94,7 @@ class AlarmsResource:
 
 
 def one_row_more(part: Slice) -> Slice:
-    """Return the slice extended by one row; the extra row shows that another page follows."""
+    """Return the slice with one extra row, which shows whether another page follows."""
     return Slice(part.limit + 1, part.offset)
 
 

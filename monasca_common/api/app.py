@@ -108,7 +108,7 @@ def make_app(
 
 
 class _RoutedApp(falcon.App[Any, Any]):
-    """``routes``: resources by their templates."""
+    """``routes``: resources by URI template."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -120,7 +120,7 @@ class _RoutedApp(falcon.App[Any, Any]):
 
 
 def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
-    """Return the writers of the kinds of messages that are in Avro."""
+    """Return the writers for the kinds of messages that are in Avro."""
     topics = {
         "metrics": (settings.metrics_format, settings.metrics_topic),
         "logs": (settings.logs_format, settings.logs_topic),
@@ -170,7 +170,7 @@ class _Paths:
 
 
 class _NoReader:
-    """Replaces a missing `Reader`: resources still check the parameters, then each method raises `NotSupported`."""
+    """Replaces a missing `Reader`: resources still check parameters, and then each method raises `NotSupported`."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_arguments: Any, **_named: Any) -> Any:

@@ -57,7 +57,7 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """Return the rules, for oslo.policy's generator of sample files."""
+    """Return the rules, for oslo.policy's sample generator."""
     return list(_RULES)
 
 

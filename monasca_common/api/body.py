@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a request's body within limits that are enforced while reading."""
+"""Reads a request's body, and enforces limits while reading."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PIECE_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _JSON = "application/json"
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
-_ANY_RATIO_BYTES = 64 * 1024  # up to this expanded size, any ratio is accepted
+_ANY_RATIO_BYTES = 64 * 1024  # any ratio is accepted up to this decompressed size
 # bgzip writes a member per 64 KiB. Each member takes 20 us, even if it is empty.
 _MOST_GZIP_MEMBERS = 1000
-_MOST_GZIP_RATIO = 100  # measurements have a ratio of 5 to 50
+_MOST_GZIP_RATIO = 100  # metrics have ratios of 5 to 50
 _BODY_SECONDS = 10.0  # measured from the end of the header
 _SLICE_BYTES = 16 * 1024
 _ZEROS = re.compile(rb"\0*")
@@ -97,7 +97,7 @@ def _content_length(environ: dict[str, Any]) -> int | None:
 
 
 def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> bytes:
-    """Raise `Problem` as soon as the body is too large or too slow."""
+    """Yield the body in parts; raise `Problem` as soon as it is too large or too slow."""
     deadline = time.monotonic() + _BODY_SECONDS
     limit = settings.max_body_bytes if length is None else length
     pieces: list[bytes] = []

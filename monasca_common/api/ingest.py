@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps shared by all posts: parsing and checking the elements of a body, deriving message ids, and refusing invalid
+"""The steps that all posts share: they parse and check the elements of a body, derive message ids, and refuse invalid
 elements.
 
 With ``Idempotency-Key``, every worker derives the same message ids from a repeated request, without stored state.
@@ -40,13 +40,13 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _UUID_7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 _KEY_AGE_MS = 86_400_000  # the time in an older key is ignored
 _KEY_AHEAD_MS = 60_000  # tolerance for the client's clock
-_SHOWN_VIOLATIONS = 20  # in the error message; the details list all violations
+_SHOWN_VIOLATIONS = 20  # violations in the error message; the details list all of them
 
 
 @dataclass(frozen=True, slots=True)
 class PostContext:
     """Dependencies of all posts. ``limits``: the storage limits; ``now``: seconds since the epoch;
-    ``writers``: of the kinds of messages that are in Avro."""
+    ``writers``: the writers for the kinds of messages that are in Avro."""
 
     settings: ApiSettings
     publishing: Publishing
@@ -56,8 +56,8 @@ class PostContext:
     writers: Mapping[str, EnvelopeWriter] = field(default_factory=dict)
 
     def creation_time(self, key: str | None) -> float:
-        """Return the time in the key if it is a version 7 UUID of the last day, so that repeats have the same time;
-        otherwise the current time. In seconds, rounded down to milliseconds."""
+        """Return the time in the key if it is a version 7 UUID of the last day, so that repeats have the same time,
+        otherwise the current time; in seconds, rounded down to milliseconds."""
         now_ms = int(self.now() * 1000)
         match = None if key is None else _UUID_7.fullmatch(key)
         key_ms = 0 if match is None else int(match[1] + match[2], 16)
@@ -82,8 +82,8 @@ class PostContext:
     def within(
         self, limits_of: Kind, parse: Callable[..., ParsedPost], created: float
     ) -> Callable[[bytes], ParsedPost]:
-        """Return ``parse`` bound to the storage limits at the time ``created``, so that a repeat is checked like the
-        first attempt."""
+        """Return ``parse`` bound to the storage limits at the time ``created``, so that a repeat is checked in the same
+        way as the first attempt."""
         allowed = retention.window(self.limits, limits_of, round(created * 1000))
         return partial(parse, allowed=allowed, max_dimensions=self.limits.max_dimensions)
 

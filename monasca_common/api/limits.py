@@ -22,7 +22,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-# Threads that never wait: they answer health checks and refuse excess requests (503) within milliseconds.
+# Spare threads never wait: they answer health checks and refuse excess requests (503) within milliseconds.
 _SPARE_THREADS = 12
 
 #: Paths that are served without a token and without a slot.
@@ -49,8 +49,8 @@ _BUSY = msgspec.json.encode(
 class RequestSlots:
     """The maximum number of concurrent requests of each kind.
 
-    ``posts`` wait for Kafka, ``others`` for the database. Each topic has ``own_of_topic`` reserved slots of ``posts``;
-    all topics share the remaining ones. So a topic has slots even if all other topics are stalled.
+    ``posts`` wait for Kafka, ``others`` wait for the database. Each topic has ``own_of_topic`` reserved slots of
+    ``posts``; all topics share the remaining ones. So a topic has slots even if all other topics are stalled.
     """
 
     posts: int
@@ -79,7 +79,7 @@ def threads_of(settings: ApiSettings) -> int:
 class InFlightLimit:
     """Serves posts and other requests while slots are free; refuses further requests immediately with status 503.
 
-    ``authenticated``: wraps `app` in the validation of tokens, which has separate slots. A request that finds no free
+    ``authenticated``: adds the validation of tokens to `app`, with separate slots. A request that finds no free
     slot is refused before its token is validated and its body is read.
     """
 
@@ -88,7 +88,7 @@ class InFlightLimit:
     ) -> None:
         self._app = app
         self._validated = authenticated(self._admitted)
-        # Free slots; a deque, because a semaphore takes 7 of the 60 us that a post of one metric takes.
+        # Free slots; a deque, because a semaphore would take 7 of the 60 us of a post of one metric.
         self._posts = deque([None] * slots.posts)
         self._others = deque([None] * slots.others)
 
@@ -104,7 +104,7 @@ class InFlightLimit:
         except IndexError:
             return _refuse(environ, start_response)
         try:
-            return self._app(environ, start_response)  # answers are not streamed, so the answer is complete here
+            return self._app(environ, start_response)  # responses are not streamed, so the response is complete here
         finally:
             free.append(None)
 

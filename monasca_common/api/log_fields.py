@@ -27,7 +27,7 @@ NO_MESSAGES = MessageCounts()
 
 
 class Reason(StrEnum):
-    """The reason for refusing a request."""
+    """The reason why a request was refused."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
@@ -95,5 +95,5 @@ def note_undelivered(environ: dict[str, Any], details: Mapping[str, Any]) -> Non
 
 
 def note_reason(environ: dict[str, Any], reason: Reason) -> None:
-    """Set the reason; needed only if the status does not determine it."""
+    """Set the reason, if the status does not determine it."""
     environ[REASON] = reason

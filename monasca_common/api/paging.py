@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of lists: links, and elements bounded in number and bytes."""
+"""Pages of lists: creates links, and limits elements in number and bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
-PAGE_LIMIT = 10_000  # elements per answer; for measurements and statistics, rows per answer
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # total size of elements; an answer takes twice this memory
+PAGE_LIMIT = 10_000  # elements per response; for measurements and statistics, rows per response
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # total size of elements; a response uses twice this memory
 
 T = TypeVar("T")
 encode = msgspec.json.encode
@@ -38,7 +38,7 @@ def answer(response: falcon.Response, document: Any) -> None:
 def answer_elements(
     request: falcon.Request, response: falcon.Response, elements: Sequence[bytes], next_offset: str | None = None
 ) -> None:
-    """Answer a page of ``elements``, encoded as JSON."""
+    """Return a page of ``elements``, which are encoded as JSON."""
     response.content_type = falcon.MEDIA_JSON
     response.data = b'{"links":%b,"elements":[%b]}' % (encode(links(request, next_offset)), b",".join(elements))
 
@@ -52,7 +52,7 @@ def answer_page(
     element: Callable[[T], Any],
     offset: Callable[[T], str],
 ) -> None:
-    """Answer the first items of ``found``, up to the limits. ``element`` and ``offset`` convert an item.
+    """Return a page with the first items of ``found``, up to the limits. ``element`` and ``offset`` convert an item.
 
     Raises `Problem` (422) if the first element is larger than `MAX_ANSWER_BYTES`.
     """
@@ -73,7 +73,7 @@ def answer_page(
 
 
 def one_more(page: PageOf) -> PageOf:
-    """Return the page extended by one element; the extra element shows that another page follows."""
+    """Return the page with one extra element, which shows whether another page follows."""
     return PageOf(page.limit + 1, page.after)
 
 

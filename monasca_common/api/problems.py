@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error answers of the API: all errors have the same shape of body.
+"""Error responses of the API; the bodies of all errors have the same structure.
 
 ``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only shape from which the command-line client
 prints the message.
@@ -33,8 +33,8 @@ _DATABASE_RETRY_AFTER_SECONDS = 5
 class Problem(falcon.HTTPError):
     """An error answer. ``message`` names the input, the rule and the remedy.
 
-    ``details``: further members of the body's ``error`` object. ``headers``: the headers of the answer. ``reason``: the
-    label value in metrics, if the status does not determine it.
+    ``details``: further members of the body's ``error`` object. ``headers``: the headers of the response. ``reason``:
+    the label value in metrics, if the status does not determine it.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def error_body(code: int, title: str, message: str, **details: Any) -> dict[str,
 
 
 def failed(environ: Mapping[str, Any], error: Exception) -> bytes:
-    """Log an unexpected exception, and return the body of its answer (500)."""
+    """Log an unexpected exception, and return the body of its response (500)."""
     LOG.error("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""), exc_info=error)
     message = "the request failed; the log of the API contains the reason"
     return msgspec.json.encode(error_body(500, HTTPStatus(500).phrase, message))

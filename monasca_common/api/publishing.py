@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing a request's messages; the answer contains the numbers of delivered, failed and unknown messages."""
+"""Publishes a request's messages; the response contains the numbers of delivered, failed and unknown messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
-    """Messages for one topic. They have no keys: storage orders metrics by version, so their partition does not matter,
-    and a key would send all messages of a tenant to one partition."""
+    """Messages for one topic. They have no keys, because storage orders metrics by version, so their partition does not
+    matter, and a key would send all messages of a tenant to one partition."""
 
     topic: str
     records: Sequence[bytes | Record]
 
 
 class TopicRequestSlots:
-    """The slots of posts that wait for Kafka: some reserved per topic, the others shared by all topics. Thread-safe."""
+    """The slots for posts that wait for Kafka: some are reserved per topic, and all topics share the others.
+    Thread-safe."""
 
     def __init__(self, slots: RequestSlots) -> None:
         self._own, self._common = slots.own_of_topic, slots.common
@@ -70,7 +71,7 @@ class Publishing:
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
         """Return after all messages are acknowledged. Raises `Problem` with the counts: 503, or 413 if all undelivered
-        messages are too large for Kafka. Takes the slots of all topics before it sends a message.
+        messages are too large for Kafka. It takes the slots of all topics before it sends a message.
 
         ``keyed``: an earlier request may already have sent messages with these ids.
         """
@@ -87,7 +88,7 @@ class Publishing:
         try:
             for bulk in bulks:
                 producer = self._producers.of(bulk.topic)
-                # Refuse a stalled topic immediately, so that a hung broker does not occupy threads and memory.
+                # Refuse posts to a stalled topic immediately, so that a hung broker does not occupy threads and memory.
                 if not producer.accepts():
                     raise _refused(f"{bulk.topic} does not acknowledge messages", bulks, keyed=keyed)
                 if not self._slots.take(bulk.topic):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing the query string of a read to frozen values. No I/O.
+"""Parses the query string of a read to frozen values. No I/O.
 
 Raises `Problem`: 422, or 400 if the end is not after the start. Only the first value of a repeated parameter is used,
 except for lists (dimensions, statistics, group_by, sort_by), which are concatenated.
@@ -26,8 +26,8 @@ from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, Series
 MAX_NAME_LENGTH = 255
 MAX_OFFSET_LENGTH = 1024
 MAX_PARAMETERS = 100
-MAX_KEYS = 100  # dimension names to filter or group by: as many as a metric has by default
-MAX_VALUES = 1000  # total values of these dimensions
+MAX_KEYS = 100  # dimension names to filter or group by; a metric has at most this number by default
+MAX_VALUES = 1000  # maximum number of values of all these dimensions
 MAX_PERIOD_SECONDS = 10 * 365 * 86_400
 DEFAULT_PERIOD_SECONDS = 300
 EVERY_SERIES = "*"
@@ -46,7 +46,7 @@ _LOST_PLUS = re.compile(r"(?<=[0-9]) (?=[0-9]{2}:?[0-9]{2}$)")
 class Cursor:
     """The last row of a page: its element (``None`` if the client sent only a time), time and series.
 
-    ``since_ms``: the time from which rows of all elements are read, if the offset of the first page was a time.
+    ``since_ms``: if the offset of the first page was a time, the time from which rows of all elements are read.
     """
 
     time_ms: int
@@ -81,7 +81,7 @@ class RowsQuery:
     since_ms: int | None = None
 
     def since(self, start_ms: int) -> RowsQuery:
-        """Return the query with this start time, which its following pages keep."""
+        """Return the query with this start time, which the following pages keep."""
         which, span = replace(self.which, start_ms=start_ms), Span(start_ms, self.span.end_ms)
         return replace(self, which=which, span=span, since_ms=start_ms)
 
@@ -241,7 +241,7 @@ class Query:
         return SeriesFilter(self._tenant, name=name, dimensions=self._dimensions(), start_ms=start, end_ms=end)
 
     def _first(self, name: str) -> str | None:
-        """Return the first value, or ``None`` if it is empty: some clients send parameters without a value."""
+        """Return the first value, or ``None`` if it is empty, because some clients send parameters without a value."""
         value = self._values.get(name, [""])[0]
         if len(value) > MAX_OFFSET_LENGTH:
             raise unprocessable(f"{name} has {len(value)} characters: at most {MAX_OFFSET_LENGTH} are allowed")
@@ -284,7 +284,7 @@ class Query:
         return start, end
 
     def _dimensions(self, name: str = "dimensions") -> Mapping[str, tuple[str, ...]]:
-        """Parse ``k:v|v2,k3`` to the allowed values of each key; none permits any value. Only values may contain
+        """Parse ``k:v|v2,k3`` to the allowed values of each key; no value permits any value. Only values may contain
         colons."""
         dimensions: dict[str, tuple[str, ...]] = {}
         for part in self._list(name):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit of the number of series per tenant, approximate because workers do not share their counts.
+"""Limits the number of series per tenant, approximately, because workers do not share their counts.
 
-A worker reads a tenant's series from the database at the first post, and every hour because retention removes series;
-in between, it adds the series of its own posts. So one worker enforces the limit exactly; with several, the limit can
-be exceeded by series that other workers have accepted. Without a database, a worker counts from 0.
+A worker reads a tenant's series from the database at the first post, and again every hour because retention removes
+series; in between, it adds the series of its own posts. So one worker enforces the limit exactly; with several workers,
+series that other workers have accepted can exceed it. Without a database, a worker counts from 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 _PAGE = 10_000
 _REFRESH_SECONDS = 3600.0
-_MAX_TENANTS = 1000  # a further tenant replaces the least recently used one
+_MAX_TENANTS = 1000  # an additional tenant replaces the least recently used one
 _RETRY_AFTER_SECONDS = 60
 
 
@@ -47,7 +47,7 @@ class _CachedSeries:
 
 
 class SeriesLimit:
-    """Permits ``limit`` series per tenant in ``region``. Takes about 100 bytes of memory per series. Thread-safe."""
+    """Permits ``limit`` series per tenant in ``region``. It uses about 100 bytes of memory per series. Thread-safe."""
 
     def __init__(
         self, limit: int, region: str, reader: Reader | None, *, monotonic: Callable[[], float] = time.monotonic

@@ -25,8 +25,8 @@ from monasca_common.storage.settings import has_database, storage_settings
 
 LOG = logging.getLogger(__name__)
 
-_REQUEST_SECONDS = 3.0  # added to publish_timeout_seconds for a request in flight
-_CLOSE_SECONDS = 2.0  # added to stop_timeout_seconds
+_REQUEST_SECONDS = 3.0  # seconds added to publish_timeout_seconds for a request in flight
+_CLOSE_SECONDS = 2.0  # seconds added to stop_timeout_seconds
 _KEEP_ALIVE_SECONDS = 75
 # A request of 100 metrics creates a thousand objects, none in a reference cycle. With Python's default thresholds, the
 # garbage collector runs several times per request and takes a tenth of its time.

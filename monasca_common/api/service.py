@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of one process, which opens and closes its producers, reader and application together.
+"""The API in one process, which opens and closes its producers, reader and application together.
 
 Create it after a fork, because Kafka clients and database connections do not survive a fork.
 """
@@ -89,7 +89,7 @@ def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettin
 def check(conf: cfg.ConfigOpts) -> ApiSettings:
     """Check all settings that `Service` reads, and return them. Opens no connection.
 
-    Raises `ConfigurationError`: once in the parent, instead of in each worker.
+    The parent calls this, so that a `ConfigurationError` is raised once instead of in each worker.
     """
     settings = api_settings(conf)
     row_limits(conf)

@@ -26,7 +26,7 @@ from monasca_common.runtime.envelopes import FORMATS
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 API_GROUP = "api"
-CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # environment variable for a server that is not started by our command
+CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # environment variable for a server that our command does not start
 
 _KIB, _MIB = 1024, 1024 * 1024
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -173,7 +173,7 @@ _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
 def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
     """Read these configuration files, by default those in the standard locations. Raises `ConfigurationError`.
 
-    ``conf``: already has the options that are registered before files are read, such as oslo.log's.
+    ``conf``: has options that must be registered before files are read, such as those of oslo.log.
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     config_file.read(conf, [], project="monasca", prog="monasca-api", default_config_files=files or None)
@@ -186,7 +186,7 @@ def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = No
 
 
 def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
-    """Return the settings of ``[api]``; some default values come from ``[kafka]``. Raises `ConfigurationError`."""
+    """Return the settings of ``[api]``; some defaults come from ``[kafka]``. Raises `ConfigurationError`."""
     kafka = producer_settings(conf)  # reports errors in [kafka] before the workers are forked
     read = GroupReader(conf, _API)
     for group in legacy.OLD_GROUPS:

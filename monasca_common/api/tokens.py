@@ -39,7 +39,7 @@ _TIMEOUT_SECONDS = 5
 _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
 _CACHE_ENTRY_BYTES = 512  # Python's overhead per entry, in addition to the text
-_MAX_REASON = 500  # in characters, so that a web page served at Keystone's address does not fill the log
+_MAX_REASON = 500  # characters, so that a web page served at Keystone's address does not fill the log
 
 _SILENT = (
     "the identity service does not answer, so the token cannot be validated and the request was refused: repeat it "
@@ -50,7 +50,7 @@ _MISCONFIGURED = (
     "refused: the log of the API contains the reason"
 )
 
-# A user with a password needs one option of each line.
+# A user with a password needs one option from each line.
 _SCOPE = "project_id system_scope domain_name domain_id trust_id"
 _PASSWORD_NEEDS = (
     "auth_url",
@@ -76,14 +76,14 @@ Observe = Callable[[ValidationOutcome, float], None]
 
 
 def set_defaults() -> None:
-    """Reduce the time-out and the attempts of keystonemiddleware; the generator of sample files also calls this."""
+    """Reduce the time-out and the number of attempts of keystonemiddleware; the sample generator also calls this."""
     options = [option for _, listed in auth_token.AUTH_TOKEN_OPTS for option in listed]
     cfg.set_defaults(options, http_connect_timeout=_TIMEOUT_SECONDS, http_request_max_retries=_RETRIES)
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return the options of a user with a password, which keystonemiddleware does not list, for the generator of sample
-    files."""
+    """Return the options of a user with a password, which keystonemiddleware does not list, for the sample
+    generator."""
     return [(GROUP, loading.get_auth_plugin_conf_options("password"))]
 
 
@@ -137,7 +137,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
 
 
 class TokenCache:
-    """LRU cache of Keystone's answers, bounded by age and by a total size of 64 MiB. Thread-safe.
+    """An LRU cache of Keystone's answers, limited by age and by a total size of 64 MiB. Thread-safe.
 
     It replaces keystonemiddleware's in-process cache, which is deprecated and unbounded.
     """
@@ -166,7 +166,7 @@ def _cache_key(token: str) -> bytes:
 
 
 class Undecided(Exception):
-    """The validity of a token cannot be determined."""
+    """It cannot be determined whether a token is valid."""
 
     def __init__(self, outcome: ValidationOutcome) -> None:
         super().__init__(outcome)
@@ -180,7 +180,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         self._deadline = _KeystoneDeadline((options.http_connect_timeout or _TIMEOUT_SECONDS) * tries)
         self._slots = threading.BoundedSemaphore(max_waiting)
         self._observe = observe
-        # With a delayed decision, every token would be invalid while Keystone is unavailable.
+        # If the decision were delayed, every token would be invalid while Keystone is unavailable.
         super().__init__(app, {"oslo_config_config": conf, "delay_auth_decision": False})
         if not options.memcached_servers:
             self._token_cache = TokenCache(options.token_cache_time)
@@ -201,7 +201,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
             return webob.Response(json_body=body, status=503, retry_after=RETRY_AFTER_SECONDS)
 
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
-        """Return Keystone's answer. Raises `Undecided` without an answer, or if ``max_waiting`` requests wait."""
+        """Return Keystone's answer. Raises `Undecided` if there is no answer, or if ``max_waiting`` requests wait."""
         if (cached := self._token_cache.get(token)) is not None:
             return cached
         if not self._slots.acquire(blocking=False):
@@ -251,7 +251,7 @@ def _outcome(error: Exception) -> ValidationOutcome:
     """Return the outcome of a failed validation. Unless the token is invalid, log the reason, which clients do not
     see."""
     causes = list(_chain(error))
-    # Only the request for the API's own token uses POST; if it returns 404, auth_url is not a Keystone.
+    # Only the request for the API's own token uses POST; if it returns 404, auth_url is not a Keystone server.
     is_own = any(isinstance(cause, keystone_exceptions.NotFound) and cause.method == "POST" for cause in causes)
     if isinstance(error, auth_token.InvalidToken) and not is_own:
         return ValidationOutcome.INVALID
@@ -270,7 +270,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_temporary(cause: BaseException) -> bool:
-    """Return whether a later validation can succeed with the same settings."""
+    """Return whether a later validation may succeed with the same settings."""
     if isinstance(cause, keystone_exceptions.HttpError):
         return bool(cause.http_status >= 500 or cause.http_status == 429)
     return isinstance(cause, keystone_exceptions.RetriableConnectionFailure | TimeoutError)

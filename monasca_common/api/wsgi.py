@@ -23,7 +23,7 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class Application:
-    """A WSGI application. Thread-safe; a forked child opens its own service."""
+    """A WSGI application. It is thread-safe; a forked child opens its own service."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ from monasca_common.devbroker.supervisor import ServerProcess
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_PORT = 9092
 _REGISTRY_PORT = 8081  # the port of Confluent's registry
-_LAST_PORT = 65533  # three nodes also use the two following ports
+_LAST_PORT = 65533  # three nodes also use the next two ports
 _WATCH_SECONDS = 0.5
 USER = "monasca"
 
@@ -105,7 +105,7 @@ class BrokerStart(MonascaCommand):
             return 0
 
     def _watch(self, cluster: KafkaCluster, registry: ApicurioRegistry | None) -> int:
-        """Return 1 when a node or the registry ends; a signal raises."""
+        """Return 1 when a node or the registry ends; a signal raises `_Stopped`."""
         servers: dict[str, ServerProcess] = {f"node {node.id}": node for node in cluster.nodes}
         if registry is not None:
             servers["the schema registry"] = registry
@@ -118,8 +118,8 @@ class BrokerStart(MonascaCommand):
 
 
 def description(cluster: KafkaCluster, registry: ApicurioRegistry | None = None) -> dict[str, Any]:
-    """Return the object for ``-f json``: ``client`` has options for librdkafka, ``service`` options for ``[kafka]``,
-    ``schema_registry`` options for ``[schema_registry]``."""
+    """Return the object to print with ``-f json``: ``client`` has options for librdkafka, ``service`` options for
+    ``[kafka]``, ``schema_registry`` options for ``[schema_registry]``."""
     found = {
         "bootstrap_servers": cluster.bootstrap_servers,
         "kafka_version": kafka_version(),
@@ -176,7 +176,7 @@ def service_options(cluster: KafkaCluster) -> dict[str, str]:
 
 
 class _Stopped(BaseException):
-    """Ends the command after a signal."""
+    """Raised to end the command after a signal."""
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class Terminated(KeyboardInterrupt):
-    """Interrupts a command as Ctrl-C does, after SIGTERM."""
+    """Interrupts a command after SIGTERM, as Ctrl-C does."""
 
 
 class NothingFound(Exception):
@@ -146,7 +146,7 @@ def _text(value: Any) -> Any:
 
 
 class ChangeLister(Lister):
-    """Prints a row for each change, even if an error or a signal ends the command early."""
+    """Prints a row for each change, even if an error or a signal ends the command."""
 
     columns: ClassVar[tuple[str, ...]]
     _ended_by: BaseException | None = None
@@ -188,7 +188,8 @@ class ClusterCommand(MonascaCommand):
 
 
 def check_section(conf: cfg.ConfigOpts, section: str) -> None:
-    """Raise `ConfigurationError` for a group that is in no file; it would inherit the brokers of ``[kafka]``."""
+    """Raise `ConfigurationError` for a group that is in no file, because it would inherit the brokers of
+    ``[kafka]``."""
     if section != KAFKA_GROUP and section not in conf.list_all_sections():
         raise ConfigurationError(f"--section {section}: the configuration has no group [{section}]: correct the name")
 
@@ -237,7 +238,8 @@ def no_signal_lost() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_unwrapped() -> Iterator[None]:
-    """Raise the interrupt instead of Python's `SystemError` for a client's call that returned despite the interrupt."""
+    """Raise the interrupt instead of the `SystemError` that Python raises if a client call returns despite an
+    interrupt."""
     try:
         yield
     except SystemError as error:
@@ -300,7 +302,7 @@ def add_since_and_until(parser: argparse.ArgumentParser, items: str) -> None:
 
 
 def add_line_format(parser: argparse.ArgumentParser) -> None:
-    """Add ``-f`` to a command that prints while it runs, so that cliff's formats are not available."""
+    """Add ``-f`` to a command that prints while it runs, and therefore cannot use cliff's formats."""
     parser.add_argument(
         "-f",
         "--format",
@@ -333,7 +335,7 @@ def duration_seconds(text: str) -> int:
 
 
 def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse ``topic`` or ``topic:0,1`` to the topic and its partitions; no partitions mean all partitions."""
+    """Parse ``topic`` or ``topic:0,1`` to the topic and its partitions; no partition means all partitions."""
     topic, _, numbers = text.partition(":")
     chosen = numbers.split(",") if numbers else []
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):

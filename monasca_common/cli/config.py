@@ -93,7 +93,7 @@ class ConfigCheck(MonascaCommand, Lister):
 
 
 def check_service(service: str, files: Sequence[str]) -> Findings:
-    """Run all checks of a service twice: with the given configuration, and with all required options added, so that a
+    """Run all checks of a service twice: with the given configuration, and with all required options set, so that a
     missing option does not hide other errors."""
     extra = _EXTRAS[service]
     missing = [f"{name} is not installed: install {DISTRIBUTION}[{extra}]" for name in missing_distributions(extra)]
@@ -121,7 +121,7 @@ def check_service(service: str, files: Sequence[str]) -> Findings:
 
 
 def _complete(conf: cfg.ConfigOpts) -> None:
-    """Set required options that are not set."""
+    """Set the required options that are missing."""
     for group in (group_of(KAFKA_GROUP), STORAGE, DATABASE):
         group.register(conf)
     if not conf.kafka.bootstrap_servers:
@@ -201,7 +201,7 @@ def _groups(conf: cfg.ConfigOpts) -> None:
     notifiers = {f"{each.name}_notifier" for each in importlib.metadata.entry_points(group="monasca_common.notifiers")}
     known = {group for group, _ in configuration.own_options()} | notifiers | _FOREIGN
     for group in sorted(set(conf.list_all_sections()) - known):
-        if group.startswith(KAFKA_GROUP):  # the services that read these groups warn of misspelt names
+        if group.startswith(KAFKA_GROUP):  # services that read these groups warn of misspelt names
             continue
         close = difflib.get_close_matches(group, sorted(known), n=1, cutoff=_MISSPELT)
         hint = f": did you mean [{close[0]}]?" if close else ""

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@functools.cache  # scanning the installed packages takes 0.06 s, and loading the options takes the same
+@functools.cache  # scanning the installed packages takes 0.06 s, and so does loading the options
 def own_options() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Return the option groups of every service, except those of extras that are not installed."""
     found: list[tuple[str, Sequence[cfg.Opt]]] = []
@@ -47,14 +47,14 @@ def register_own_options(conf: cfg.ConfigOpts) -> None:
 
 
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """Read the files. ``conf``: already has options that are registered before files are read, such as oslo.log's.
+    """Read the files. ``conf``: has options that must be registered before files are read, such as those of oslo.log.
     Raises `ConfigurationError` for a file that is missing or invalid.
     """
     return read_files(parsed_args.config_file, cfg.ConfigOpts() if conf is None else conf)
 
 
 def read_files(files: Sequence[str], conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """Read these files, or without any, the files in the standard locations."""
+    """Read these files, or the files in the standard locations if none is given."""
     arguments = [argument for path in files for argument in ("--config-file", path)]
     config_file.read(conf, arguments, project=PROJECT)
     return conf

@@ -64,7 +64,7 @@ def _revision(storage: Storage) -> str | None:
 class DbPrune(MonascaCommand, ChangeLister):
     """Remove rows that are older than [storage] retention_days.
 
-    Services can run in the meantime. Rows that were removed before an interruption stay removed. For example:
+    Services can run at the same time. Rows that were removed before an interruption stay removed. For example:
     monasca-common db prune --config-file /etc/monasca/persister.conf
     """
 

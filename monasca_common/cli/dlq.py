@@ -39,7 +39,7 @@ from monasca_common.operations.dead_letters import (
 from monasca_common.operations.settings import DLQ_GROUP
 
 _LISTED = 20
-_SHOWN_CHARACTERS = 100  # characters of an error's text
+_SHOWN_CHARACTERS = 100  # maximum number of characters of an error's text
 _REPORT_EVERY = 100  # dead letters
 _REPLAYED, _REPLAYABLE, _NOT_REPLAYABLE, _REFUSED = "replayed", "replayable", "not replayable", "refused"
 _OF_JOBS = "monasca_common.pipeline.errors."  # the prefix of errors in dead letters of jobs on Spark
@@ -73,7 +73,7 @@ class _DlqCommand(MonascaCommand):
         found: dict[tuple[str, str], DeadLetterTopic] = {}
         sent: defaultdict[str, SentMessages] = defaultdict(
             SentMessages
-        )  # by brokers, because mirrored copies have the same ids
+        )  # replayed messages by brokers, because mirrored copies have the same ids
         refusals = []
         for service in services.SERVICES:
             try:
@@ -247,11 +247,11 @@ class DlqShow(_DlqCommand, ShowOne):
 class DlqReplay(_PendingCommand, ChangeLister):
     """Replay dead letters to their original topics; without --execute, only count them.
 
-    Repair the consumer or the input first. A run ends at the current end of the topics, so a message that fails again
-    is left to the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic refuses a
-    message, its dead letter stays pending and the run continues with later dead letters. The next run continues an
-    interrupted run; of two concurrent runs, the later one continues. For example, replay 100 messages per second:
-    monasca-common dlq replay --origin metrics --rate 100 --execute
+    Repair the consumer or the input first. A run ends at the end that the topics have at its start, so a message that
+    fails again is left for the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic
+    refuses a message, its dead letter stays pending and the run continues with later dead letters. The next run
+    continues an interrupted run; of two concurrent runs, the one started later continues. For example, replay 100
+    messages per second: monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
     columns = ("topic", "outcome", "reason", "dead_letters")

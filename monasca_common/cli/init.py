@@ -42,7 +42,7 @@ class NeededDatabase:
         facts = {"kind": "database", "name": self.url, "services": joined(self.services)}
         try:
             status = self.storage.status()
-        except NotSupported:  # the driver has no schema; `upgrade` creates a missing database
+        except NotSupported:  # the driver has no schema, but `upgrade` creates a missing database
             return {**facts, "missing": True}
         if not status.usable and status.refusal:
             raise SchemaMismatch(status.refusal)
@@ -106,9 +106,8 @@ class Init(MonascaCommand, ChangeLister):
     """Create the databases and topics that the services of the configuration need; without --execute, only show them.
 
     These are the topics that services read and write, and their dead-letter topics. Existing databases and topics are
-    not changed, so the command can be repeated. All of them are checked before the first one is created.
-    For example, after a run without --execute:
-    monasca-common init --service api --replication-factor 3 --execute
+    not changed, so the command can be repeated. All checks run before anything is created. For example, after a run
+    without --execute: monasca-common init --service api --replication-factor 3 --execute
     """
 
     columns = ("kind", "name", "state", "partitions", "replicas", "schema", "services")

@@ -17,7 +17,7 @@ _TESTED_SPARK = "4.0.0"
 class JarsFetch(MonascaCommand):
     """Fetch the jars of Kafka (44 MB) and of Spark's Kafka connector (10 MB), and check them against pinned digests.
 
-    Other commands fetch jars when they first need them. For a machine without internet access, fetch the jars on
+    Other commands fetch jars when they need them. For a machine without internet access, fetch the jars on
     another machine, copy the folder, and set MONASCA_COMMON_JARS to its path. The jars come from the URL in
     MONASCA_COMMON_MAVEN_REPOSITORY, otherwise from the mirror in Maven's settings.xml, otherwise from Maven Central.
     For example, fetch the connector for a machine with pyspark 4.0.0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selecting messages by key, header, field of a JSON value or time, and showing them."""
+"""Selects messages by key, header, field of a JSON value or time, and shows them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _has_header(message: Message, wanted: str) -> bool:
 
 
 def _bytes(argument: str) -> bytes:
-    """Return the bytes that the shell passed, even if they are not UTF-8."""
+    """Return the bytes of an argument as the shell passed them, even if they are not UTF-8."""
     return argument.encode(errors="surrogateescape")
 
 

@@ -129,14 +129,15 @@ def _test_change() -> AlarmChange:
 class RotateKeys(MonascaCommand):
     """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
 
-    Services that have this key can run in the meantime. The command can be repeated. For example:
-    monasca-common notification rotate-keys --config-file /etc/monasca/notification.conf
+    Services that have this key can run at the same time. The command can be repeated. For example: monasca-common
+    notification rotate-keys --config-file /etc/monasca/notification.conf
     """
 
     extra = "notification"
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if all addresses are encrypted with it, 1 if no key is set or an address needs a missing key."""
+        """Return 0 if all addresses are encrypted with this key, 1 if no key is set or an address needs a missing
+        key."""
         from monasca_common.alarms.address_keys import rotate_configured
 
         rotated = rotate_configured(configuration.read(parsed_args))

@@ -156,7 +156,7 @@ class OffsetsReset(_OffsetsCommand):
     def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
         kept, partitions = state.kept, state.partitions
         targets = _targets(parsed_args, state.admin, partitions)
-        # Offsets of missing partitions would stop consumers if the partitions are created again.
+        # Offsets of missing partitions would stop consumers once the partitions are recreated.
         moves = [Move(each, targets.get(each.partition)) for each in partitions if each.log or kept.place == "database"]
         for line in offset_plan.summary(moves, rows=self._stores_rows):
             self.report(line)
@@ -189,7 +189,7 @@ class OffsetsReset(_OffsetsCommand):
         )
 
     def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
-        """Refuse if a job is running according to the database, because a Spark job is not a member of its group."""
+        """Refuse if a job is running according to the database, because Spark jobs are not members of their group."""
         from monasca_common.pipeline.jobs import activity  # requires the extra of a database
 
         for topic in sorted(topics):

@@ -186,7 +186,7 @@ class Quickstart(MonascaCommand):
 
         with self._stage("services"):
             self._say("starting the services")
-            # Spark takes long to start, so the evaluator is started while metrics are posted.
+            # Spark starts slowly, so the evaluator is started while metrics are posted.
             names = ("persister", "api", "pipeline run evaluate", "audit count", "lag serve", "dashboard")
             services = [started(name) for name in names]
             services.append(started("notification", write_notification_configuration(folder)))
@@ -310,7 +310,7 @@ class Quickstart(MonascaCommand):
 
 @contextlib.contextmanager
 def _ends_at_signals() -> Iterator[None]:
-    """Stop in an orderly way at SIGTERM and SIGHUP, like at Ctrl-C."""
+    """Stop in an orderly way at SIGTERM and SIGHUP, as at Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -35,7 +35,7 @@ _REGISTERED, _COMPATIBLE, _NEW, _INCOMPATIBLE, _INVALID = "registered", "compati
 
 
 class _SchemaCommand(MonascaCommand):
-    """Asks the registry of ``[schema_registry]``."""
+    """A command that queries the registry of ``[schema_registry]``."""
 
     extra = "avro"
     reported = (*MonascaCommand.reported, RegistryUnavailable)
@@ -112,7 +112,7 @@ class _File(NamedTuple):
 
 
 class _FilesCommand(_SchemaCommand, ChangeLister):
-    """Compares files with the registry."""
+    """A command that compares files with the registry."""
 
     columns = ("subject", "file", "state", "reason")
 
@@ -210,7 +210,7 @@ def _unknown_name() -> str:
 
 
 def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: SerializationContext | None = None) -> _File:
-    """Return a file with ``subject``, or with the one that the strategy gives it in ``context``."""
+    """Return a file with ``subject``, or with the subject that the strategy derives from ``context``."""
     name = _SERIALIZERS.get(Path(path).suffix)
     if name is None or not Path(path).is_file():
         raise ConfigurationError(f"{path} is not a schema: name a file that ends in {', '.join(_SERIALIZERS)}")

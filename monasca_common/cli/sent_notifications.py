@@ -96,7 +96,7 @@ class NotificationShow(MonascaCommand, ShowOne):
 class NotificationResend(MonascaCommand):
     """Send a notification again with the same id, as another attempt.
 
-    The configured rules for addresses apply. The receiver may ignore an id that it has already received. For example:
+    The configured rules for addresses apply. The receiver may ignore an id that it knows. For example:
     monasca-common notification resend 0123456789abcdef
     """
 

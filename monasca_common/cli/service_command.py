@@ -18,7 +18,7 @@ from monasca_common.runtime import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):
-    """A command that runs a service. ``checked``: the service in `services` whose topics are checked before it starts.
+    """A command that runs a service. ``checked``: the service in `services` whose topics are checked before the start.
     ``any_file``: whether the command accepts the configuration file of any service."""
 
     checked: ClassVar[str]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration, topics and databases of each service, for commands that prepare or check services.
 
-The configuration is read in the same way as by the service, with the same errors.
+The configuration is read as the service reads it, with the same errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from monasca_common.sink.settings import SINK_GROUP, sink_settings
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
 SERVICES = ("api", "persister", "pipeline", "lag")
-# Services that many installations do not run; configuration files do not need to configure them.
+# Services that many installations do not run; configuration files need not configure them.
 ON_REQUEST = ("notification", "sink")
 
 

@@ -23,7 +23,7 @@ from monasca_common.operations.settings import MONITORING_GROUP, start_check_set
 
 LOG = logging.getLogger(__name__)
 
-_WARN_SECONDS = 3.0  # the maximum delay of a service's start if the brokers do not answer
+_WARN_SECONDS = 3.0  # the maximum delay of a start if the brokers do not answer
 _REFUSE_SECONDS = 30.0
 _ALL = "`monasca-common durability check` shows all findings"
 
@@ -46,7 +46,7 @@ def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
     except ConfigurationError:
         if mode == "refuse":
             raise
-        return  # the service reports errors in its own options
+        return  # the service itself reports errors in its options
     found = _check_in_child(topics, conf, _REFUSE_SECONDS if mode == "refuse" else _WARN_SECONDS)
     if mode == "warn":
         if found.unknown:
@@ -93,7 +93,7 @@ def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, second
 
 
 def _send_findings(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, results: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler inherited from the parent must not run
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler that is inherited from the parent must not run
     try:
         results.send(StartFindings(tuple(durability_errors(topics, conf))))
     except MessagingError as error:

@@ -139,14 +139,14 @@ def known_topic(admin: Admin, name: str) -> int:
 
 
 class _Topics:
-    """The descriptions and offsets of topics, read with three requests."""
+    """The descriptions and offsets of topics, which are read with three requests."""
 
     def __init__(self, admin: Admin, names: Sequence[str]) -> None:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
             try:
                 return self._ask(admin, names)
-            except RetriableError:  # the leader of a partition can be changing
+            except RetriableError:  # the leader of a partition may be changing
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_AGAIN_SECONDS)

@@ -121,9 +121,9 @@ class TopicTail(_MessagesCommand):
 class TopicSample(_MessagesCommand):
     """Show some messages of a topic, drawn at random.
 
-    Without --key, --header and --field, only the shown messages are read, so a large topic takes no longer. The exit
-    status is 3 if no message is selected. For example:
-    monasca-common topic sample metrics --count 5 --since 2026-01-31T06:00:00Z --payload
+    Without --key, --header and --field, only the shown messages are read, so the size of the topic does not matter. The
+    exit status is 3 if no message is selected. For example: monasca-common topic sample metrics --count 5 --since
+    2026-01-31T06:00:00Z --payload
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -174,7 +174,7 @@ class TopicSample(_MessagesCommand):
 def draw_offsets(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], count: int
 ) -> dict[TopicPartition, list[int]]:
-    """Draw ``count`` offsets, all with the same probability."""
+    """Draw ``count`` offsets with equal probability."""
     sizes = {partition: max(0, end - starts[partition]) for partition, end in sorted(ends.items())}
     total = sum(sizes.values())
     indexes = sorted(random.sample(range(total), min(count, total)))
@@ -189,7 +189,7 @@ def draw_offsets(
 
 
 def draw_messages(found: Iterable[Message], count: int) -> list[Message]:
-    """Draw ``count`` messages, all with the same probability, and keep only these in memory."""
+    """Draw ``count`` messages with equal probability, and keep only these in memory."""
     drawn: list[Message] = []
     for number, message in enumerate(found):
         if len(drawn) < count:

@@ -33,12 +33,12 @@ from monasca_common.storage.reader import Reader, StoredTransition
 LOG = logging.getLogger(__name__)
 
 PATH = "/v2.0/alarms"
-_MAX_PUBLISHED = 100  # outbox messages published per request
+_MAX_PUBLISHED = 100  # maximum number of outbox messages that a request publishes
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class WholeAlarm(msgspec.Struct):
-    """The body of PUT: all members are required; the last two can be null."""
+    """The body of PUT. All members are required; the last two may be null."""
 
     state: str
     lifecycle_state: str | None

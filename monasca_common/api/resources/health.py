@@ -2,9 +2,9 @@
 """``GET /healthcheck`` and ``/readyz`` return status 200 if all requested parts work, otherwise 503 with the reasons.
 ``GET /healthz`` returns 200 if this worker answers.
 
-Posts need only Kafka, and reads need only storage. A load balancer for only posts or only reads requests
-``?part=producer`` or ``?part=storage``; otherwise an unavailable database would remove workers that can still accept
-posts.
+Posts need only Kafka, and reads need only storage. A load balancer for only posts or only reads should request
+``?part=producer`` or ``?part=storage``; otherwise it would remove workers that can still accept posts while the
+database is unavailable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 _ALWAYS_SHOWN = {"outstanding_messages", "oldest_unacknowledged_seconds"}
 _CACHE_SECONDS = 2.0  # limits the load caused by health checks
-_EMPTY_TENANT = "healthcheck"  # this tenant has no series, so the read takes one index access
+_EMPTY_TENANT = "healthcheck"  # this tenant has no series, so the read needs one index access
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Health:
 
 
 class Liveness:
-    """Answers without checking anything: a worker that answers does not need a restart."""
+    """Answers without any check, because a worker that answers needs no restart."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = falcon.MEDIA_JSON
@@ -105,8 +105,9 @@ def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) ->
     """Return a check that names stalled and refused topics. It fails only if all used topics are stalled or refused,
     because a load balancer that removes the worker also removes it for the other topics.
 
-    ``probe``: sends a request to the brokers and raises if they do not answer. Without it, an idle producer detects a
-    failure only after a minute, and an unhealthy worker, which gets no posts, would not become healthy again.
+    ``probe``: sends a request to the brokers and raises if they do not answer. Without it, an idle producer would
+    detect a failure only after a minute, and an unhealthy worker, which gets no posts, would never become healthy
+    again.
     """
 
     def check() -> CheckResult:

@@ -33,7 +33,7 @@ def add_routes(app: falcon.App[Any, Any], reader: Reader) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element of an answer. ``series_ids``: the series merged into it. ``head``: its JSON up to the first row."""
+    """An element of a response. ``series_ids``: the series merged into it. ``head``: its JSON up to the first row."""
 
     id: str
     series_ids: tuple[bytes, ...]
@@ -68,7 +68,7 @@ class _RowPage:
         return self._grouped(query, columns, field)
 
     def _each(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """Return an element per series: the one at the cursor, and the following ones that fit on a page."""
+        """Return an element per series: the series at the cursor, and the following series that fit on a page."""
         page = PageOf(query.limit + 2, _before(query.cursor)) if query.group_by else PageOf(2)
         shown: list[Element] = []
         left = paging.MAX_ANSWER_BYTES
@@ -115,7 +115,7 @@ class _RowPage:
         elements: Elements,
         rows: Iterable[ElementRow],
     ) -> None:
-        """Answer rows up to the limits of an answer, with a link to the next page."""
+        """Return rows up to the limits of a response, with a link to the next page."""
         parts: list[bytes] = []
         count, left, current = 0, paging.MAX_ANSWER_BYTES, -1
         last: Cursor | None = None
@@ -182,7 +182,7 @@ def _first_window_after(time_ms: int, start_ms: int, period_ms: int) -> int:
 
 
 def _measurement_row(element: Element, point: Point) -> ElementRow:
-    # Rows of merged series can have the same time and be on different pages; only the series distinguishes them.
+    # Rows of merged series may have the same time and be on different pages; only the series distinguishes them.
     series = point.series_id if len(element.series_ids) > 1 else None
     columns = [iso(point.time_ms), value_text(point.value) or point.value, point.value_meta]
     return ElementRow(point.group, point.time_ms, columns, series)

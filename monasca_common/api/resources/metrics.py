@@ -104,7 +104,8 @@ class Metrics(_List):
     def _dead_letters(
         self, post: ParsedPost, request: falcon.Request, key: str | None, created: float
     ) -> TopicMessages:
-        """Return the invalid metrics in envelopes, otherwise unchanged, so that they can be corrected and replayed."""
+        """Return the invalid metrics in envelopes but otherwise unchanged, so that they can be corrected and
+        replayed."""
         settings = self._posts.settings
         tenant: str = request.context.tenant
         elements = [rejected.raw for rejected in post.rejected]
