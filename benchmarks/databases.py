@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL databases of a benchmark, each created with an empty schema; counts the measurements in them."""
+"""Creates a benchmark's PostgreSQL databases, each with an empty schema, and counts their measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.storage import StorageSettings, open_storage
 
-# No checkpoint within a run, because it would slow down only the case in which it happens.
+# No checkpoint within a run, because it would slow down only the case during which it happens.
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 
 

@@ -22,7 +22,7 @@ _SHOWN_LINES = 3
 
 
 class PeerMissing(Exception):
-    """A peer's program cannot be built on this machine; the message names the reason."""
+    """A peer's program cannot be built on this machine; the message states the reason."""
 
 
 def python(name: str | None) -> str:

@@ -98,7 +98,7 @@ def _print_rows(texts: Sequence[bytes]) -> None:
 
 @contextlib.contextmanager
 def metrics_registry() -> Iterator[tuple[SchemaRegistrySettings, EnvelopeWriter]]:
-    """Yield the settings of a new registry, which always gives the schema of metrics the id 1, and its writer."""
+    """Yield the settings of a new registry, in which the schema of metrics always has the id 1, and its writer."""
     with MemoryRegistry() as registry:
         settings = SchemaRegistrySettings(url=registry.url, auto_register=True)
         writer = EnvelopeWriter(settings, avro.METRICS, _TOPIC)

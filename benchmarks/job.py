@@ -31,7 +31,7 @@ class Job:
     group: str = ""
     threads: int = 1
     bulk: int = 1  # messages in one HTTP request or one `publish`
-    case: str = ""  # the name of the case, if the module has several cases
+    case: str = ""  # name of the case, if the module has several
     database: str = ""  # a SQLAlchemy URL
     program: str = ""  # the path of the peer's program, if it is not written in Python
 
@@ -40,7 +40,7 @@ class Job:
 class Figures:
     """The figures of one run. ``cpu_seconds``: includes the client's threads, child processes and database sessions."""
 
-    messages: int  # messages within the measured time
+    messages: int  # number of messages within the measured time
     seconds: float
     cpu_seconds: float
     written: int = 0  # the number of records expected in the log

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that all cases on librdkafka share, so that only the code on top of it differs."""
+"""Options of all cases that use librdkafka, so that they differ only in the code on top of it."""
 
 from __future__ import annotations
 

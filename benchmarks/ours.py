@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This package's clients with the options of `benchmarks.librdkafka`, otherwise created in the same way as in
-services."""
+"""This package's clients, created as in services, but with the options of `benchmarks.librdkafka`."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _GRACE_SECONDS = 60.0  # one report per second
 
 @contextlib.contextmanager
 def producer(job: Job) -> Iterator[KafkaProducer]:
-    """Audited for a case ``…-audited``."""
+    """It is audited for a case ``…-audited``."""
     settings = ProducerSettings(_connection(job), linger_ms=LINGER_MS)
     with contextlib.ExitStack() as stack:
         if job.case.endswith("-audited"):

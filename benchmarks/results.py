@@ -15,8 +15,8 @@ from benchmarks.sections import REQUIRED, SECTIONS, Required
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``ratios``: of each repeat to the peer's run next to it in time. ``cpu``: the median ratio by CPU time, which is
-    steadier."""
+    """``ratios``: the ratio of each repeat to the peer's run closest in time. ``cpu``: the median ratio by CPU time,
+    which varies less."""
 
     required: Required
     ratios: Sequence[float]

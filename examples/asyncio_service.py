@@ -62,13 +62,13 @@ async def process(consumer: kafka.KafkaConsumer) -> None:
             consumer,
             rooms.handle,
             per_message=True,
-            order="key",  # one message of a room at a time
+            order="key",  # one message per room at a time
             serializer=kafka.load_serializer("json"),
         ),
         concurrency=50,
     )
     running = asyncio.create_task(processor.run())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)  # commits what is done
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)  # commits handled messages
     complete = asyncio.create_task(rooms.complete.wait())
     await asyncio.wait({running, complete}, return_when=asyncio.FIRST_COMPLETED)
     complete.cancel()

@@ -28,7 +28,7 @@ def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int)
                 continue  # a tombstone, which a topic of readings does not have
             stored[message.message_id] = reading = json.loads(message.value)
             print(f"{message.topic}/{message.partition}/{message.offset} {reading}")
-        # Commit only after storing: a crash between a commit and the storing would lose messages.
+        # Commit only after storing, because a crash between a commit and the storing would lose messages.
         for partition, result in consumer.commit(batch).items():
             if result.committed:
                 print(f"committed {partition.topic}/{partition.partition} up to {result.next_offset}")

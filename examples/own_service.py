@@ -38,7 +38,7 @@ from monasca_common.runtime.status_server import status_served
 LOG = logging.getLogger(__name__)
 
 
-# 1. The settings: options that are declared next to their reader and become a frozen value.
+# 1. The settings: options are declared next to their reader, and become a frozen value.
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ def publish_all(
     report = producer.publish(topic, records)
     tell(report)
     while report.retriable and time.monotonic() < deadline:
-        # Pass the report, not the records: publishing the records again would give them new ids, and the log would
-        # contain them twice.
+        # Pass the report, not the records, because publishing the records again would give them new ids, and the log
+        # could contain them twice.
         time.sleep(RETRY_PAUSE_SECONDS)
         report = producer.retry(report)
         tell(report)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that restarts with new clients after a fatal error of a client, up to a few times.
+"""A service that restarts with new clients after a fatal client error, up to a few times.
 
 It copies readings to another topic, exactly once for consumers of committed data. Exit status: 0 if it was stopped, or
 received no reading for ``--idle_seconds``; 1 if its supervisor must start it again.
@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from monasca_common import kafka
 
-MOST_RESTARTS = 3  # each restart can leave a client with a call that never returns
+MOST_RESTARTS = 3  # each restart may leave a client with a call that never returns
 REST_SECONDS = 2.0
 
 OPTIONS = [

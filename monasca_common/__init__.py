@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka producers and consumers whose every outcome is known, and the services that run on them."""
+"""Kafka producers and consumers that report every outcome, and the services that run on them."""

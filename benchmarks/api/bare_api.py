@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A minimal server with the same answers: Falcon and confluent-kafka, status 204 after every message of the request is
-acknowledged.
+"""A minimal server that returns the same responses: Falcon and confluent-kafka, status 204 after every message of the
+request is acknowledged.
 
 It does not validate: it splits the body into its elements, wraps each element unchanged, and reports only success.
 """

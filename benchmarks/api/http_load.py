@@ -2,7 +2,8 @@
 """Posts over persistent connections, with one request in flight on each. A connection that the server closes is
 reopened.
 
-It uses only the standard library and little time per request, because it shares the machine with the measured server.
+It uses only the standard library and little CPU time per request, because it shares the machine with the measured
+server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API as its command serves it, or `benchmarks.api.bare_api` under the same gunicorn, with the same producer
-options.
+"""Posts to the API, served by its command, or to `benchmarks.api.bare_api` under the same gunicorn with the same
+producer options.
 
 One process serves and one process posts.
 """

@@ -47,7 +47,7 @@ async def _aiokafka_producer(job: Job) -> tuple[Any, Any]:
         acks="all",
         compression_type="lz4",
         linger_ms=LINGER_MS,
-        max_batch_size=1_000_000,  # as librdkafka; with the default of 16 KiB it is slower
+        max_batch_size=1_000_000,  # as in librdkafka; the default of 16 KiB is slower
     )
     await producer.start()
     return producer, producer.send

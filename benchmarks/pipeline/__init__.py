@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on Spark compared with plain Spark jobs: backlogs, small batches, and growing load."""
+"""Compares jobs with plain Spark jobs: backlogs, small batches, and growing load."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storing rows compared with psycopg and hand-written loops: by a writer, and by the persister from a backlog."""
+"""Compares storing rows (by a writer, and by the persister from a backlog) with psycopg and hand-written loops."""

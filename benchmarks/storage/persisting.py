@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A persister in its own process, from a backlog in Kafka to rows, observed through its stored offsets.
+"""Measures a persister process that stores a backlog in Kafka as rows, observed through its stored offsets.
 
-This package's persister is the command with default options. The program in Go commits to Kafka; the other persisters
+This package's persister is the command with default options. The Go program commits to Kafka; the other persisters
 store offsets in the database. The measurement starts when a fifth of the backlog is stored and ends when all of it is
 stored.
 """

@@ -69,7 +69,7 @@ def durability_rules() -> Iterator[Row]:
 
 
 def refused_properties() -> Iterator[Row]:
-    """Yield the properties of librdkafka that are refused, those with one reason together."""
+    """Yield the refused properties of librdkafka, grouped by reason."""
     yield "Refused", "Reason and replacement"
     names: dict[str, list[str]] = defaultdict(list)
     for refused in guarded_options.REFUSED.values():
@@ -122,7 +122,7 @@ def api_requests() -> Iterator[Row]:
 
 
 def table(rows: Callable[[], Iterable[Row]]) -> type[Directive]:
-    """Return a directive without arguments that shows the rows, of which the first has the titles."""
+    """Return a directive without arguments that shows the rows; the first row contains the titles."""
 
     class Table(Directive):
         def run(self) -> list[nodes.Node]:

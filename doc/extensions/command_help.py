@@ -55,7 +55,7 @@ def _lines(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _marked_up(text: str) -> str:
-    """Escape markup, and set what is in backquotes as code."""
+    """Escape markup, and format text in backquotes as code."""
     return _CODE_OR_SPECIAL.sub(lambda found: f"``{found[1]}``" if found[1] else f"\\{found[2]}", text)
 
 
@@ -64,7 +64,7 @@ def _options_of(base: type[Any]) -> set[str]:
     return {option for action in command.get_parser("")._actions for option in action.option_strings}
 
 
-_COMMON_OPTIONS = _options_of(Lister) | _options_of(ShowOne) | {"--config-file"}  # explained in the index
+_COMMON_OPTIONS = _options_of(Lister) | _options_of(ShowOne) | {"--config-file"}  # documented in the index
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directive ``file-map``: each module of a package with the first sentence of its docstring.
 
-The map is made from the code, so it cannot name a file that is gone or keep silent about one that is new.
+The map is generated from the code, so it names no removed file and omits no new one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEFT_OUT = frozenset({"tests", "versions", "__pycache__"})
 
 
 def packages(package: Path) -> Iterator[Path]:
-    """The folders of modules in ``package`` and below it, in the order of their names."""
+    """Return ``package`` and the folders with modules below it, sorted by name."""
     if any(package.glob("*.py")):
         yield package
     for folder in sorted(path for path in package.iterdir() if path.is_dir() and path.name not in _LEFT_OUT):
@@ -28,12 +28,12 @@ def packages(package: Path) -> Iterator[Path]:
 
 
 def modules(package: Path) -> list[Path]:
-    """The modules of one folder, without its ``__init__.py``."""
+    """Return the modules of one folder, without its ``__init__.py``."""
     return sorted(path for path in package.glob("*.py") if path.stem != "__init__")
 
 
 def summary(module: Path) -> str:
-    """The first paragraph of a module's docstring, on one line; empty without one."""
+    """Return the first paragraph of a module's docstring on one line, or an empty string."""
     text = ast.get_docstring(ast.parse(module.read_text())) or ""
     return " ".join(text.split("\n\n")[0].split())
 

@@ -18,7 +18,7 @@ _RULE = re.compile(r"^(\d+)\. (?=\*\*)", re.MULTILINE)
 
 @functools.cache
 def marked_tests() -> dict[int, list[tuple[Path, str]]]:
-    """Return the file and the name of each marked test, by the number of its rule."""
+    """Return the file and the name of each marked test by the number of its rule."""
     found: dict[int, list[tuple[Path, str]]] = defaultdict(list)
     for folder in FOLDERS:
         for file in sorted(folder.rglob("*.py")):

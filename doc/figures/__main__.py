@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[1] / "source" / "_figures"
 
 
 def system() -> Canvas:
-    """The services, and the data that flow between them."""
+    """Draw the services and the data flow between them."""
     c = Canvas(1010, 640, "Clients post to the API, Kafka stores the messages, and services read and write its topics")
     c.box(20, 150, 110, 60, "clients\nagents, users", fill=PALE)
     c.box(190, 150, 110, 60, "api\nposts, queries", fill=BLUE)
@@ -71,7 +71,7 @@ def system() -> Canvas:
 
 
 def outcomes() -> Canvas:
-    """A message from the call to its outcome."""
+    """Draw the life of a message, from the call to its outcome."""
     c = Canvas(860, 330, "A message is reserved, handed over and settled as delivered, failed or unknown")
     c.box(20, 130, 150, 60, "reserved\nroom in the budget", fill=BLUE)
     c.box(240, 130, 140, 60, "handed over\nto the client", fill=BLUE)
@@ -95,7 +95,7 @@ def outcomes() -> Canvas:
 
 
 def fence() -> Canvas:
-    """Two persisters that write rows of the same partition."""
+    """Draw two persisters that write rows of the same partition."""
     c = Canvas(860, 360, "The stored offset moves with the rows, from the value that was read, or not at all")
     c.box(20, 20, 200, 50, "persister A\nowns the partition", fill=BLUE)
     c.box(640, 20, 200, 50, "persister B\nformer owner", fill=AMBER)
@@ -130,7 +130,7 @@ def fence() -> Canvas:
 
 
 def prefix() -> Canvas:
-    """The offset of a partition that is committed."""
+    """Draw which offset of a partition is committed."""
     c = Canvas(760, 210, "The gap-free prefix of the finished messages is committed")
     states = ["done", "done", "done", "dead", "done", "busy", "done", "done", "wait", "wait", "wait"]
     fills = {"done": GREEN, "dead": RED, "busy": AMBER, "wait": PALE}
@@ -145,7 +145,7 @@ def prefix() -> Canvas:
 
 
 def windows() -> Canvas:
-    """Event time in windows, windows in a period."""
+    """Draw event time divided into windows, and windows in a period."""
     c = Canvas(760, 290, "Windows of ten minutes of event time make up the hour that is published")
     for number in range(6):
         minute = number * 10
@@ -177,7 +177,7 @@ def windows() -> Canvas:
 
 
 def states() -> Canvas:
-    """Windows of an alarm's metric, and the resulting states of two expressions."""
+    """Draw windows of an alarm's metric, and the resulting states of two expressions."""
     c = Canvas(860, 330, "Windows of a minute, and the states of an average and of a maximum over two of them")
 
     def x(minute: float) -> int:
@@ -208,7 +208,7 @@ def states() -> Canvas:
 
 
 def floors() -> Canvas:
-    """The layers of packages and the permitted imports."""
+    """Draw the layers of packages and the permitted imports."""
     c = Canvas(760, 592, "Each layer imports only from the layers below it")
     layers = (
         (("simport, validation, repositories, kafka_lib", "imports of services written for monasca-common 3"),),

@@ -18,7 +18,7 @@ _HEAD = (
 
 @dataclass
 class Canvas:
-    """A figure. ``title``: its text for screen readers."""
+    """A figure. ``title``: the figure's text for screen readers."""
 
     width: int
     height: int

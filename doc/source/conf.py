@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Sphinx makes the documentation. Its warnings are errors."""
+"""Configures Sphinx for the documentation. Warnings are errors."""
 
 import importlib.metadata
 import sys
@@ -20,7 +20,7 @@ exclude_patterns: list[str] = []
 version = release = importlib.metadata.version("monasca-common")
 
 html_theme = "openstackdocs"
-# Without the theme's menu of OpenStack, requests to other servers, and centered tables.
+# Removes the theme's OpenStack menu, requests to other servers, and centered tables.
 html_theme_options = {
     "analytics_tracking_code": "",
     "display_badge": False,
@@ -36,7 +36,7 @@ openstackdocs_auto_version = False
 html_show_sourcelink = False
 
 default_role = "py:obj"
-# The extra ``docs`` does not install what the documented modules import from other extras.
+# The extra ``docs`` does not install packages of other extras that the documented modules import.
 autodoc_mock_imports = ["alembic", "lark", "pandas", "prometheus_client", "pyarrow", "pyspark", "re2", "sqlalchemy"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

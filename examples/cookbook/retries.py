@@ -19,7 +19,7 @@ def handle(message: kafka.Message) -> None:
     try:
         store(message.value)
     except ConnectionError:
-        raise kafka.RetryLater(after=0.1) from None  # retries without a limit; the message never becomes a dead letter
+        raise kafka.RetryLater(after=0.1) from None  # retried without a limit; the message never becomes a dead letter
 
 
 def publish(producer: kafka.KafkaProducer, *values: bytes, patience_seconds: float = 60.0) -> None:

@@ -11,7 +11,7 @@ from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier, Tools
 
 OPTIONS = (cfg.FloatOpt("timeout", default=10.0, min=0.1, help="The maximum duration of an attempt, in seconds."),)
-MAX_TEXT = 3500  # characters; the server stores a longer message as an attachment
+MAX_TEXT = 3500  # maximum characters; the server stores a longer message as an attachment
 
 _TOPIC = re.compile(r"(?P<server>https?://[^/?#@\s]+/)(?P<topic>[A-Za-z0-9_-]{1,64})")
 _FORM = "is not the URL of a topic, such as https://ntfy.sh/alarms"

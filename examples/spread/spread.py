@@ -16,7 +16,7 @@ from monasca_common.pipeline import (
 
 
 def spread(partial: Partial) -> float:
-    """Return the difference between the greatest and the least quantity."""
+    """Return the difference between the largest and the smallest quantity."""
     return partial.greatest - partial.least
 
 

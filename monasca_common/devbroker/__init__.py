@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache Kafka on this machine, for trials and tests."""
+"""Runs Apache Kafka on this machine, for trials and tests."""
 
 from monasca_common.devbroker.cluster import KafkaCluster
 from monasca_common.devbroker.errors import (

@@ -32,8 +32,8 @@ _PORT_ATTEMPTS = 3
 _COORDINATOR_TOPICS = {"__consumer_offsets", "__transaction_state"}
 
 # Serial garbage collection without the C2 compiler halves the start time (1.2 s per node) and costs little at the load
-# of a development broker. A node ends if its heap is full; otherwise it could run with a dead network thread and answer
-# no client.
+# of a development broker. A node ends if its heap is full; otherwise it could continue with a dead network thread and
+# answer no client.
 _JAVA_OPTIONS = (
     "-Xms128m",
     "-Xmx512m",
@@ -189,7 +189,7 @@ class KafkaCluster:
         return self._nodes
 
     def _start_nodes(self, java: list[str]) -> None:
-        """Start the nodes. Choose other ports if another program has taken one in the meantime."""
+        """Start the nodes. Choose other ports if another program has taken one of them in the meantime."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._start_nodes_once(java)
@@ -221,8 +221,8 @@ class KafkaCluster:
             node.wait_until_listening(self._left())
 
     def _wait_until_ready(self) -> None:
-        """Wait for the nodes, and create the topics of groups and transactions. Otherwise, the cluster would create
-        them at the first request, which librdkafka retries only after a second.
+        """Wait for the nodes, and create the internal topics of groups and transactions. Otherwise, the first request
+        would create them, and librdkafka would retry it only after a second.
         """
         from monasca_common.kafka.errors import TransportError
 
@@ -238,7 +238,7 @@ class KafkaCluster:
             raise BrokerTooSlow("the nodes listened, but were not ready", self._start_timeout, said) from error
 
     def _left(self) -> float:
-        """Return the seconds left until the start times out."""
+        """Return the seconds until the start times out."""
         return max(1.0, self._deadline - time.monotonic())
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
@@ -257,7 +257,8 @@ class KafkaCluster:
         return tuple(chosen)
 
     def _stop_in_order(self) -> None:
-        """Stop all nodes concurrently; the last ones would wait for a quorum. The supervisor kills nodes that hang."""
+        """Stop all nodes concurrently, because otherwise the last nodes would wait for a quorum. The supervisor kills
+        nodes that hang."""
         for node in self._nodes:
             node.signal(signal.SIGTERM)
         deadline = time.monotonic() + _ORDERLY_STOP_SECONDS

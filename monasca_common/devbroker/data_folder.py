@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a cluster, which may be started repeatedly.
+"""The data folder of a cluster that may be started repeatedly.
 
 ::
 
@@ -37,7 +37,7 @@ class DataFolder:
         return self.folder / f"node-{node_id}"
 
     def prepare(self) -> None:
-        """Create the folders. Refuse a folder of a cluster with different settings."""
+        """Create the folders. Refuse the folder of a cluster with different settings."""
         try:
             self._prepare()
         except OSError as error:
@@ -121,13 +121,13 @@ def _run_storage_tool(java: Sequence[str], properties: Path, arguments: Sequence
 
 
 def _rename_copy(meta: Path, node_id: int) -> None:
-    """Give a copied folder its own node id and directory id, as the cluster requires."""
+    """Set the node id and directory id of a copied folder, which must be unique in the cluster."""
     text = re.sub(r"(?m)^node\.id=.*$", f"node.id={node_id}", meta.read_text())
     meta.write_text(re.sub(r"(?m)^directory\.id=.*$", f"directory.id={_random_id()}", text))
 
 
 def _random_id() -> str:
-    """Return 16 random bytes in Kafka's format, without a leading dash, because it would look like an option."""
+    """Return 16 random bytes in Kafka's format, without a leading dash, which would look like an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -80,7 +80,7 @@ class SharedKafkaCluster(Fixture):
         try:
             self._repair()
         except Exception as error:
-            # Only this test fails: the next test gets a new cluster.
+            # Only this test fails, because the next test gets a new cluster.
             logs = "\n".join(f"node {node.id}: {node.log_tail()}" for node in self.cluster.nodes)
             _discard(self.cluster)
             raise BrokerFailed(
@@ -127,8 +127,8 @@ def _discard(cluster: KafkaCluster) -> None:
 
 
 def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
-    """Create a topic. Repeat the request while a broker is fenced: the controller fences a broker that was frozen or
-    had no processor time until the broker reports again."""
+    """Create a topic. Repeat the request while a broker is fenced. The controller fences a broker that was frozen or
+    had no processor time, until the broker sends a heartbeat again."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     deadline = time.monotonic() + _FENCED_SECONDS
     while True:
@@ -142,7 +142,7 @@ def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
 
 
 class PostgresqlFixture(Fixture):
-    """A server for one test that kills, freezes or fills it. Ready in half a second."""
+    """A server for one test, which may kill, freeze or fill it. It is ready in half a second."""
 
     def __init__(self, **arguments: Any) -> None:
         self.server = PostgresqlServer(**arguments)

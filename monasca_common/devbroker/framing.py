@@ -15,13 +15,13 @@ _INT32 = struct.Struct(">i")
 
 LENGTH_BYTES = 4
 
-# The first versions with compact strings and tagged fields, and the first one with a transactional id.
+# The first versions with compact strings and tagged fields, and the first version with a transactional id.
 _PRODUCE_FLEXIBLE = 9
 _PRODUCE_TRANSACTIONAL = 3
 
 
 class ApiKey(enum.IntEnum):
-    """The API keys that tests use. Any other key can be given as a number."""
+    """The API keys that tests use; other keys can be given as numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -88,7 +88,7 @@ def _acks(request: KafkaRequest) -> int:
     frame, version = request.frame, request.api_version
     at = _skip_string(frame, _REQUEST.size)
     if version >= _PRODUCE_FLEXIBLE:
-        at = _skip_compact_string(frame, at + 1)  # one zero byte: there are no tagged fields
+        at = _skip_compact_string(frame, at + 1)  # a zero byte means that there are no tagged fields
     elif version >= _PRODUCE_TRANSACTIONAL:
         at = _skip_string(frame, at)
     return int(_INT16.unpack_from(frame, at)[0])
@@ -100,7 +100,8 @@ def _skip_string(frame: bytes, at: int) -> int:
 
 
 def _skip_compact_string(frame: bytes, at: int) -> int:
-    """Skip a string. Its length plus one is a variable-length integer with seven bits per byte; zero is null."""
+    """Skip a string. Its length plus one is encoded as a variable-length integer with seven bits per byte; zero is
+    null."""
     length = shift = 0
     while True:
         byte = frame[at]

@@ -14,7 +14,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(slots=True)
 class Counters:
-    """The numbers of requests and answers that the proxy received, and of requests and answers that faults affected."""
+    """The numbers of requests and answers that the proxy received, and how many of them faults affected."""
 
     requests: int = 0
     answers: int = 0
@@ -25,7 +25,7 @@ class Counters:
 
 
 class _Cut(Exception):
-    """Ends a connection because of a fault. It is not an error."""
+    """Raised to end a connection because of a fault; it is not an error."""
 
 
 class Link:
@@ -37,7 +37,7 @@ class Link:
         self._node_reader, self._node_writer = upstream
         self._faults = faults
         self._counters = counters
-        # The faults for expected answers by correlation id, with the times at which the requests were forwarded.
+        # The faults for expected answers by correlation id, with the time at which each request was forwarded.
         self._marked: dict[int, tuple[ActiveFault, float]] = {}
 
     async def forward(self) -> None:
@@ -55,7 +55,7 @@ class Link:
         """Close both sides."""
         for writer in (self._client_writer, self._node_writer):
             connection = writer.get_extra_info("socket")
-            # A forked child can also have the socket open, so closing it here would not end the connection.
+            # A forked child may also hold the socket open, so closing it here would not end the connection.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             writer.close()

@@ -28,7 +28,7 @@ class Node(ServerProcess):
         self._command = [*java, f"-Djava.io.tmpdir={folder}", "kafka.Kafka", str(folder / "server.properties")]
 
     def start(self) -> None:
-        """Start the JVM. `wait_until_listening` waits until the node accepts clients."""
+        """Start the JVM. This does not wait; `wait_until_listening` waits until the node accepts clients."""
         if self.running:
             raise BrokerFailed(f"node {self.id} is already running: stop it first")
         self.launch(self._command)
@@ -52,7 +52,7 @@ class Node(ServerProcess):
     def terminate(self, timeout: float = _KILL_SECONDS) -> bool:
         """Send SIGTERM, and SIGKILL after ``timeout`` seconds. Return whether the node ended after SIGTERM.
 
-        A node without a quorum of controllers waits for the other nodes and does not stop.
+        Without a quorum of controllers, a node waits for the other nodes and does not stop.
         """
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a frozen node does not handle SIGTERM

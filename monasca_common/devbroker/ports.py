@@ -20,8 +20,8 @@ _given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` free ports that no running process of this user has reserved. Other programs can still take the
-    ports before they are used."""
+    """Return ``count`` free ports that no running process of this user has reserved. Other programs may take the ports
+    before they are used."""
     candidates = random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS)
     found = list(itertools.islice((port for port in candidates if is_free(port) and _reserve(port)), count))
     if len(found) < count:
@@ -54,8 +54,8 @@ def _reserve(port: int) -> bool:
 
 @functools.cache
 def _register() -> int:
-    """Open the file in which processes lock one byte per reserved port. All processes share it, so its folder is not
-    chosen by `tempfile`, whose folder tests change.
+    """Open the file in which processes lock one byte per reserved port. All processes share it, so its folder does not
+    come from `tempfile`, whose folder tests change.
     """
     folder = os.environ.get("TMPDIR") or "/tmp"  # nosec B108
     path = Path(folder, f"monasca-common-ports-{os.getuid()}")

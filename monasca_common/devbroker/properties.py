@@ -8,7 +8,7 @@ from pathlib import Path
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.security import Security
 
-COORDINATOR_PARTITIONS = 4  # partitions of each topic of groups, transactions and share groups
+COORDINATOR_PARTITIONS = 4  # partitions of each internal topic (groups, transactions and share groups)
 
 # Detect failures and rebalance groups within seconds, because tests wait for both.
 _QUICK = {
@@ -56,7 +56,7 @@ def node_properties(
         "unclean.leader.election.enable": "false",
         # Trials and tests publish records with old timestamps; the broker's check every five minutes would delete them.
         "log.retention.ms": "-1",
-        # The default takes 128 MiB of each node's heap before the first message.
+        # The default uses 128 MiB of each node's heap before the first message.
         "log.cleaner.dedupe.buffer.size": "4194304",
         **_listeners(own, security),
         **_replication(count),

@@ -81,11 +81,11 @@ class KafkaProxy:
         self._loop = self._thread = None
 
     def add(self, fault: Fault) -> ActiveFault:
-        """Activate a fault; ``.taken`` of the result counts the affected requests."""
+        """Activate a fault; the result's ``taken`` counts the affected requests."""
         return self._faults.add(fault)
 
     def remove(self, *active: ActiveFault) -> None:
-        """Remove these faults. Delayed requests and answers pass immediately; dropped ones stay lost."""
+        """Remove these faults. Delayed requests and answers pass immediately; dropped ones remain lost."""
         for fault in active:
             self._faults.remove(fault)
         self._end_delays(active)
@@ -130,7 +130,7 @@ class KafkaProxy:
         return handle
 
     async def _forward(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # If the node is down, close the connection, as a client without a proxy would see it.
+        # If the node is down, close the connection, which is what a client without a proxy would see.
         with contextlib.suppress(OSError):
             upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
             link = Link(route.node, (reader, writer), upstream, self._faults, self._counters)
@@ -148,4 +148,4 @@ class KafkaProxy:
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # let the loop close the sockets
+        await asyncio.sleep(0)  # give the event loop time to close the sockets

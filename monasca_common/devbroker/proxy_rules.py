@@ -29,7 +29,8 @@ class Effect(enum.Enum):
 
 
 class RequestFilter(TypedDict, total=False):
-    """Selects requests among those with the API keys of a fault; without a filter, the fault affects all of them."""
+    """Selects requests among those with the API keys of a fault; without a filter, the fault affects all such
+    requests."""
 
     times: int | None  # the maximum number of affected requests
     probability: float  # probability per request, with random numbers from `seed`
@@ -74,7 +75,7 @@ class Fault:
 
     @classmethod
     def hold_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
-        """Delay the answer until the fault is removed."""
+        """Hold the answer until the fault is removed."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), None, **filters)
 
     @classmethod
@@ -117,7 +118,7 @@ class ActiveFault:
 
 
 class FaultList:
-    """The active faults in the order of their addition. The first matching fault affects a request. Thread-safe."""
+    """The active faults, oldest first. The first matching fault affects a request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

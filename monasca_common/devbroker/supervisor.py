@@ -28,7 +28,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._remove = tuple(remove)
         self._asked = 0
-        # -I and -S omit site packages and environment variables, for a quick start. The new session ensures that Ctrl-C
+        # -I and -S omit site packages and environment variables, for a quick start. A new session ensures that Ctrl-C
         # in a terminal reaches only this program, which stops the brokers in an orderly way.
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *map(str, remove)],
@@ -58,7 +58,7 @@ class Supervisor:
     def close(self) -> None:
         """Kill every process, and remove the folders."""
         with self._lock:
-            self._exchange(b"exit\n")  # closing the pipe is not enough: a forked child can have it open
+            self._exchange(b"exit\n")  # closing the pipe is not enough, because a forked child may hold it open
             try:
                 self._child.wait(_CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -79,7 +79,7 @@ class Supervisor:
         return answer
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to this request. After an interrupt, there can be earlier unread answers."""
+        """Return the answer to this request. After an interrupt, earlier unread answers may precede it."""
         line = self._exchange(json.dumps(request).encode() + b"\n")
         while line:
             answer: dict[str, Any] = json.loads(line)

@@ -3,10 +3,10 @@
 
 This process is the parent of every broker. When its own parent ends for any reason, it kills all brokers (SIGKILL,
 which also ends frozen processes) and removes the given folders. Three mechanisms ensure this: the pipe from the parent
-closes; the parent's id is also checked, because a child that the parent forked can keep the pipe open; and if this
+closes; the parent's id is also checked, because a child that the parent forked may hold the pipe open; and if this
 process itself is killed, Linux kills the brokers (PR_SET_PDEATHSIG).
 
-Processes that a broker or database has started are also ended: when they lose their parent, Linux makes this process
+Processes that a broker or database has started are ended as well: when they lose their parent, Linux makes this process
 their parent (PR_SET_CHILD_SUBREAPER). Frozen sessions of a database (SIGSTOP) would not end by themselves.
 
 It runs as a script that needs only the standard library, so that it starts within a few hundredths of a second. It
@@ -36,7 +36,7 @@ class ChildProcesses:
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._libc = ctypes.CDLL(None)  # loaded here, not between fork and exec
+        self._libc = ctypes.CDLL(None)  # loaded here instead of between fork and exec
         if sys.platform == "linux":
             self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -50,7 +50,7 @@ class ChildProcesses:
 
     def _signal(self, process: "subprocess.Popen[bytes]", signum: int) -> None:
         """Send a signal; after SIGSTOP, wait until every thread of the process is stopped."""
-        # Popen knows whether the process has already been waited for, so a reused process id never gets the signal.
+        # Popen detects whether the process has already been waited for, so a reused process id never gets the signal.
         process.send_signal(signum)
         if signum == signal.SIGSTOP and sys.platform == "linux" and process.poll() is None:
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -91,7 +91,7 @@ class ChildProcesses:
                 group=user,
                 extra_groups=None if user is None else (),
                 # This is safe because this process has a single thread, to which PDEATHSIG is also bound. It runs after
-                # the change of the user, because that change would reset it.
+                # the user is changed, because that would reset it.
                 preexec_fn=self._die_with_parent,
             )
         self._processes[process.pid] = process
@@ -129,12 +129,12 @@ def _reply(children: ChildProcesses, line: bytes) -> bytes:
 
 
 def main(parent: int, folders: list[str]) -> None:
-    """Serve the process ``parent``. At the end, kill the started processes and remove ``folders``."""
+    """Serve the process ``parent``; at its end, kill the started processes and remove ``folders``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     children = ChildProcesses()
     try:
-        # The parent can end at any time, which can also cause a broken pipe.
+        # The parent can end at any time, which may also break the pipe.
         with contextlib.suppress(BrokenPipeError):
             _serve(children, parent)
     finally:
