@@ -18,7 +18,14 @@ from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.alarm_bodies import AlarmsContext, of_alarms
 from monasca_common.api.ingest import PostContext
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, request_slots
+from monasca_common.api.limits import (
+    OTLP_LOGS,
+    OTLP_METRICS,
+    RETRY_AFTER_SECONDS,
+    InFlightLimit,
+    WsgiApp,
+    request_slots,
+)
 from monasca_common.api.log_fields import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
@@ -39,6 +46,7 @@ from monasca_common.api.resources.versions import Version, Versions
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import ClosedError, ProducerPool
+from monasca_common.kafka.extras import remedy
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
@@ -159,6 +167,28 @@ def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_cont
     silences.add_routes(app, alarms_context)
     app.add_route(logs.PATH, logs.Logs(posts))
     app.add_route(events.PATH, events.Events(posts))
+    _add_otlp(app, posts)
+
+
+def _add_otlp(app: Any, posts: PostContext) -> None:
+    try:
+        from monasca_common.api.resources import otlp
+    except ImportError as error:
+        missing = _NotInstalled(remedy(error, "otlp"))
+        app.add_route(OTLP_METRICS, missing)
+        app.add_route(OTLP_LOGS, missing)
+    else:
+        otlp.add_routes(app, posts)
+
+
+class _NotInstalled:
+    """Replaces a resource whose extra is not installed."""
+
+    def __init__(self, remedy: str) -> None:
+        self._remedy = remedy
+
+    def on_post(self, _request: falcon.Request, _response: falcon.Response) -> None:
+        raise Problem(501, "Not Implemented", f"this API cannot read OTLP: {self._remedy}")
 
 
 class _Paths:

@@ -16,7 +16,7 @@ import falcon
 from oslo_config import cfg
 from oslo_policy import policy
 
-from monasca_common.api.limits import PUBLIC_PATHS
+from monasca_common.api.limits import OTLP_METRICS, PUBLIC_PATHS
 from monasca_common.api.log_fields import note_tenant
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.api.resources.logs import PATH as LOGS
@@ -45,6 +45,7 @@ _RULES = [
     ),
 ]
 
+_OF_METRICS = frozenset({"/v2.0/metrics", OTLP_METRICS})
 _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -145,7 +146,7 @@ def _named_tenant(request: falcon.Request) -> str | None:
 def _rule_of(request: falcon.Request) -> str:
     if request.method not in _WRITING:
         return READ
-    return POST_METRICS if request.path.rstrip("/") == "/v2.0/metrics" else WRITE
+    return POST_METRICS if request.path.rstrip("/") in _OF_METRICS else WRITE
 
 
 def _unauthorized(message: str) -> Problem:

@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import falcon
@@ -24,6 +25,7 @@ _MOST_GZIP_MEMBERS = 1000
 _MOST_GZIP_RATIO = 100  # metrics have ratios of 5 to 50
 _BODY_SECONDS = 10.0  # measured from the end of the header
 _SLICE_BYTES = 16 * 1024
+_FULL = "write whole buffer"  # in cramjam's error of a full buffer, which has a general type
 _ZEROS = re.compile(rb"\0*")
 
 
@@ -33,16 +35,32 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
     ``type_required``: refuse a request without a content type instead of assuming JSON.
     """
     _check_type(request, required=type_required)
-    encoding = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
-    if encoding not in ("", "identity", "gzip", "x-gzip"):
-        raise Problem(
-            415,
-            "Unsupported Media Type",
-            f"content encoding {encoding[:40]!r} is not supported: send gzip or none",
-            headers={"Accept-Encoding": "gzip"},
+    return _decoded(request, settings, "gzip")
+
+
+def read_typed_body(request: falcon.Request, settings: ApiSettings, types: Sequence[str]) -> tuple[str, bytes]:
+    """Return the content type, which is one of ``types``, and the body, decompressed from gzip or zstd. Raises
+    `Problem`: 400, 408, 413 or 415."""
+    given = request.env.get("CONTENT_TYPE") or ""
+    media_type, parameters = falcon.parse_header(given)
+    media_type = media_type.strip().lower()
+    if media_type not in types or parameters.get("charset", "utf-8").lower() not in _UTF8:
+        raise _unsupported(f"content type {given[:100]!r} is not supported: send {' or '.join(types)}")
+    return media_type, _decoded(request, settings, "gzip", "zstd")
+
+
+def _decoded(request: falcon.Request, settings: ApiSettings, *encodings: str) -> bytes:
+    given = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+    encoding = given.removeprefix("x-")
+    if encoding not in ("", "identity", *encodings):
+        raise _unsupported(
+            f"content encoding {given[:40]!r} is not supported: send {', '.join(encodings)} or none",
+            {"Accept-Encoding": ", ".join(encodings)},
         )
-    body = _read(request.env, settings)
-    return decompressed(body, settings) if encoding.endswith("gzip") else body
+    body = read_body(request.env, settings)
+    if encoding == "gzip":
+        return decompressed(body, settings)
+    return _unzstd(body, settings) if encoding == "zstd" else body
 
 
 def discard(environ: dict[str, Any]) -> None:
@@ -66,12 +84,15 @@ def _check_type(request: falcon.Request, *, required: bool) -> None:
     media_type, parameters = falcon.parse_header(given)
     charset = parameters.get("charset", "utf-8")
     if media_type.strip().lower() != _JSON or charset.lower() not in _UTF8:
-        raise Problem(
-            415, "Unsupported Media Type", f"content type {given[:100]!r} is not supported: send {_JSON} in UTF-8"
-        )
+        raise _unsupported(f"content type {given[:100]!r} is not supported: send {_JSON} in UTF-8")
 
 
-def _read(environ: dict[str, Any], settings: ApiSettings) -> bytes:
+def _unsupported(message: str, headers: Mapping[str, str] | None = None) -> Problem:
+    return Problem(415, "Unsupported Media Type", message, headers=headers)
+
+
+def read_body(environ: dict[str, Any], settings: ApiSettings) -> bytes:
+    """Return the body as it was sent. Raises `Problem`: 400, 408 or 413."""
     length = _content_length(environ)
     if length is not None and length > settings.max_body_bytes:
         raise _too_large(settings)
@@ -144,6 +165,19 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
     except zlib.error as error:
         raise bad_request(f"the body is not gzip ({error}): correct it or its Content-Encoding") from None
     raise too_large(f"the gzip body has more than {_MOST_GZIP_MEMBERS} members and was refused: compress it as one")
+
+
+def _unzstd(body: bytes, settings: ApiSettings) -> bytes:
+    """Decompress frames of zstd into a buffer of the maximum size. Raises `Problem`: 400 or 413."""
+    import cramjam  # only with the extras that read other formats than JSON
+
+    buffer = bytearray(settings.max_body_bytes)
+    try:
+        return bytes(memoryview(buffer)[: cramjam.zstd.decompress_into(body, buffer)])
+    except cramjam.DecompressionError as error:
+        if _FULL in str(error):
+            raise _too_large(settings) from None
+        raise bad_request(f"the body is not zstd ({error}): correct it or its Content-Encoding") from None
 
 
 def _padding_end(body: bytes, at: int) -> int:

@@ -9,6 +9,7 @@ Readers handle each id once, and a repeat that arrives while the first request i
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import re
 import time
@@ -21,12 +22,13 @@ import falcon
 from monasca_common.api.limits import RETRY_AFTER_SECONDS
 from monasca_common.api.log_fields import Reason, note_delivered
 from monasca_common.api.problems import Problem, bad_request, too_large, unavailable, unprocessable
-from monasca_common.api.publishing import Publishing
+from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import Record
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused
-from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
+from monasca_common.models import metric
+from monasca_common.models.errors import InvalidEnvelope, NotJson, NotProtobuf, Violation
 from monasca_common.models.post import ParsedPost
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage import retention
@@ -99,11 +101,13 @@ def idempotency_key(request: falcon.Request) -> str | None:
 def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
     """Parse a body. Raises `Problem`: 400 if it is not JSON, 422 if the body as a whole breaks a rule."""
     if not body:
-        raise bad_request("the body is empty: send JSON")
+        raise bad_request("the body is empty: send one")
     try:
         return parse(body)
     except NotJson as error:
         raise bad_request(f"the body is not JSON: {violations_text(error.violations)}") from None
+    except NotProtobuf as error:
+        raise bad_request(f"the body {violations_text(error.violations)}: correct it") from None
     except InvalidEnvelope as error:
         raise refusal(error.violations) from None
 
@@ -112,14 +116,14 @@ def records(
     values: list[bytes], post: ParsedPost, request: falcon.Request, key: str | None
 ) -> Sequence[bytes | Record]:
     """Return plain values (the producer creates their ids, its fast path), or records with ids derived from ``key``."""
-    note_delivered(request.env, len(values), len(post.rejected))  # replaced if an error follows
+    note_delivered(request.env, len(values), post.total - len(post.valid))  # replaced if an error follows
     if key is None:
         return values
     ids = message_ids(request.context.tenant, request.path, key, post.valid, post.indices)
     return [Record(value, message_id=own_id) for value, own_id in zip(values, ids, strict=True)]
 
 
-def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], indices: Sequence[int]) -> list[bytes]:
+def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], indices: Iterable[int]) -> list[bytes]:
     """Return 32 bytes per element: SHA-256 over tenant, path, key, index in the request, and the element.
 
     So a different body with the same key gets different ids, and rejecting an element does not change the other ids.
@@ -132,6 +136,22 @@ def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], ind
         own.update(index.to_bytes(8, "big") + element)
         ids.append(own.digest())
     return ids
+
+
+def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
+    """Publish the valid samples of a request of Prometheus or OpenTelemetry, and return after all are acknowledged.
+
+    Their ids are hashes of tenant, series, time and value, so that a repeat has the same ids, also in another request.
+    Raises `Problem` like `Publishing.publish`, and 429.
+    """
+    tenant, settings = request.context.tenant, posts.settings
+    if posts.series_limit is not None:
+        posts.series_limit.admit(tenant, post.valid, post.indices)
+    note_delivered(request.env, len(post.valid), post.total - len(post.valid))
+    values = posts.encoded("metrics", metric.envelopes(post.valid, tenant, settings.region, created))
+    ids = message_ids(tenant, "", "", post.valid, itertools.repeat(0, len(post.valid)))
+    records = [Record(value, message_id=own_id) for value, own_id in zip(values, ids, strict=True)]
+    posts.publishing.publish(TopicMessages(settings.metrics_topic, records), keyed=True)
 
 
 def refusal(violations: Sequence[Violation]) -> Problem:

@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
 from monasca_common.api.access import Served
+from monasca_common.api.limits import OTLP_LOGS, OTLP_METRICS
 from monasca_common.api.log_fields import NO_MESSAGES, MessageCounts, Reason
 from monasca_common.api.problems import Problem
 from monasca_common.kafka import ProducerPool
@@ -30,7 +31,13 @@ from monasca_common.runtime.metrics import ComputedMetrics
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "monasca_api"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_KINDS = {"/v2.0/metrics": "metrics", "/v2.0/logs": "logs", "/v1.0/events": "events"}
+_KINDS = {
+    "/v2.0/metrics": "metrics",
+    "/v2.0/logs": "logs",
+    "/v1.0/events": "events",
+    OTLP_METRICS: "metrics",
+    OTLP_LOGS: "logs",
+}
 # Reasons used by alerts.
 _FAULTS_OF_SERVER = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE)
 

@@ -22,6 +22,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, registry_settings
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.models.limits import RESOURCE_ATTRIBUTES
 from monasca_common.runtime.envelopes import FORMATS
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
@@ -122,6 +123,12 @@ class ApiSettings:
         help="Maximum number of series per tenant; a post that exceeds it gets status 429. A worker counts the series "
         "in the database and in its own posts, so several workers may exceed the limit slightly. Each series takes 100 "
         "bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
+    )
+    otlp_attributes: tuple[str, ...] = option(
+        RESOURCE_ATTRIBUTES,
+        help="The attributes of resources and scopes of OTLP that become dimensions, separated by commas, also "
+        "otel.scope.name and otel.scope.version. Too few: series of different senders have the same dimensions and "
+        "overwrite each other. Too many: each restart of a sender creates new series.",
     )
     metrics_topic: str = option(
         "metrics", old_names=("kafka.metrics_topic",), help="The topic to which metrics are sent."

@@ -14,7 +14,16 @@ from typing import Any
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, POSTED, REGION, STORED, TENANT, too_many_dimensions
+from monasca_common.models.limits import (
+    ANY_TEXT,
+    MOST_DIMENSIONS,
+    POSTED,
+    REGION,
+    STORED,
+    TENANT,
+    Limits,
+    too_many_dimensions,
+)
 from monasca_common.models.post import ParsedPost, envelope_ends, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, LogEntry, decode_each
 from monasca_common.models.times import ANY_TIME, Window
@@ -80,25 +89,28 @@ def _common_dimensions(text: bytes, max_dimensions: int) -> dict[str, str]:
 
 
 def _parse_element(element: bytes, *, common: dict[str, str], allowed: Window, max_dimensions: int) -> bytes:
-    violations: list[Violation] = []
-    log = Fields.read(element, violations)
+    return normalised(Fields.read(element, []), POSTED, common, allowed=allowed, max_dimensions=max_dimensions)
+
+
+def normalised(log: Fields, limits: Limits, common: dict[str, str], *, allowed: Window, max_dimensions: int) -> bytes:
+    """Return a log as in `ParsedPost.valid`. Raises `InvalidEnvelope`."""
     message = log.text("message", ANY_TEXT)
     size_bytes = len((message or "").encode(errors="replace"))
     if size_bytes > MOST_MESSAGE_BYTES:
         rule = f"has {size_bytes} bytes: at most {MOST_MESSAGE_BYTES} are allowed"
         log.report("message", [rule], too_large=True)
-    dimensions = common | log.dimensions(POSTED, max_dimensions)
+    dimensions = common | log.dimensions(limits, max_dimensions)
     if len(dimensions) > max_dimensions:
         log.report("dimensions", [f"with the common ones {too_many_dimensions(len(dimensions), max_dimensions)}"])
-    normalised: dict[str, Any] = {"message": message, "dimensions": dimensions}
+    members: dict[str, Any] = {"message": message, "dimensions": dimensions}
     time_ms = log.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     if time_ms is not None:
-        normalised["timestamp"] = time_ms
+        members["timestamp"] = time_ms
     _rest(log)
     log.raise_violations()
     for key in sorted(log.members.keys() - _OWN):
-        normalised[key] = log.members[key]
-    return json_text.write(normalised)
+        members[key] = log.members[key]
+    return json_text.write(members)
 
 
 def envelope(log_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:

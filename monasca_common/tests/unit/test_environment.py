@@ -37,5 +37,5 @@ class EnvironmentTest(base.BaseTestCase):
         done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
 
         self.assertEqual((0, "No broken requirements found.\n"), (done.returncode, done.stdout), done.stdout)
-        for extra in ("api", "avro", "json-schema", "persister", "protobuf", "services", "spark", "test"):
+        for extra in ("api", "avro", "json-schema", "otlp", "persister", "protobuf", "services", "spark", "test"):
             self.assertEqual([], missing_distributions(extra), extra)

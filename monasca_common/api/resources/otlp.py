@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``POST /v1/metrics`` and ``/v1/logs`` of OTLP/HTTP, in protobuf or JSON. Needs the extra ``[otlp]``.
+
+The status 200 means that Kafka has acknowledged all items except those that ``partial_success`` counts as rejected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import falcon
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+
+from monasca_common.api.body import read_typed_body
+from monasca_common.api.ingest import PostContext, idempotency_key, publish_samples, records, violations_text
+from monasca_common.api.limits import OTLP_LOGS, OTLP_METRICS
+from monasca_common.api.log_fields import note_delivered
+from monasca_common.api.problems import bad_request, too_large
+from monasca_common.api.publishing import TopicMessages
+from monasca_common.models import log
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.models.otlp.logs import parse_logs
+from monasca_common.models.otlp.metrics import add_samples
+from monasca_common.models.otlp.requests import from_json, from_protobuf
+from monasca_common.models.post import ParsedPost
+from monasca_common.models.samples import Samples
+from monasca_common.models.times import Window
+from monasca_common.storage.base import Kind
+
+_PROTOBUF = "application/x-protobuf"
+
+
+def add_routes(app: falcon.App[Any, Any], posts: PostContext) -> None:
+    app.add_route(OTLP_METRICS, ExportMetrics(posts))
+    app.add_route(OTLP_LOGS, ExportLogs(posts))
+
+
+class _Export:
+    """``POST`` of one signal. The class attributes describe its messages in OTLP."""
+
+    _kind: Kind
+    _request: type[Message]
+    _response: type[Message]
+    _rejected: str  # the field with the number of refused items
+
+    def __init__(self, posts: PostContext) -> None:
+        self._posts = posts
+
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        posts, settings = self._posts, self._posts.settings
+        key = idempotency_key(request)
+        created = posts.creation_time(key)
+        media_type, body = read_typed_body(request, settings, (_PROTOBUF, falcon.MEDIA_JSON))
+        try:
+            message = (from_protobuf if media_type == _PROTOBUF else from_json)(body, self._request())
+            post = posts.within(self._kind, self._parse, created)(message)
+        except InvalidEnvelope as error:
+            problem = too_large if any(violation.too_large for violation in error.violations) else bad_request
+            raise problem(f"the body {error}") from None
+        refused = post.total - len(post.valid)
+        note_delivered(request.env, 0, refused)
+        if post.valid:
+            self._publish(post, request, key, created)
+        answer = self._response()
+        if refused:
+            setattr(answer.partial_success, self._rejected, refused)
+            answer.partial_success.error_message = f"{refused} were refused: {violations_text(post.violations)}"
+        response.content_type = media_type
+        response.data = answer.SerializeToString() if media_type == _PROTOBUF else MessageToJson(answer).encode()
+
+    def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
+        raise NotImplementedError
+
+    def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
+        raise NotImplementedError
+
+
+class ExportMetrics(_Export):
+    _kind = Kind.METRICS
+    _request = metrics_service_pb2.ExportMetricsServiceRequest
+    _response = metrics_service_pb2.ExportMetricsServiceResponse
+    _rejected = "rejected_data_points"
+
+    def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
+        reserved_names = self._posts.limits.reserved_names
+        samples = Samples(allowed=allowed, max_dimensions=max_dimensions, reserved_names=reserved_names)
+        add_samples(message, frozenset(self._posts.settings.otlp_attributes), samples)
+        return samples.post()
+
+    def _publish(self, post: ParsedPost, request: falcon.Request, _key: str | None, created: float) -> None:
+        publish_samples(self._posts, post, request, created)
+
+
+class ExportLogs(_Export):
+    _kind = Kind.LOGS
+    _request = logs_service_pb2.ExportLogsServiceRequest
+    _response = logs_service_pb2.ExportLogsServiceResponse
+    _rejected = "rejected_log_records"
+
+    def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
+        attributes = frozenset(self._posts.settings.otlp_attributes)
+        return parse_logs(message, attributes, allowed=allowed, max_dimensions=max_dimensions)
+
+    def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
+        """Only an Idempotency-Key identifies a repeated request: equal logs can be different logs."""
+        posts, settings = self._posts, self._posts.settings
+        values = [log.envelope(text, request.context.tenant, settings.region, created) for text in post.valid]
+        bulk = TopicMessages(settings.logs_topic, records(posts.encoded("logs", values), post, request, key))
+        posts.publishing.publish(bulk, keyed=key is not None)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of OTLP: values of any type as text or JSON, and the dimensions of a resource and a scope."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from monasca_common.models import json_text
+
+SCOPE_NAME, SCOPE_VERSION = "otel.scope.name", "otel.scope.version"
+
+
+def plain(value: AnyValue) -> Any:
+    """Return a value for JSON: bytes as base64, and NaN and infinities as text. The last of repeated keys is used."""
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain(element) for element in value.array_value.values]
+    if kind == "kvlist_value":
+        return plain_members(value.kvlist_value.values)
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    if kind == "double_value" and not math.isfinite(value.double_value):
+        return "NaN" if math.isnan(value.double_value) else "Infinity" if value.double_value > 0 else "-Infinity"
+    return None if kind is None else getattr(value, kind)
+
+
+def plain_members(attributes: Iterable[KeyValue]) -> dict[str, Any]:
+    return {attribute.key: plain(attribute.value) for attribute in attributes}
+
+
+def text(value: AnyValue) -> str:
+    """Return a string unchanged, a missing value as an empty string, and any other value as its JSON."""
+    if value.HasField("string_value"):
+        return value.string_value
+    converted = plain(value)
+    if converted is None:
+        return ""
+    return converted if isinstance(converted, str) else json_text.write(converted).decode()
+
+
+def dimensions(attributes: Iterable[KeyValue]) -> dict[str, str]:
+    """Return attributes as dimensions, without those that have an empty value, which Prometheus does not distinguish
+    from missing ones."""
+    return {attribute.key: value for attribute in attributes if (value := text(attribute.value))}
+
+
+def common_dimensions(resource: Resource, scope: InstrumentationScope, allowed: frozenset[str]) -> dict[str, str]:
+    """Return the dimensions of all items of a scope: attributes of the resource and the scope, and the name and version
+    of the scope, if ``allowed`` contains their keys."""
+    found = dimensions(attribute for attribute in resource.attributes if attribute.key in allowed)
+    found |= dimensions(attribute for attribute in scope.attributes if attribute.key in allowed)
+    named = {SCOPE_NAME: scope.name, SCOPE_VERSION: scope.version}
+    return found | {key: value for key, value in named.items() if value and key in allowed}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log records of OTLP as logs: the body is the message; allowed attributes of the resource and the scope are
+dimensions; severity, event name, attributes, and the ids of trace and span in hexadecimal are further members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from monasca_common.models import log
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import MOST_DIMENSIONS, STORED
+from monasca_common.models.otlp.attributes import common_dimensions, plain_members, text
+from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount
+from monasca_common.models.post import ParsedPost
+from monasca_common.models.times import ANY_TIME, Window
+
+_MOST_VIOLATIONS = 10  # of one log
+_TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
+
+
+def parse_logs(
+    request: ExportLogsServiceRequest,
+    attributes: frozenset[str],
+    *,
+    allowed: Window = ANY_TIME,
+    max_dimensions: int = MOST_DIMENSIONS,
+) -> ParsedPost:
+    """Parse the log records; the limits are `limits.STORED`. ``attributes``: see `common_dimensions`. ``allowed``: the
+    range of timestamps. Raises `InvalidEnvelope` if the request is too large."""
+    items = ItemCount()
+    valid: list[bytes] = []
+    indices: list[int] = []
+    violations: list[Violation] = []
+    total = 0
+    for of_resource in items.of(request.resource_logs):
+        for of_scope in items.of(of_resource.scope_logs):
+            common = common_dimensions(of_resource.resource, of_scope.scope, attributes)
+            for index, record in enumerate(items.of(of_scope.log_records), total):
+                fields = Fields(_members(record, common), [])
+                try:
+                    valid.append(log.normalised(fields, STORED, {}, allowed=allowed, max_dimensions=max_dimensions))
+                    indices.append(index)
+                except InvalidEnvelope as error:
+                    violations += [each.within(f"log {index}") for each in error.violations[:_MOST_VIOLATIONS]]
+            total += len(of_scope.log_records)
+    return ParsedPost(valid, indices, total, tuple(violations))
+
+
+def _members(record: LogRecord, common: dict[str, str]) -> dict[str, Any]:
+    """Return the members of a log, without missing ones."""
+    time_ns = record.time_unix_nano or record.observed_time_unix_nano
+    members = {
+        "message": text(record.body),
+        "dimensions": common,
+        "timestamp": time_ns // NS_PER_MS,
+        "severity_number": record.severity_number,
+        "severity_text": record.severity_text,
+        "event_name": record.event_name,
+        "trace_id": record.trace_id.hex() if len(record.trace_id) == _TRACE_ID_BYTES else "",
+        "span_id": record.span_id.hex() if len(record.span_id) == _SPAN_ID_BYTES else "",
+        "attributes": plain_members(record.attributes),
+    }
+    return {key: value for key, value in members.items() if value or key == "message"}

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics and logs of OpenTelemetry's Python SDK, through the API, Kafka and the persister, while the API is killed and
+answers are lost: each metric is one row, and no log is lost."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import sqlalchemy as sa
+from opentelemetry._logs import LogRecord
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import LogRecordExportResult, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
+from opentelemetry.sdk.resources import Resource
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.checker import each_once
+from monasca_common.tests.example_case import EXAMPLES
+from monasca_common.tests.functional.api.api_case import ApiProcess
+from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, SECONDS, PersisterCase
+from monasca_common.tests.functional.topic_log import read_topic
+
+_KILLS = 3
+
+
+class OtlpTest(PersisterCase):
+    cluster_settings = {"proxied": True}  # noqa: RUF012  # as in its base
+
+    def setUp(self):
+        super().setUp()
+        self.logs_topic = self.fixture.topic(2)
+        self.cluster.create_topic(f"{self.logs_topic}.dlq", 1)
+        (self.port,) = free_ports(1)
+        self.url_of_api = f"http://127.0.0.1:{self.port}"
+        self.api = self.start_api()
+        logs = f"[kafka_logs]\nenabled = true\ntopic = {self.logs_topic}\ngroup_id = {self.group}-logs"
+        self.persister = self.start(others=f"{NO_ALARMS}\n{logs}")
+        # The SDK logs each attempt that fails.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        self.addCleanup(logging.getLogger("opentelemetry").setLevel, logging.NOTSET)
+
+    def start_api(self):
+        lines = [
+            "[kafka]",
+            f"bootstrap_servers = {self.servers}",
+            "producer_options = socket.timeout.ms=1000",
+            "[api]",
+            f"port = {self.port}",
+            "auth_strategy = noauth",
+            "publish_timeout_seconds = 2",
+            f"metrics_topic = {self.topic}",
+            f"logs_topic = {self.logs_topic}",
+        ]
+        api = ApiProcess(tempfile.gettempdir(), "\n".join(lines) + "\n")
+        api.port = self.port
+        self.addCleanup(api.end)
+        return api.wait_until_ready()
+
+    def disturb(self):
+        """Kill the API several times, and lose answers of Kafka."""
+        for _ in range(_KILLS):
+            self.fixture.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.5, seed=3, times=3))
+            time.sleep(1)
+            for process in (self.api.process, *self.api.workers()):
+                process.send_signal(signal.SIGKILL)
+            self.api.process.wait(SECONDS)
+            self.api = self.start_api()
+
+    def disturbed(self, send):
+        """Call ``send`` with 0, 1, … until the API has been killed and restarted several times. Return the number of
+        calls."""
+        disturbing = threading.Thread(target=self.disturb)
+        disturbing.start()
+        number = 0
+        while disturbing.is_alive() or not number:
+            send(number)
+            number += 1
+            time.sleep(0.2)
+        self.fixture.proxy.clear()
+        self.assertIsNone(self.api.process.poll())
+        return number
+
+    def stored(self, statement):
+        with self.engine.connect() as connection:
+            return sorted(tuple(row) for row in connection.execute(sa.text(statement)))
+
+    def test_each_data_point_of_the_sdk_is_one_row_although_requests_are_repeated(self):
+        reader = InMemoryMetricReader()
+        meter = MeterProvider([reader], Resource({"service.name": "shop"})).get_meter("m")
+        orders, seconds = meter.create_counter("orders"), meter.create_histogram("seconds")
+        exporter = OTLPMetricExporter(f"{self.url_of_api}/v1/metrics", timeout=SECONDS, compression=Compression.Gzip)
+        self.addCleanup(exporter.shutdown)
+        sent = []
+
+        def export(number):
+            orders.add(number, {"region": "north"})
+            seconds.record(number)
+            data = reader.get_metrics_data()
+            sent.append(data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points[0])
+            # The exporter repeats a request at most six times, and the application as often as it wants.
+            self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)
+            self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)  # as after a lost answer
+
+        series = 19  # of both instruments: the histogram has 16 buckets, count and sum
+        rows = series * self.disturbed(export)
+        wanted = sorted((point.time_unix_nano // 1_000_000, point.value) for point in sent)
+        counted = "SELECT m.time, m.value FROM measurements m JOIN series s ON s.id = m.series_id WHERE s.name = '{}'"
+        self.wait_until(lambda: len(self.stored("SELECT time FROM measurements")) >= rows)
+        with each_once():
+            self.assertEqual(wanted, self.stored(counted.format("orders")))
+            self.assertEqual(len(wanted), len(self.stored(counted.format("seconds_sum"))))
+            self.assertEqual(rows, len(self.stored("SELECT time FROM measurements")))
+        messages = read_topic(self.cluster, self.topic, 2)
+        self.assertGreater(len(messages), rows)  # repeats reached Kafka
+        self.assertEqual(0, self.persister.counter("rows_total", outcome="conflicting"))
+        self.assertEqual([], read_topic(self.cluster, self.dlq))
+        self.assert_ends_in_order(self.persister)
+
+    def test_no_log_of_the_sdk_is_lost(self):
+        exporter = OTLPLogExporter(f"{self.url_of_api}/v1/logs", timeout=SECONDS)
+        wait_until = self.wait_until
+
+        class Exporting(SimpleLogRecordProcessor):
+            def on_emit(self, log_record):
+                wait_until(lambda: exporter.export([log_record]) is LogRecordExportResult.SUCCESS)
+
+        provider = LoggerProvider(Resource({"service.name": "shop"}))
+        provider.add_log_record_processor(Exporting(exporter))
+        logger = provider.get_logger("l")
+
+        def emit(number):
+            logger.emit(LogRecord(body=f"log {number}", attributes={"number": number}, severity_text="INFO"))
+
+        emitted = self.disturbed(emit)
+        statement = "SELECT DISTINCT message, dimensions, fields FROM logs"
+        self.wait_until(lambda: len(self.stored(statement)) >= emitted)
+        found = {message: (json.loads(own), json.loads(fields)) for message, own, fields in self.stored(statement)}
+        with each_once():
+            self.assertEqual({f"log {number}" for number in range(emitted)}, found.keys())
+        dimensions, fields = found["log 0"]
+        self.assertEqual({"service.name": "shop"}, dimensions)
+        self.assertEqual({"attributes": {"number": 0}, "severity_text": "INFO"}, fields)
+
+    def test_the_program_of_the_page_stores_its_metric_and_its_log(self):
+        command = [sys.executable, EXAMPLES / "otlp.py", self.url_of_api, "no-token"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        self.wait_until(lambda: self.stored("SELECT value FROM measurements") and self.stored("SELECT time FROM logs"))
+        self.assertEqual([(3.0,)], self.stored("SELECT value FROM measurements"))
+        self.assertEqual([("three orders",)], self.stored("SELECT message FROM logs"))
