@@ -4,7 +4,7 @@
  * 1. Errors and logs: librdkafka calls back without the GIL; the next call returns what the callbacks stored.
  * 2. Arguments and results.
  * 3. Waiting, without the GIL.
- * 4. The life of a client: the last call that uses it destroys it, but never in a forked child.
+ * 4. The life of a client: its last reference destroys it, but never in a forked child. Calls and rows hold references.
  * 5. The functions of librdkafka, and the module. */
 
 #include "client.h"
@@ -177,13 +177,11 @@ PyObject *serve(client_t *self, void run(client_t *, int), int64_t timeout_ms, P
         return NULL;
     }
     self->serving = PyThread_get_thread_ident();
-    begin_use(self);
     Py_BEGIN_ALLOW_THREADS
     run(self, timeout_ms < 0 ? 0 : timeout_ms < MOST_WAIT_MS ? timeout_ms : MOST_WAIT_MS);
     Py_END_ALLOW_THREADS
     PyObject *taken = take(self);
     self->serving = 0;
-    end_use(self);
     return taken;
 }
 
@@ -191,13 +189,13 @@ int call(client_t *self, int run(rd_kafka_t *, void *), void *argument) {
     int code;
     if (!is_open(self))
         return 0;
-    begin_use(self);
+    self->calls++;
     Py_BEGIN_ALLOW_THREADS
     code = run(self->rk, argument);
     Py_END_ALLOW_THREADS
+    self->calls--;
     if (code)
         raise_refused(self, code);
-    end_use(self);
     return !code;
 }
 
@@ -217,31 +215,19 @@ int is_open(const client_t *self) {
 }
 
 void destroy_client(client_t *self) {
-    rd_kafka_t *rk = self->rk;
-    if (!rk || self->pid != getpid()) /* its threads exist only in the parent, and destroying it would wait for them */
+    if (!self->rk || self->pid != getpid()) /* its threads exist only in the parent; destroying it waits for them */
         return;
-    self->release(self);
-    self->rk = NULL;
+    if (self->topic)
+        rd.topic_destroy(self->topic);
+    if (self->queue)
+        rd.queue_destroy(self->queue);
     Py_BEGIN_ALLOW_THREADS
-    rd.destroy_flags(rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    rd.destroy_flags(self->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
     Py_END_ALLOW_THREADS
 }
 
-void begin_use(client_t *self) { self->users++; }
-
-void end_use(client_t *self) {
-    if (!--self->users && self->closed)
-        destroy_client(self);
-}
-
-/* Destroys the client; if a call uses it, that call destroys it at its end. */
-PyObject *close_client(PyObject *object, PyObject *unused) {
-    client_t *self = (client_t *)object;
-    if (!self->closed) {
-        self->closed = 1;
-        if (!self->users)
-            destroy_client(self);
-    }
+PyObject *close_client(PyObject *self, PyObject *unused) {
+    ((client_t *)self)->closed = 1;
     Py_RETURN_NONE;
 }
 
@@ -268,14 +254,12 @@ static int set_options(rd_kafka_conf_t *conf, PyObject *options) {
     return 1;
 }
 
-client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
-                     void release(client_t *)) {
+client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *)) {
     char text[512];
     client_t *self = (client_t *)PyType_GenericNew(type, NULL, NULL);
     if (!self)
         return NULL;
     self->pid = getpid();
-    self->release = release;
     pthread_mutex_init(&self->notices_lock, NULL);
     rd_kafka_conf_t *conf = rd.conf_new();
     if (set_options(conf, options)) {

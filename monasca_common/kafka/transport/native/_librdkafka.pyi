@@ -37,7 +37,8 @@ class Producer:
     queued: int  # messages that are queued, or whose outcomes were not returned
     bucket_ms: int  # the length of the buckets of counts; 0: no counts
     def purge(self) -> None: ...
-    def close(self) -> None: ...  # if calls use the client, they destroy it when they end
+    # Ends waits, and refuses later calls; the last reference to the client destroys it.
+    def close(self) -> None: ...
 
 # topic, partition, offset, code of an error or 0
 Partition = tuple[str, int, int, int]
@@ -45,10 +46,9 @@ Partition = tuple[str, int, int, int]
 Event = tuple[int, str, str | None, int, int]
 
 class Rows:
-    """Messages of one partition; each column is built on first use."""
+    """Messages of one partition; each column is built on first use. The last one releases the messages, which until
+    then keep the client, and the memory of their fetch responses."""
 
-    topic: str
-    partition: int
     offsets: list[int]
     keys: list[bytes | None]
     values: list[bytes | None]
@@ -61,10 +61,12 @@ class Consumer:
 
     def __init__(self, options: Mapping[str, str], on_rebalance: Callable[[str, list[Partition]], None], /) -> None: ...
     # Waits for at most 100 ms.
-    def poll(self, most: int, timeout_ms: int, /) -> tuple[list[Rows], list[Event], list[Notice]] | None: ...
+    def poll(
+        self, most: int, timeout_ms: int, /
+    ) -> tuple[list[tuple[str, int, Rows]], list[Event], list[Notice]] | None: ...
     def group_metadata(self, partitions: Sequence[tuple[str, int, int]], /) -> bytes: ...
     def close(self) -> None: ...  # leaves the group
-    def abandon(self) -> None: ...
+    def abandon(self) -> None: ...  # without leaving the group; otherwise like `Producer.close`
     # Calls that take and return partitions; those that ask a broker have a time-out in milliseconds. `watermarks` takes
     # its partition twice, and returns it with the lowest and with the next offset.
     def __getattr__(self, name: str) -> Callable[[Sequence[tuple[str, int, int]], int], list[Partition]]: ...

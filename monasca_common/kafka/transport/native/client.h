@@ -40,13 +40,14 @@ typedef struct {
     char bytes[]; /* the memory that `text`, `value` and `key` point to */
 } notice_t;
 
-typedef struct client {
+typedef struct {
     PyObject_HEAD
     rd_kafka_t *rk;
-    void (*release)(struct client *); /* releases objects that hold `rk`, before its destruction */
+    rd_kafka_topic_t *topic; /* of a producer, or NULL */
+    rd_kafka_queue_t *queue; /* of a consumer, or NULL */
     pid_t pid;
-    int closed;
-    int users;             /* calls that use `rk` without the GIL */
+    int closed;            /* calls are refused; the last reference destroys `rk` */
+    int calls;             /* in `call`, without the GIL */
     unsigned long serving; /* the thread in `serve`, or 0 */
     unsigned long closing; /* the thread that closes a consumer, or 0 */
 
@@ -88,10 +89,7 @@ int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
  * returns the result of `take`. One call at a time. */
 PyObject *serve(client_t *self, void run(client_t *, int timeout_ms), int64_t timeout_ms, PyObject *take(client_t *));
 
-void begin_use(client_t *self);
-void end_use(client_t *self);
-client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *),
-                     void release(client_t *));
+client_t *new_client(PyTypeObject *type, PyObject *options, int kind, void set_callbacks(rd_kafka_conf_t *));
 PyObject *close_client(PyObject *self, PyObject *unused);
 void destroy_client(client_t *self);
 void free_client(client_t *self);

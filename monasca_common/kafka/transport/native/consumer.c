@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A consuming client that returns the messages of a poll as columns, partition by partition.
  *
- * 1. Columns: each column is built on first use, from messages that are kept until then.
+ * 1. Columns: each column is built on first use, from messages that are kept until all columns are built.
  * 2. Polling: waits for the first message, and takes all other available ones.
  * 3. Rebalances: librdkafka's callback runs within `poll` and `close`, and calls Python.
  * 4. Partitions with offsets, and the calls that take and return them.
@@ -9,43 +9,29 @@
 
 #include "client.h"
 
-#include <structmember.h>
 #include <unistd.h>
 
-/* Messages keep the memory of their fetch responses. Beyond these limits they are copied, the oldest first. */
-#define MOST_KEPT_ROWS 64
-#define MOST_KEPT_BYTES (16 << 20)
 #define MOST_POLLED 100000   /* maximum messages of a poll, independent of its argument */
 #define LONGEST_CALL_MS 5000 /* a close waits this long, because a commit may never end */
 
 enum { COLUMNS = 5 };
 
-typedef struct consumer consumer_t;
-
-/* Messages of one partition. */
-typedef struct rows {
+/* Messages of one partition. They keep the client, and the memory of their fetch responses. */
+typedef struct {
     PyObject_HEAD
-    consumer_t *consumer; /* NULL: all columns are built, and the messages released */
-    struct rows *older, *newer;
-    rd_kafka_topic_t *handle; /* of the topic, while a poll adds messages */
-    PyObject *topic;
-    int partition;
+    client_t *client; /* NULL: all columns are built, and the messages released */
     array_t messages;
-    size_t bytes;
     PyObject *columns[COLUMNS];
 } rows_t;
 
-struct consumer {
+typedef struct {
     client_t client;
-    rd_kafka_queue_t *queue; /* of messages and callbacks */
     PyObject *on_rebalance;
     int answered;                  /* whether the callback accepted its partitions */
     PyObject *raised[3];           /* the exception of `on_rebalance`, for PyErr_Restore */
     rd_kafka_message_t **messages; /* of this poll; room for MOST_POLLED */
     size_t count, wanted;
-    rows_t *oldest, *newest; /* rows that keep messages */
-    size_t kept_rows, kept_bytes;
-};
+} consumer_t;
 
 PyTypeObject *rows_type;
 
@@ -97,75 +83,47 @@ static build_item_t *const builders[COLUMNS] = {offset_at, key_at, value_at, tim
 
 /* Also for a forked child, where no message may be destroyed. */
 static void release_messages(rows_t *self) {
-    consumer_t *consumer = self->consumer;
-    if (!consumer)
-        return;
-    *(self->older ? &self->older->newer : &consumer->oldest) = self->newer;
-    *(self->newer ? &self->newer->older : &consumer->newest) = self->older;
-    consumer->kept_rows--;
-    consumer->kept_bytes -= self->bytes;
-    self->consumer = NULL;
-    size_t count = consumer->client.pid == getpid() ? self->messages.count : 0;
+    client_t *client = self->client;
+    size_t count = client && client->pid == getpid() ? self->messages.count : 0;
+    self->client = NULL;
     for (size_t i = 0; i < count; i++)
         rd.message_destroy((rd_kafka_message_t *)message_at(self->messages.items, i));
+    Py_XDECREF((PyObject *)client);
 }
 
-/* Returns a borrowed reference. Nothing else runs during the call: no finalizer may release the messages. */
-static PyObject *column(rows_t *self, int kind) {
-    int collects = PyGC_Disable();
-    if (!self->columns[kind] && self->consumer)
-        self->columns[kind] = build_list(builders[kind], self->messages.items, self->messages.count);
-    if (collects)
-        PyGC_Enable();
-    if (!self->columns[kind] && !PyErr_Occurred())
-        PyErr_NoMemory(); /* as when the messages were released */
-    return self->columns[kind];
+/* Nothing else runs while a column is built: no finalizer may release the messages. */
+static PyObject *rows_get(PyObject *object, void *column) {
+    rows_t *self = (rows_t *)object;
+    PyObject **built = self->columns + (intptr_t)column;
+    if (!*built) {
+        int collects = PyGC_Disable(), left = 0;
+        *built = build_list(builders[(intptr_t)column], self->messages.items, self->messages.count);
+        if (collects)
+            PyGC_Enable();
+        for (int i = 0; i < COLUMNS; i++)
+            left += !self->columns[i];
+        if (!left)
+            release_messages(self);
+    }
+    return Py_XNewRef(*built);
 }
-
-static void copy_columns(rows_t *self) {
-    PyObject *raised[3];
-    PyErr_Fetch(&raised[0], &raised[1], &raised[2]);
-    for (int kind = 0; kind < COLUMNS; kind++)
-        if (!column(self, kind))
-            PyErr_Clear();
-    release_messages(self);
-    PyErr_Restore(raised[0], raised[1], raised[2]);
-}
-
-static PyObject *rows_get(PyObject *self, void *kind) { return Py_XNewRef(column((rows_t *)self, (intptr_t)kind)); }
 
 static Py_ssize_t rows_length(PyObject *self) { return ((rows_t *)self)->messages.count; }
 
 static void rows_dealloc(PyObject *object) {
     rows_t *self = (rows_t *)object;
     release_messages(self);
-    for (int kind = 0; kind < COLUMNS; kind++)
-        Py_XDECREF(self->columns[kind]);
-    Py_XDECREF(self->topic);
+    for (int i = 0; i < COLUMNS; i++)
+        Py_XDECREF(self->columns[i]);
     free(self->messages.items);
     free_object(object);
-}
-
-static rows_t *new_rows(consumer_t *consumer, const rd_kafka_message_t *message) {
-    rows_t *self = (rows_t *)PyType_GenericNew(rows_type, NULL, NULL);
-    if (!self)
-        return NULL;
-    self->consumer = consumer;
-    self->handle = message->rkt;
-    self->topic = PyUnicode_FromString(rd.topic_name(message->rkt));
-    self->partition = message->partition;
-    self->older = consumer->newest;
-    *(consumer->newest ? &consumer->newest->newer : &consumer->oldest) = self;
-    consumer->newest = self;
-    consumer->kept_rows++;
-    return self;
 }
 
 /* ---- 2. Polling ---- */
 
 static void take_queued(consumer_t *self) {
     size_t left = self->wanted > self->count ? self->wanted - self->count : 0;
-    ssize_t taken = left ? rd.consume_batch_queue(self->queue, 0, self->messages + self->count, left) : 0;
+    ssize_t taken = left ? rd.consume_batch_queue(self->client.queue, 0, self->messages + self->count, left) : 0;
     self->count += taken > 0 ? taken : 0;
 }
 
@@ -188,24 +146,26 @@ static PyObject *event_tuple(const void *from, size_t index) {
                          (long long)message->offset);
 }
 
-/* Adds the message to the rows of its partition. Returns 0 with an exception, and does not own the message then. */
+/* Adds the message to the rows of its partition: a tuple (topic, partition, rows). Returns 0 with an exception, and
+ * does not own the message then. */
 static int add_message(consumer_t *self, PyObject *parts, rd_kafka_message_t *message) {
     rows_t *rows = NULL;
-    for (Py_ssize_t i = PyList_Size(parts); i > 0 && !rows; i--) { /* usually the last row */
-        rows_t *other = (rows_t *)PyList_GetItem(parts, i - 1);
-        if (other->handle == message->rkt && other->partition == message->partition)
+    for (Py_ssize_t i = PyList_Size(parts); i > 0 && !rows; i--) { /* usually the last tuple */
+        rows_t *other = (rows_t *)PyTuple_GetItem(PyList_GetItem(parts, i - 1), 2);
+        const rd_kafka_message_t *first = message_at(other->messages.items, 0);
+        if (first->rkt == message->rkt && first->partition == message->partition)
             rows = other;
     }
     if (!rows) {
-        rows = new_rows(self, message);
-        int added = rows && rows->topic && !PyList_Append(parts, (PyObject *)rows);
-        Py_XDECREF((PyObject *)rows);
+        rows = (rows_t *)PyType_GenericNew(rows_type, NULL, NULL);
+        PyObject *part = Py_BuildValue("(siN)", rd.topic_name(message->rkt), message->partition, rows);
+        int added = part && !PyList_Append(parts, part);
+        Py_XDECREF(part);
         if (!added)
             return 0;
+        rows->client = (client_t *)Py_NewRef((PyObject *)self);
     }
     *(rd_kafka_message_t **)append(&rows->messages, sizeof(rd_kafka_message_t *)) = message;
-    rows->bytes += message->len + message->key_len;
-    self->kept_bytes += message->len + message->key_len;
     return 1;
 }
 
@@ -253,8 +213,6 @@ static PyObject *take_fetched(client_t *client) {
         else
             self->messages[self->count++] = self->messages[i];
     }
-    while (self->kept_rows > MOST_KEPT_ROWS || (self->kept_bytes > MOST_KEPT_BYTES && self->oldest != self->newest))
-        copy_columns(self->oldest);
     return fetched;
 }
 
@@ -351,7 +309,6 @@ static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, 
     PyObject *answer = NULL;
     question_t asked = {0};
     int given = PyArg_ParseTuple(arguments, "O&|i", as_partitions, &asked.partitions, &asked.timeout_ms);
-    begin_use(self); /* until the partitions are destroyed, because they can refer to the client */
     if (given && call(self, run, &asked)) {
         answer = asked.bytes.start ? bytes_or_none(asked.bytes)
                                    : build_list(partition_tuple, asked.partitions->elems, asked.partitions->cnt);
@@ -359,7 +316,6 @@ static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, 
     }
     if (asked.partitions)
         rd.topic_partition_list_destroy(asked.partitions);
-    end_use(self);
     return answer;
 }
 
@@ -434,62 +390,50 @@ CALLS(DEFINE_CALL)
 
 static void set_callbacks(rd_kafka_conf_t *conf) { rd.conf_set_rebalance_cb(conf, on_rebalance); }
 
-static void release(client_t *client) {
-    consumer_t *self = (consumer_t *)client;
-    while (self->oldest)
-        copy_columns(self->oldest);
-    while (self->count) /* events that no poll returned */
-        rd.message_destroy(self->messages[--self->count]);
-    if (self->queue)
-        rd.queue_destroy(self->queue);
-}
-
 static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject *unused) {
     PyObject *options, *rebalance;
     if (!PyArg_ParseTuple(arguments, "O!O:Consumer", &PyDict_Type, &options, &rebalance))
         return NULL;
-    consumer_t *self = (consumer_t *)new_client(type, options, RD_KAFKA_CONSUMER, set_callbacks, release);
+    consumer_t *self = (consumer_t *)new_client(type, options, RD_KAFKA_CONSUMER, set_callbacks);
     if (!self)
         return NULL;
     self->on_rebalance = Py_NewRef(rebalance);
     self->messages = required(malloc(MOST_POLLED * sizeof *self->messages)); /* unused pages use no memory */
     rd.poll_set_consumer(self->client.rk);
-    self->queue = rd.queue_get_consumer(self->client.rk);
-    if (self->queue)
+    self->client.queue = rd.queue_get_consumer(self->client.rk);
+    if (self->client.queue)
         return (PyObject *)self;
     raise_error(RD_KAFKA_RESP_ERR__INVALID_ARG, "group.id must not be empty", 0);
     Py_DECREF(self);
     return NULL;
 }
 
-/* Leaves the group, which calls `on_rebalance`, and then destroys the client. Calls of other threads, except a poll,
+/* Leaves the group, which calls `on_rebalance`. Calls of other threads, except a poll,
  * end before: librdkafka does not answer requests while it leaves, such as one for the assignment. */
 static PyObject *consumer_close(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     if (self->closed || self->closing)
         Py_RETURN_NONE;
     self->closing = PyThread_get_thread_ident();
-    for (int waited_ms = 0; self->users > !!self->serving && waited_ms < LONGEST_CALL_MS; waited_ms++) {
+    for (int waited_ms = 0; self->calls && waited_ms < LONGEST_CALL_MS; waited_ms++) {
         Py_BEGIN_ALLOW_THREADS
         usleep(1000);
         Py_END_ALLOW_THREADS
     }
     if (self->closed) /* another thread has abandoned it */
         Py_RETURN_NONE;
-    begin_use(self);
     Py_BEGIN_ALLOW_THREADS
     rd.consumer_close(self->rk);
     Py_END_ALLOW_THREADS
     self->closed = 1;
-    end_use(self);
     return restore((consumer_t *)self) ? Py_NewRef(Py_None) : NULL;
 }
 
 static void consumer_dealloc(PyObject *object) {
     consumer_t *self = (consumer_t *)object;
+    while (self->client.pid == getpid() && self->count) /* events that no poll returned */
+        rd.message_destroy(self->messages[--self->count]);
     destroy_client(&self->client);
-    while (self->oldest) /* in a forked child */
-        release_messages(self->oldest);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(self->raised[i]);
     Py_XDECREF(self->on_rebalance);
@@ -523,15 +467,8 @@ static PyGetSetDef rows_columns[] = {
     {"headers", rows_get, NULL, NULL, (void *)4}, {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyMemberDef rows_members[] = {
-    {"topic", T_OBJECT, offsetof(rows_t, topic), READONLY, NULL},
-    {"partition", T_INT, offsetof(rows_t, partition), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
 static PyType_Slot rows_slots[] = {
     {Py_tp_dealloc, rows_dealloc},
-    {Py_tp_members, rows_members},
     {Py_tp_getset, rows_columns},
     {Py_sq_length, rows_length},
     {0, NULL},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, KafkaError
 
 from monasca_common.kafka.errors import ClosedError
-from monasca_common.kafka.message import Columns, TopicPartition
+from monasca_common.kafka.message import COLUMNS, Columns, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import Fetched, PartitionEvent, RebalanceCallbacks
 from monasca_common.kafka.transport.error_translation import translate
@@ -24,6 +25,10 @@ from monasca_common.kafka.transport.native.client import ClientEvents, milliseco
 
 LOG = logging.getLogger(__name__)
 
+# Parts of polls whose messages keep the memory of their fetch responses. Beyond this number they are copied, the oldest
+# first.
+_MOST_KEPT = 64
+
 
 class NativeConsumer(LibrdkafkaConsumer):
     driver = "native"
@@ -31,6 +36,7 @@ class NativeConsumer(LibrdkafkaConsumer):
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings)
         self._notices = ClientEvents(LOG, self.clock, self._client_id)
+        self._kept: deque[weakref.ref[NativeColumns]] = deque()
         itself = weakref.ref(self)  # the client must not keep this object, its owner, alive
 
         def on_rebalance(kind: str, partitions: list[_librdkafka.Partition]) -> None:
@@ -43,7 +49,6 @@ class NativeConsumer(LibrdkafkaConsumer):
             consumer_options(settings),
             lambda options: _librdkafka.Consumer(options, on_rebalance),
         )
-        self._guard.pin(self._client)
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
         self._callbacks = callbacks
@@ -57,8 +62,11 @@ class NativeConsumer(LibrdkafkaConsumer):
             self._notices.handle(notices, self.on_error)
             timeout = deadline - self.clock.monotonic()
             if parts or events or timeout <= 0:
+                fetched = [(TopicPartition(topic, number), NativeColumns(rows)) for topic, number, rows in parts]
+                self._kept += [weakref.ref(columns) for _, columns in fetched]
+                self._copy_kept(_MOST_KEPT)
                 return Fetched(
-                    [(TopicPartition(rows.topic, rows.partition), NativeColumns(rows)) for rows in parts],
+                    fetched,
                     [
                         PartitionEvent(
                             translate(KafkaError(code, text)), topic, number, offset if offset >= 0 else None
@@ -73,6 +81,7 @@ class NativeConsumer(LibrdkafkaConsumer):
 
     def abandon(self) -> None:
         self._closing = True
+        self._copy_kept()
         self._client.abandon()
         self._guard.unpin()
 
@@ -101,9 +110,16 @@ class NativeConsumer(LibrdkafkaConsumer):
             time.sleep(timeout)
 
     def _release(self) -> None:
+        self._copy_kept()
         with self._calling():
             self._client.close()
-        self._guard.unpin([self._client])
+
+    def _copy_kept(self, most: int = 0) -> None:
+        """Copy all but the ``most`` newest parts, which no longer keep the client then."""
+        while len(self._kept) > most:
+            columns = self._kept.popleft()()
+            if columns is not None:
+                columns.copy()
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
@@ -131,3 +147,8 @@ class NativeColumns(Columns):
 
     def column(self, name: str) -> list[Any]:
         return getattr(self._rows, name)  # type: ignore[no-any-return]
+
+    def copy(self) -> None:
+        """Build all columns, which releases the client's messages."""
+        for name in COLUMNS:
+            self.column(name)

@@ -44,7 +44,6 @@ typedef struct {
 
 typedef struct {
     client_t client;
-    rd_kafka_topic_t *topic;   /* the topic that `send` used last, or NULL */
     Py_buffer room;            /* of the reservation that `send` used last */
     int64_t queued;            /* queued, and not returned as an outcome */
     _Atomic int64_t bucket_ms; /* 0: no counts */
@@ -189,15 +188,15 @@ static int as_headers(PyObject *object, void *to) {
 /* Selects the topic to produce to. Its handle is kept until another is selected, which saves the search by name.
  * The last check of a call: Python code that runs after it, such as a finalizer, may select another topic or close the
  * client. All code that may run Python code or allocate an object that is garbage-collected is before it. */
-static int select_topic(producer_t *self, PyObject *object) {
-    const char *name = is_open(&self->client) ? as_text("topic", object) : NULL;
+static int select_topic(client_t *self, PyObject *object) {
+    const char *name = is_open(self) ? as_text("topic", object) : NULL;
     if (!name)
         return 0;
     if (self->topic && !strcmp(rd.topic_name(self->topic), name))
         return 1;
-    rd_kafka_topic_t *topic = rd.topic_new(self->client.rk, name, NULL);
+    rd_kafka_topic_t *topic = rd.topic_new(self->rk, name, NULL);
     if (!topic) {
-        raise_refused(&self->client, rd.last_error());
+        raise_refused(self, rd.last_error());
         return 0;
     }
     if (self->topic)
@@ -228,7 +227,7 @@ typedef struct {
 /* Queues a message to the selected topic. Returns the code of an error, or 0. */
 static int queue_message(producer_t *self, message_t *message, int64_t sequence) {
 #define MESSAGE                                                                                                        \
-    self->client.rk, RD_KAFKA_VTYPE_RKT, self->topic, RD_KAFKA_VTYPE_MSGFLAGS, RD_KAFKA_MSG_F_COPY,                    \
+    self->client.rk, RD_KAFKA_VTYPE_RKT, self->client.topic, RD_KAFKA_VTYPE_MSGFLAGS, RD_KAFKA_MSG_F_COPY,             \
         RD_KAFKA_VTYPE_VALUE, message->value.start, message->value.size, RD_KAFKA_VTYPE_KEY, message->key.start,       \
         message->key.size, RD_KAFKA_VTYPE_OPAQUE, (void *)(intptr_t)sequence, RD_KAFKA_VTYPE_PARTITION,                \
         message->partition, RD_KAFKA_VTYPE_TIMESTAMP, (int64_t)message->timestamp_ms
@@ -261,7 +260,7 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
         read = as_optional_bytes(PyList_GetItem(values, i), &message.value);
     if (message.headers && (count != 1 || message.prefix.start)) /* the message will own them */
         PyErr_SetString(PyExc_ValueError, "headers need one value, and no id_prefix");
-    else if (read && select_topic(self, topic)) {
+    else if (read && select_topic(&self->client, topic)) {
         for (; !code && taken < count; taken += !code) {
             as_optional_bytes(PyList_GetItem(values, taken), &message.value);
             code = queue_message(self, &message, first + taken);
@@ -297,7 +296,7 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
     if (self->room.len == sizeof *from && from->next < from->end && size <= from->left - from->overhead &&
         size <= from->largest - from->overhead && (uint64_t)from->prefix_size <= MOST_PREFIX_BYTES) {
         message.prefix = (bytes_t){from->prefix_size ? from->prefix : NULL, from->prefix_size};
-        is_queued = select_topic(self, arguments[0]) && !queue_message(self, &message, from->next);
+        is_queued = select_topic(&self->client, arguments[0]) && !queue_message(self, &message, from->next);
     }
     if (!is_queued) {
         PyErr_Clear(); /* `produce` will raise it */
@@ -337,18 +336,11 @@ static PyObject *producer_purge(PyObject *self, PyObject *unused) {
 
 static void set_callbacks(rd_kafka_conf_t *conf) { rd.conf_set_dr_msg_cb(conf, on_delivery_report); }
 
-static void release(client_t *client) {
-    producer_t *self = (producer_t *)client;
-    if (self->topic)
-        rd.topic_destroy(self->topic);
-    self->topic = NULL;
-}
-
 static PyObject *producer_new(PyTypeObject *type, PyObject *arguments, PyObject *unused) {
     PyObject *options;
     if (!PyArg_ParseTuple(arguments, "O!:Producer", &PyDict_Type, &options))
         return NULL;
-    return (PyObject *)new_client(type, options, RD_KAFKA_PRODUCER, set_callbacks, release);
+    return (PyObject *)new_client(type, options, RD_KAFKA_PRODUCER, set_callbacks);
 }
 
 static void producer_dealloc(PyObject *object) {

@@ -94,9 +94,9 @@ class NativeProducer(LibrdkafkaProducer):
         return translate(KafkaError(*error.args) if isinstance(error, _librdkafka.Error) else error)
 
     def poll(self, timeout: float) -> Outcomes:
-        deadline = self.clock.monotonic() + timeout
+        client, deadline = self._client, self.clock.monotonic() + timeout
         while True:
-            collected = self._client.poll(milliseconds(timeout))
+            collected = client.poll(milliseconds(timeout))
             timeout = deadline - self.clock.monotonic()
             if collected is not None or timeout <= 0:
                 return self._outcomes(collected)
@@ -133,9 +133,10 @@ class NativeProducer(LibrdkafkaProducer):
         return outcomes
 
     def close(self, timeout: float) -> None:
-        """Destroy the client, which waits for its threads without a limit."""
+        """Destroy the client, which waits for its threads without a limit; if a call uses it, when that call ends."""
         self._close_admin()
         self._client.close()
+        del self._client, self.send, self.produce  # the references to it
 
 
 def _added_up(counts: list[_librdkafka.Count]) -> DeliveryCounts:

@@ -141,7 +141,7 @@ def read(reading: Reading, numbers: random.Random) -> None:
     partitions = [(numbers.choice(TOPICS), numbers.randrange(5), numbers.choice((-2, -1, 0, 7))) for _ in range(3)]
     if kind < 7:
         parts, *_ = client.poll(numbers.choice((1, 10, 500)), numbers.choice((0, 1, 20))) or ([],)
-        reading.kept += parts
+        reading.kept += [rows for _, _, rows in parts]
         if numbers.random() < 0.5:
             reading.kept = [rows for rows in list(reading.kept) if numbers.random() < 0.8][-200:]
         for rows in list(reading.kept):

@@ -68,8 +68,12 @@ class NativeCase(base.BaseTestCase):
 
         settings = ProducerSettings(ConnectionSettings(servers), **options)
         producer = NativeProducer(settings, batch_bytes=100_000, on_error=self.errors.append)
-        self.addCleanup(producer.close, 1.0)
+        self.addCleanup(self.close, producer)
         return producer
+
+    def close(self, producer):
+        with contextlib.suppress(AttributeError):  # closed by the test
+            producer.close(1.0)
 
     def client_error(self):
         from monasca_common.kafka.transport.native import _librdkafka
@@ -193,7 +197,7 @@ class TestWithoutBroker(NativeCase):
         room.close()
         self.assertIsNone(producer.send("t", b"v", None, room))
         self.assertEqual((6, 6, 50), (room.next, room.end, room.left))
-        producer.close(1.0)
+        producer._client.close()
         self.assertIsNone(producer.send("t", b"v", None, producer.new_reservation(7, 8, 100, 100, 10, None)))
 
     def test_wrong_arguments_are_refused(self):
@@ -264,28 +268,35 @@ class TestWithoutBroker(NativeCase):
         with PollingThread(producer):
             self.assertRaises(RuntimeError, producer.poll, 0)
             self.assertRaises(RuntimeError, producer.flush, 0)
-            producer.close(1.0)
+            producer._client.close()
 
     def test_closing_ends_a_poll_and_refuses_everything(self):
         producer = self.open(self.silent_broker())
+        client = producer._client
         with PollingThread(producer):
             producer.close(1.0)
-        producer.close(1.0)
+        client.close()
         for call in (
-            lambda: producer.produce("t", [b"v"], None, 0, None),
-            lambda: producer.produce_record("t", b"v", None, -1, 0, (), 0),
-            lambda: producer.poll(0),
-            lambda: producer.flush(0),
-            producer.purge,
+            lambda: client.produce("t", [b"v"], None, 0, None),
+            lambda: client.poll(0),
+            lambda: client.flush(0),
+            client.purge,
         ):
             self.assertIn("closed", str(self.assertRaises(self.client_error(), call)))
         self.assertRaises(TransportError, producer.topic_ids, ["t"], 1.0)
+
+    def test_closing_destroys_the_client_unless_a_call_uses_it(self):
+        producer = self.open(self.silent_broker())
+        threads = len(os.listdir("/proc/self/task"))
+        send(producer, "t", b"v", None, 0, None)
+        producer.close(1.0)
+        self.assertGreater(threads, len(os.listdir("/proc/self/task")))
 
     def test_headers_whose_iteration_closes_the_client_are_refused(self):
         producer = self.open()
 
         def headers():
-            producer.close(1.0)
+            producer._client.close()
             yield ("name", b"value")
 
         error = self.assertRaises(self.client_error(), producer.produce_record, "t", b"v", None, -1, 0, headers(), 0)
@@ -297,7 +308,7 @@ class TestWithoutBroker(NativeCase):
                 self.producer = producer
 
             def __index__(self):
-                self.producer.close(1.0)
+                self.producer._client.close()
                 return 1
 
         for call in ("produce", "produce_record"):

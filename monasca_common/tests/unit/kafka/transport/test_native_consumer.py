@@ -200,7 +200,6 @@ child = os.fork()
 if not child:
     signal.alarm(20)  # destroying it would wait for its threads, which are in the parent
     del parts
-    consumer._guard.unpin()
     consumer.abandon()
     del consumer
     os._exit(7)
@@ -223,12 +222,9 @@ class TestWithBroker(NativeConsumerCase):
         producer = Producer({"bootstrap.servers": cls.broker.bootstrap_servers})
         for number in range(400):
             producer.produce("t", b"%d" % number, partition=number % 4, timestamp=1000 + number)
-        for topic in ("facts", "large"):
-            cls.broker.create_topic(topic)
+        cls.broker.create_topic("facts")
         for value, key, headers in ((b"v\0", b"k", HEADERS), (b"", b"", None), (None, None, [("h", b"x")])):
             producer.produce("facts", value, key, partition=0, headers=headers, timestamp=12345)
-        for number in range(40):
-            producer.produce("large", bytes(200_000), partition=number % 2, headers=[("n", b"%d" % number)])
         assert producer.flush(PATIENCE_SECONDS) == 0
 
     @classmethod
@@ -290,23 +286,26 @@ class TestWithBroker(NativeConsumerCase):
         consumer = self.reading("facts", 1)
         ((_, columns),), _ = self.read(consumer, 3)
         consumer.close()
+        self.assertEqual(2, sys.getrefcount(consumer._client))  # only of `consumer`, and of the call
         del consumer
         self.assertEqual([b"v\0", b"", None], columns.column("values"))
         self.assertEqual((("h", b"x"),), columns.column("headers")[2])
 
+    def test_all_columns_together_keep_neither_the_messages_nor_the_client(self):
+        consumer = self.reading("facts", 1)
+        ((_, columns),), _ = self.read(consumer, 3)
+        references = sys.getrefcount(consumer._client)
+        columns.copy()
+        self.assertEqual(references - 1, sys.getrefcount(consumer._client))
+        self.assertEqual([b"k", b"", None], columns.column("keys"))
+
     def test_the_oldest_of_many_batches_are_copied(self):
-        parts, _ = self.read(self.reading("t"), 400, most=1)
+        consumer = self.reading("t")
+        parts, _ = self.read(consumer, 400, most=1)
         self.assertEqual(400, len(parts))
+        self.assertEqual(64, sys.getrefcount(consumer._client) - 2)  # each of the newest refers to it
         for _, columns in parts:
             self.assertEqual([1] * len(COLUMNS), [len(columns.column(name)) for name in COLUMNS])
-
-    def test_the_oldest_of_large_batches_are_copied(self):
-        consumer, parts = self.reading("large"), []
-        for _ in range(3):  # 24 MB
-            parts += self.read(consumer, 40, most=10)[0]
-            consumer.assign({TopicPartition("large", number): BEGINNING for number in range(2)})
-        numbers = [int(headers[0][1]) for _, columns in parts for headers in columns.column("headers")]
-        self.assertEqual(sorted([*range(40)] * 3), sorted(numbers))
 
     def test_the_end_of_a_partition_is_an_event(self):
         consumer = self.reading("facts", 1)
