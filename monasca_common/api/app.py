@@ -21,6 +21,7 @@ from monasca_common.api.ingest import PostContext
 from monasca_common.api.limits import (
     OTLP_LOGS,
     OTLP_METRICS,
+    REMOTE_WRITE,
     RETRY_AFTER_SECONDS,
     InFlightLimit,
     WsgiApp,
@@ -40,6 +41,7 @@ from monasca_common.api.resources import (
     metrics,
     notification_methods,
     notifications,
+    prometheus,
     silences,
 )
 from monasca_common.api.resources.versions import Version, Versions
@@ -80,7 +82,7 @@ def make_app(
         middleware = auth.NoAuthentication(settings)
     else:
         assert conf is not None, "authentication needs its configuration"
-        middleware = auth.Authorization(conf)
+        middleware = auth.Authorization(conf, trust_scope=settings.trust_scope_header)
     app: Any = _RoutedApp(middleware=[middleware, _Paths()])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(serialize_error)
@@ -153,7 +155,14 @@ def _authentication(
 
     assert conf is not None, "authentication needs its configuration"
     own_metrics.will_validate(tokens.ValidationOutcome)
-    return lambda app: tokens.authenticated(app, conf, settings.max_in_flight, own_metrics.validated)
+
+    def layer(app: WsgiApp) -> WsgiApp:
+        validated = tokens.authenticated(app, conf, settings.max_in_flight, own_metrics.validated)
+        if not settings.trust_scope_header:
+            return validated
+        return lambda environ, start: (validated if auth.scoped_tenant(environ) is None else app)(environ, start)
+
+    return layer
 
 
 def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_context: AlarmsContext) -> None:
@@ -167,6 +176,7 @@ def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_cont
     silences.add_routes(app, alarms_context)
     app.add_route(logs.PATH, logs.Logs(posts))
     app.add_route(events.PATH, events.Events(posts))
+    app.add_route(REMOTE_WRITE, prometheus.RemoteWrite(posts))
     _add_otlp(app, posts)
 
 

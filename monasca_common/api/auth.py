@@ -16,7 +16,7 @@ import falcon
 from oslo_config import cfg
 from oslo_policy import policy
 
-from monasca_common.api.limits import OTLP_METRICS, PUBLIC_PATHS
+from monasca_common.api.limits import INTAKE_PATHS, OTLP_METRICS, PUBLIC_PATHS, REMOTE_WRITE
 from monasca_common.api.log_fields import note_tenant
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.api.resources.logs import PATH as LOGS
@@ -45,7 +45,7 @@ _RULES = [
     ),
 ]
 
-_OF_METRICS = frozenset({"/v2.0/metrics", OTLP_METRICS})
+_OF_METRICS = frozenset({"/v2.0/metrics", REMOTE_WRITE, OTLP_METRICS})
 _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -62,18 +62,25 @@ def list_rules() -> list[policy.RuleDefault]:
     return list(_RULES)
 
 
+def scoped_tenant(environ: Mapping[str, Any]) -> str | None:
+    """Return the tenant of a request to an intake path that a proxy has authenticated, for ``trust_scope_header``."""
+    return environ.get("HTTP_X_SCOPE_ORGID") if environ.get("PATH_INFO", "").rstrip("/") in INTAKE_PATHS else None
+
+
 class NoAuthentication:
     """Falcon middleware that permits every request for any tenant."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self._tenant = settings.noauth_tenant
+        self._trust_scope = settings.trust_scope_header
         LOG.warning(
             "[api] auth_strategy = noauth: requests are not authenticated, so every client can read and write the data "
             "of every tenant; use it only for trials, at an address that no other client can reach"
         )
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
-        tenant = request.env.get("HTTP_X_PROJECT_ID") or self._tenant
+        scoped = scoped_tenant(request.env) if self._trust_scope else None
+        tenant = scoped or request.env.get("HTTP_X_PROJECT_ID") or self._tenant
         if request.query_string:
             tenant = _named_tenant(request) or tenant
         _set_tenant(request, tenant)
@@ -82,17 +89,20 @@ class NoAuthentication:
 class Authorization:
     """Falcon middleware after `tokens.authenticated`: sets ``request.context.tenant``, or raises `Problem` (401, 403).
 
-    Raises `ConfigurationError` for rules that are unreadable or unknown.
+    ``trust_scope``: see `scoped_tenant`. Raises `ConfigurationError` for rules that are unreadable or unknown.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, *, trust_scope: bool = False) -> None:
+        self._trust_scope = trust_scope
         self._enforcer = open_enforcer(conf, _RULES)
         _refuse_unknown_rules(self._enforcer)
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if request.path in PUBLIC_PATHS:
-            return
+            return None
         environ = request.env
+        if self._trust_scope and (scoped := scoped_tenant(environ)) is not None:
+            return _set_tenant(request, scoped)
         if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed":
             raise _unauthorized("the request has no valid token: send one in X-Auth-Token")
         tenant = environ.get("HTTP_X_PROJECT_ID")
@@ -115,7 +125,7 @@ class Authorization:
                     403, "Forbidden", "no role of the token permits acting for another tenant: omit tenant_id"
                 )
             tenant = named
-        _set_tenant(request, tenant)
+        return _set_tenant(request, tenant)
 
     def _allows(self, rule: str, caller: Mapping[str, Any]) -> bool:
         target = {"project_id": caller["project_id"]}

@@ -167,6 +167,18 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
     raise too_large(f"the gzip body has more than {_MOST_GZIP_MEMBERS} members and was refused: compress it as one")
 
 
+def snappy_decompressed(body: bytes, settings: ApiSettings) -> bytes:
+    """Decompress a block of snappy, whose first number is its expanded size. Raises `Problem`: 400 or 413."""
+    import cramjam  # only this format needs it
+
+    try:
+        if cramjam.snappy.decompress_raw_len(body) > settings.max_body_bytes:
+            raise _too_large(settings)
+        return bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError as error:
+        raise bad_request(f"the body is not a block of snappy ({error}): correct it or its Content-Encoding") from None
+
+
 def _unzstd(body: bytes, settings: ApiSettings) -> bytes:
     """Decompress frames of zstd into a buffer of the maximum size. Raises `Problem`: 400 or 413."""
     import cramjam  # only with the extras that read other formats than JSON

@@ -30,10 +30,10 @@ PUBLIC_PATHS = frozenset(
     {"/healthcheck", "/healthz", "/readyz", "/metrics", "/openapi.json", "/v2.0", "/v2.0/", "/", ""}
 )
 
-OTLP_METRICS, OTLP_LOGS = "/v1/metrics", "/v1/logs"
+REMOTE_WRITE, OTLP_METRICS, OTLP_LOGS = "/api/v1/write", "/v1/metrics", "/v1/logs"
 RETRY_AFTER_SECONDS = 1
 #: The paths of formats of other systems.
-INTAKE_PATHS = frozenset({OTLP_METRICS, OTLP_LOGS})
+INTAKE_PATHS = frozenset({REMOTE_WRITE, OTLP_METRICS, OTLP_LOGS})
 _TO_KAFKA = INTAKE_PATHS | {"/v2.0/metrics", "/v2.0/logs", "/v1.0/events"}
 
 _BUSY = msgspec.json.encode(

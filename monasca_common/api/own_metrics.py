@@ -22,7 +22,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
 from monasca_common.api.access import Served
-from monasca_common.api.limits import OTLP_LOGS, OTLP_METRICS
+from monasca_common.api.limits import OTLP_LOGS, OTLP_METRICS, REMOTE_WRITE
 from monasca_common.api.log_fields import NO_MESSAGES, MessageCounts, Reason
 from monasca_common.api.problems import Problem
 from monasca_common.kafka import ProducerPool
@@ -37,6 +37,7 @@ _KINDS = {
     "/v1.0/events": "events",
     OTLP_METRICS: "metrics",
     OTLP_LOGS: "logs",
+    REMOTE_WRITE: "metrics",
 }
 # Reasons used by alerts.
 _FAULTS_OF_SERVER = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE)

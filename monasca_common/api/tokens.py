@@ -3,10 +3,14 @@
 
 This module adds a deadline for all requests of a validation, a limit of requests that wait for Keystone, a bounded
 in-process cache, different answers (503) for an outage and for wrong settings, and a check of the settings.
+
+A client that cannot renew tokens, such as Prometheus, sends an application credential as HTTP Basic (its id as the
+user, its secret as the password). It is exchanged for a token, which is cached and validated like any other.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib.util
 import json
@@ -14,7 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
@@ -23,6 +27,7 @@ import webob
 from cachetools import TTLCache
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading
+from keystoneauth1.identity import v3
 from keystoneauth1.session import TCPKeepAliveAdapter
 from keystonemiddleware import auth_token
 from oslo_config import cfg
@@ -38,6 +43,7 @@ GROUP = "keystone_authtoken"
 _TIMEOUT_SECONDS = 5
 _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
+_MAX_CREDENTIALS = 10_000
 _CACHE_ENTRY_BYTES = 512  # Python's overhead per entry, in addition to the text
 _MAX_REASON = 500  # characters, so that a web page served at Keystone's address does not fill the log
 
@@ -184,6 +190,10 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         super().__init__(app, {"oslo_config_config": conf, "delay_auth_decision": False})
         if not options.memcached_servers:
             self._token_cache = TokenCache(options.token_cache_time)
+        self._auth_url = getattr(conf[options.auth_section or GROUP], "auth_url", None)
+        # The tokens of application credentials, by hashes of these.
+        self._exchanged: TTLCache[bytes, str] = TTLCache(_MAX_CREDENTIALS, max(0, options.token_cache_time))
+        self._lock = threading.Lock()
 
     def _create_session(self, **named: Any) -> Any:
         session = super()._create_session(**named)
@@ -193,26 +203,65 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
 
     def process_request(self, request: Any) -> Any:
         try:
-            return super().process_request(request)
+            credential = _basic(request.environ)
+            if credential is None or not self._auth_url:
+                return super().process_request(request)
+            return self._process_credential(request, credential)
         except Undecided as undecided:
             note_reason(request.environ, Reason.KEYSTONE)
             message = _MISCONFIGURED if undecided.outcome is ValidationOutcome.MISCONFIGURED else _SILENT
             body = error_body(503, "Service Unavailable", message)
             return webob.Response(json_body=body, status=503, retry_after=RETRY_AFTER_SECONDS)
 
+    def _process_credential(self, request: Any, credential: bytes) -> Any:
+        for renewed in (False, True):
+            with contextlib.suppress(auth_token.InvalidToken):  # then the request has no token, and is refused
+                request.headers["X-Auth-Token"] = self._token_of(credential, renewed=renewed)
+            try:
+                return super().process_request(request)
+            except webob.exc.HTTPUnauthorized:
+                if renewed or "X-Auth-Token" not in request.headers:
+                    raise
+        return None
+
+    def _token_of(self, credential: bytes, *, renewed: bool) -> str:
+        """Return a token of an application credential, an old one unless ``renewed``: Keystone may have revoked it.
+
+        Raises `InvalidToken` and `Undecided`.
+        """
+        key = sha256(credential).digest()
+        with self._lock:
+            token = None if renewed else self._exchanged.get(key)
+        if token is None:
+            user, _, secret = credential.decode(errors="replace").partition(":")
+            plugin = v3.ApplicationCredential(
+                f"{str(self._auth_url).rstrip('/').removesuffix('/v3')}/v3",
+                application_credential_id=user,
+                application_credential_secret=secret,
+                include_catalog=False,
+            )
+            token = str(self._ask(lambda: _exchange(plugin, self._session)))
+            with self._lock:
+                self._exchanged[key] = token
+        return token
+
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
         """Return Keystone's answer. Raises `Undecided` if there is no answer, or if ``max_waiting`` requests wait."""
         if (cached := self._token_cache.get(token)) is not None:
             return cached
+        data = self._ask(lambda: self._identity_server.verify_token(token, allow_expired=allow_expired))
+        self._token_cache.set(token, data)
+        return data
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        """Return the result of a request to Keystone. Raises `InvalidToken` and `Undecided`."""
         if not self._slots.acquire(blocking=False):
             self._observe(ValidationOutcome.REFUSED, 0.0)
             raise Undecided(ValidationOutcome.REFUSED)
         began, outcome = time.monotonic(), ValidationOutcome.VALID
         self._deadline.begin()
         try:
-            data = self._identity_server.verify_token(token, allow_expired=allow_expired)
-            self._token_cache.set(token, data)
-            return data
+            return request()
         except Exception as error:  # keystoneauth raises KeyError and other errors for malformed answers
             outcome = _outcome(error)
             if outcome is ValidationOutcome.INVALID:
@@ -245,6 +294,25 @@ class _KeystoneDeadline(TCPKeepAliveAdapter):
             raise TimeoutError(f"Keystone has not answered within {self._seconds} s")
         named["timeout"] = min(named.get("timeout") or left, left)
         return super().send(request, *arguments, **named)
+
+
+def _basic(environ: Mapping[str, Any]) -> bytes | None:
+    """Return the user and the password of HTTP Basic, or ``None`` without them, or with a token."""
+    scheme, _, encoded = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if scheme.lower() != "basic" or "HTTP_X_AUTH_TOKEN" in environ:
+        return None
+    try:
+        decoded = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return None
+    return decoded if all(decoded.partition(b":")) else None
+
+
+def _exchange(plugin: Any, session: Any) -> str:
+    try:
+        return str(plugin.get_token(session))
+    except (keystone_exceptions.Unauthorized, keystone_exceptions.BadRequest):
+        raise auth_token.InvalidToken("Keystone refuses the application credential") from None
 
 
 def _outcome(error: Exception) -> ValidationOutcome:

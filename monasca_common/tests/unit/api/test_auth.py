@@ -44,12 +44,15 @@ class RulesCase(base.BaseTestCase):
         super().setUp()
         conf = cfg.ConfigOpts()
         conf([], project="monasca-common-tests", default_config_files=[], default_config_dirs=[])
-        app = falcon.App(middleware=[auth.Authorization(conf)])
+        self.client = self.client_of(auth.Authorization(conf))
+
+    def client_of(self, middleware):
+        app = falcon.App(middleware=[middleware])
         app.req_options.strip_url_path_trailing_slash = True
         app.set_error_serializer(serialize_error)
-        for path in ("/v2.0/metrics", "/v2.0/logs", "/v1.0/events", "/v2.0/notification-methods"):
+        for path in ("/v2.0/metrics", "/v2.0/logs", "/v1.0/events", "/v2.0/notification-methods", "/api/v1/write"):
             app.add_route(path, Echo())
-        self.client = testing.TestClient(app)
+        return testing.TestClient(app)
 
     def request(self, method, path, roles, *, tenant="t1", status="Confirmed", **more):
         headers = {"X-Identity-Status": status, "X-Roles": roles, "X-Project-Id": tenant}
@@ -63,14 +66,15 @@ class RulesCase(base.BaseTestCase):
 class TestRules(RulesCase):
     def test_roles_permit_their_requests(self):
         table = {
-            "monasca-user": (200, 200, 200),
-            "admin": (200, 200, 200),
-            "monasca-agent": (200, 401, 401),
-            "monasca-read-only-user": (401, 401, 200),
-            "member,reader": (401, 401, 401),
-            "": (401, 401, 401),
+            "monasca-user": (200, 200, 200, 200),
+            "admin": (200, 200, 200, 200),
+            "monasca-agent": (200, 200, 401, 401),
+            "monasca-read-only-user": (401, 401, 401, 200),
+            "member,reader": (401, 401, 401, 401),
+            "": (401, 401, 401, 401),
         }
-        requests = (("POST", "/v2.0/metrics"), ("POST", "/v2.0/logs"), ("GET", "/v2.0/metrics"))
+        posts = ("/v2.0/metrics", "/api/v1/write", "/v2.0/logs")
+        requests = (*(("POST", path) for path in posts), ("GET", "/v2.0/metrics"))
         got = {roles: tuple(self.code(*request, roles) for request in requests) for roles in table}
         self.assertEqual(table, got)
 
@@ -93,6 +97,39 @@ class TestRules(RulesCase):
     def test_each_change_requires_a_writing_role(self):
         self.assertEqual(401, self.code("DELETE", "/v2.0/notification-methods", "monasca-read-only-user"))
         self.assertEqual(200, self.code("DELETE", "/v2.0/notification-methods", "monasca-user"))
+
+
+class TestScope(RulesCase):
+    """X-Scope-OrgID, which a proxy sets."""
+
+    PATH = "/api/v1/write"
+
+    def post(self, client, path=PATH, **headers):
+        answer = client.simulate_post(path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        return (answer.status_code, answer.json.get("tenant"))
+
+    def scoped(self, **options):
+        conf = cfg.ConfigOpts()
+        conf([], project="monasca-common-tests", default_config_files=[], default_config_dirs=[])
+        return self.client_of(auth.Authorization(conf, **options))
+
+    def test_by_default_it_is_ignored(self):
+        client = self.scoped()
+        self.assertEqual((401, None), self.post(client, X_Scope_OrgID="t9"))
+        confirmed = {"X_Identity_Status": "Confirmed", "X_Roles": "monasca-agent", "X_Project_Id": "t1"}
+        self.assertEqual((200, "t1"), self.post(client, X_Scope_OrgID="t9", **confirmed))
+        client = self.client_of(auth.NoAuthentication(ApiSettings(noauth_tenant="default")))
+        self.assertEqual((200, "default"), self.post(client, X_Scope_OrgID="t9"))
+
+    def test_it_is_the_tenant_of_paths_of_other_systems_if_it_is_trusted(self):
+        client = self.scoped(trust_scope=True)
+        self.assertEqual((200, "t9"), self.post(client, X_Scope_OrgID="t9"))
+        self.assertEqual((200, "t9"), self.post(client, self.PATH + "/", X_Scope_OrgID="t9"))
+        self.assertEqual((422, None), self.post(client, X_Scope_OrgID=""))
+        self.assertEqual((401, None), self.post(client, "/v2.0/metrics", X_Scope_OrgID="t9"))
+        self.assertEqual((401, None), self.post(client))
+        settings = ApiSettings(noauth_tenant="default", trust_scope_header=True)
+        self.assertEqual((200, "t9"), self.post(self.client_of(auth.NoAuthentication(settings)), X_Scope_OrgID="t9"))
 
 
 class TestDocumentation(base.BaseTestCase):

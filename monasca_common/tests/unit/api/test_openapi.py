@@ -33,6 +33,7 @@ from monasca_common.storage.testing.scenario import row
 from monasca_common.tests.unit.api.reads_case import ReadsCase
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
 EXAMPLES = 120  # of all operations together
 FUZZED = hypothesis_settings(
     derandomize=True,
@@ -206,8 +207,8 @@ class TestDescription(ReadsCase):
 
     def test_the_description_names_the_requests_that_need_a_token(self):
         document = json.loads(openapi.OpenApi(ApiSettings())._data)
-        self.assertEqual([{"token": []}], document["security"])
-        self.assertIn("token", document["components"]["securitySchemes"])
+        self.assertEqual([{"token": []}, {"basic": []}], document["security"])
+        self.assertEqual({"token", "basic"}, document["components"]["securitySchemes"].keys())
         for template, found in document["paths"].items():
             for method in found.keys() & set(METHODS):
                 self.assertEqual(template in PUBLIC_PATHS, found[method].get("security") == [], template)

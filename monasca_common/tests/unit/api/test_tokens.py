@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of a missing, silent or wrong Keystone; functional tests use a real one."""
 
+import base64
 import io
 import json
 import socket
@@ -314,10 +315,98 @@ class TestBeforeTheBody(ConfigurationTestCase):
     def test_an_unknown_path_is_404(self):
         self.assertEqual("404", self.refusal("admin", "/v2.0/nothing"))
 
+    def test_a_trusted_tenant_needs_no_token(self):
+        conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\nauth_url = http://k/v3\n")
+        headers = {"X-Scope-OrgID": "t9", "X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-Project-Id": "t9"}
+        for trusted, path, status in (
+            (True, "/api/v1/write", 415), (False, "/api/v1/write", 401), (True, "/v2.0/metrics", 401)
+        ):  # fmt: skip
+            settings = ApiSettings(access_log="off", trust_scope_header=trusted)
+            app = make_app(settings, ProducerPool(lambda _: self.producer), conf=conf)
+            self.assertEqual(status, testing.TestClient(app).simulate_post(path, headers=headers).status_code)
+
     def test_each_outcome_of_a_validation_is_served_from_0(self):
         text = testing.TestClient(self.app).simulate_get("/metrics").text
         for outcome in tokens.ValidationOutcome:
             self.assertIn(f'monasca_api_token_validation_seconds_count{{outcome="{outcome}"}} 0.0', text)
+
+
+class TestCredentials(ConfigurationTestCase):
+    """Application credentials as HTTP Basic. ``self.secrets``: the valid ones."""
+
+    def setUp(self):
+        super().setUp()
+        self.logged = self.useFixture(fixtures.FakeLogger())
+        self.exchanged, self.revoked, self.secrets, self.error = [], set(), {"id:a-secret"}, None
+        get_token = "keystoneauth1.identity.v3.ApplicationCredential.get_token"
+        self.useFixture(fixtures.MonkeyPatch(get_token, lambda *given: self.exchange(*given)))
+        conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\nauth_url = http://k/v3\n")
+        app = tokens.authenticated(self.app, conf, 4)
+        self.www_authenticate_uri = "http://k"
+        app._identity_server = self
+        self.client = testing.TestClient(lambda environ, start_response: app(environ, start_response))
+
+    def app(self, environ, start_response):
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [environ["HTTP_X_PROJECT_ID"].encode()]
+
+    def exchange(self, plugin, _session):
+        self.assertEqual("http://k/v3/auth/tokens", plugin.token_url)
+        ((method,),) = [plugin.auth_methods]
+        self.exchanged.append(f"{method.application_credential_id}:{method.application_credential_secret}")
+        if self.error is not None:
+            raise self.error
+        if self.exchanged[-1] not in self.secrets:
+            raise exceptions.Unauthorized("a-wrong-secret")
+        return f"token-{len(self.exchanged)}"
+
+    def verify_token(self, token, *, allow_expired):
+        if token in self.revoked or not token.startswith("token-"):
+            raise auth_token.InvalidToken
+        made = V3Token()
+        made.set_project_scope(id="the-project")
+        return made
+
+    def request(self, credential="id:a-secret", **headers):
+        encoded = base64.b64encode(credential.encode()).decode()
+        return self.client.simulate_post("/api/v1/write", headers={"Authorization": f"Basic {encoded}", **headers})
+
+    def test_a_credential_is_exchanged_once(self):
+        for _ in range(3):
+            self.assertEqual((200, "the-project"), (self.request().status_code, self.request().text))
+        self.assertEqual(["id:a-secret"], self.exchanged)
+
+    def test_after_its_token_was_revoked_a_credential_is_exchanged_again(self):
+        conf_cache = "monasca_common.api.tokens.TokenCache.get"
+        self.useFixture(fixtures.MonkeyPatch(conf_cache, lambda *_: None))  # as after token_cache_time
+        self.request()
+        self.revoked.add("token-1")
+        self.assertEqual(200, self.request().status_code)
+        self.revoked.update(("token-2", "token-3"))
+        self.assertEqual(401, self.request().status_code)
+        self.assertEqual(3, len(self.exchanged))
+
+    def test_a_wrong_secret_is_401_and_is_not_logged(self):
+        self.assertEqual(401, self.request("id:a-wrong-secret").status_code)
+        self.assertEqual(401, self.request("no colon").status_code)
+        self.assertNotIn("a-wrong-secret", self.logged.output)
+        self.request()
+        self.assertNotIn("a-secret", self.logged.output)
+
+    def test_without_an_answer_of_keystone_the_status_is_503(self):
+        self.error = exceptions.ConnectFailure("refused")
+        answer = self.request()
+        self.assertEqual((503, "1"), (answer.status_code, answer.headers["Retry-After"]))
+
+    def test_a_token_is_used_instead_of_a_credential(self):
+        self.assertEqual(200, self.request(**{"X-Auth-Token": "token-x"}).status_code)
+        self.assertEqual([], self.exchanged)
+
+    def test_other_headers_are_401(self):
+        for text in ("Basic", "Basic !", "Bearer token-1", "basic " + "x" * 7):
+            answer = self.client.simulate_get("/", headers={"Authorization": text})
+            self.assertEqual(401, answer.status_code, text)
+        self.assertEqual([], self.exchanged)
 
 
 class _Answer(BaseHTTPRequestHandler):

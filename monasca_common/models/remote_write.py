@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of Prometheus' remote write 1.0, the message ``prometheus.WriteRequest``, as samples.
+
+They are read without protobuf's classes, which would create an object per label of each sample; the labels of a known
+series are only looked up. Unknown fields are skipped. Every length is checked, and the work is linear in the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from struct import Struct
+
+from monasca_common.models.errors import NotProtobuf
+from monasca_common.models.limits import MOST_DIMENSIONS
+from monasca_common.models.numbers import NAN
+from monasca_common.models.post import ParsedPost
+from monasca_common.models.samples import STALE_META, Samples, series_head, shown
+from monasca_common.models.seen import Seen
+from monasca_common.models.times import ANY_TIME, Window
+
+_NAME = "__name__"
+_ZERO = bytes(8)
+_STALE = bytes.fromhex("020000000000f07f")  # the double of a staleness marker
+_double = Struct("<d").unpack
+
+# Keys of fields: the number of the field times 8, plus the type of its encoding.
+_SERIES = _LABEL = _LABEL_NAME = 0x0A
+_SAMPLE = _LABEL_VALUE = 0x12
+_HISTOGRAM = 0x22
+_VALUE, _TIME = 0x09, 0x10
+_VARINT, _BYTES = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}
+_MOST_FAULTS = 20
+_NONE: Sequence[str] = ()
+
+
+def parse(
+    body: bytes,
+    *,
+    allowed: Window = ANY_TIME,
+    max_dimensions: int = MOST_DIMENSIONS,
+    reserved_names: frozenset[str] = frozenset(),
+) -> ParsedPost:
+    """Parse a request; the rules are those of `Samples`. Raises `NotProtobuf`, and `InvalidEnvelope` if the request has
+    too many samples."""
+    samples = Samples(allowed=allowed, max_dimensions=max_dimensions, reserved_names=reserved_names)
+    request = _Request(samples, _heads(max_dimensions, reserved_names))
+    try:
+        for key, content in _fields(body):
+            if key == _SERIES:
+                request.add_series(content)
+    except IndexError:
+        raise NotProtobuf("is not a WriteRequest of protobuf: it is truncated") from None
+    return samples.post()
+
+
+@lru_cache(maxsize=4)
+def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, str]:
+    """Return the cache of the heads of series that keep these rules, by the bytes of their labels."""
+    return Seen(20_000, max_entry_bytes=2048)
+
+
+class _Request:
+    def __init__(self, samples: Samples, heads: Seen[bytes, str]) -> None:
+        self._samples = samples
+        self._heads = heads
+        self._times: dict[bytes, int] = {}
+        self._series = 0
+
+    def add_series(self, data: bytes) -> None:
+        at = _labels_end(data)
+        labels = data[:at]
+        head, faults = self._heads.find(labels), _NONE
+        if head is None:
+            head, faults = self._checked(labels)
+        for key, content in _fields(data, at):
+            if key == _SAMPLE:
+                broken = faults or self._add(head, content)
+            elif key == _HISTOGRAM:
+                broken = ("native histograms are not stored: set send_native_histograms to false",)
+            elif key == _LABEL:  # protobuf allows it, but no sender does it
+                raise NotProtobuf("has labels after samples: write the labels of a series first")
+            else:
+                continue
+            if broken:
+                self._samples.refuse(f"timeseries[{self._series}] ({_shown(labels)})", broken)
+        self._series += 1
+
+    def _add(self, head: str, content: bytes) -> Sequence[str]:
+        """Add a sample, or return the rules that it breaks."""
+        value, time = _sample(content)
+        time_ms = self._times.get(time)  # most samples of a request have one of a few times
+        if time_ms is None:
+            time_ms, end = _varint(time, 0)
+            if end < len(time):
+                raise NotProtobuf("is not a WriteRequest of protobuf: a sample has unknown fields")
+            time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
+            if fault := self._samples.time_fault(time_ms):
+                return (f"its time {fault}",)
+            self._times[time] = time_ms
+        if value == _STALE:
+            self._samples.add(head, time_ms, NAN, STALE_META)
+        else:
+            self._samples.add(head, time_ms, _double(value)[0])
+        return _NONE
+
+    def _checked(self, labels: bytes) -> tuple[str, Sequence[str]]:
+        """Return the head of a series that is not in the cache, and the rules that the series breaks."""
+        found: dict[str, str] = {}
+        faults = []
+        for _, content in _fields(labels):
+            name_bytes, value_bytes = _pair(content)
+            try:
+                name, value = name_bytes.decode(), value_bytes.decode()
+            except UnicodeDecodeError:
+                faults.append("a label is not UTF-8")
+                continue
+            if name in found:
+                faults.append(f"the label {shown(name)} is repeated")
+            found[name] = value
+            if len(found) > self._samples.max_dimensions + 1 or len(faults) > _MOST_FAULTS:
+                break
+        name = found.pop(_NAME, "")
+        dimensions = {key: value for key, value in found.items() if value}  # an empty label is a missing one
+        faults += self._samples.faults(name, dimensions)
+        if faults:
+            return "", faults
+        head = series_head(name, dimensions)
+        self._heads.keep(labels, head, len(labels))
+        return head, faults
+
+
+def _labels_end(data: bytes) -> int:
+    """Return the end of the labels, which come first in a series. Without a call per label, it takes half the time."""
+    at, end = 0, len(data)
+    while at < end and data[at] == _LABEL:
+        size = data[at + 1]
+        at += 2
+        if size & 0x80:
+            size, at = _varint(data, at - 1)
+        at += size
+    if at > end:
+        raise IndexError
+    return at
+
+
+def _pair(label: bytes) -> tuple[bytes, bytes]:
+    try:
+        middle = label[1] + 2  # the usual form: name and value, both of less than 128 bytes
+        if label[0] == _LABEL_NAME and middle < 130 and label[middle] == _LABEL_VALUE:
+            start = middle + 2
+            if label[middle + 1] == len(label) - start < 128:
+                return label[2:middle], label[start:]
+    except IndexError:
+        pass
+    fields = dict(_fields(label))
+    return fields.get(_LABEL_NAME, b""), fields.get(_LABEL_VALUE, b"")
+
+
+def _sample(content: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of the value and of the time."""
+    if len(content) > 10 and content[0] == _VALUE and content[9] == _TIME and len(content) < 20:
+        return content[1:9], content[10:]
+    fields = dict(_fields(content))
+    return fields.get(_VALUE, _ZERO), fields.get(_TIME, b"\0")  # fields with the value 0 are not written
+
+
+def _shown(labels: bytes) -> str:
+    pairs = [_pair(content) for _, content in islice(_fields(labels), 20)]
+    text = ", ".join(f"{name.decode(errors='replace')}={value.decode(errors='replace')}" for name, value in pairs)
+    return shown(text)
+
+
+def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the key and the content of each field. Raises `IndexError` at a truncated field."""
+    end = len(data)
+    while at < end:
+        key = data[at]
+        if key & 0x80:
+            key, at = _varint(data, at)
+        else:
+            at += 1
+        start, kind = at, key & 7
+        if kind == _BYTES:
+            size = data[at]
+            if size & 0x80:
+                size, start = _varint(data, at)
+            else:
+                start += 1
+            at = start + size
+        elif kind == _VARINT:
+            _, at = _varint(data, at)
+        elif kind in _FIXED_SIZES:
+            at += _FIXED_SIZES[kind]
+        else:
+            raise NotProtobuf(f"is not a WriteRequest of protobuf: byte {start} has an unknown type")
+        if at > end:
+            raise IndexError
+        yield key, data[start:at]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and its end."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise NotProtobuf("is not a WriteRequest of protobuf: a number has more than 64 bits")

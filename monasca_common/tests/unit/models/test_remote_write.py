@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import struct
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.models import metric, remote_write
+from monasca_common.models.errors import InvalidEnvelope, NotProtobuf
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.times import Window
+from monasca_common.tests.unit.models.write_request import STALE, label, number, part, sample, series, up
+
+NOW_MS = 1_790_000_000_123
+TEXTS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1, max_size=150)
+NUMBERS = st.floats() | st.integers(-(2**53), 2**53).map(float)
+
+
+class WriteRequestCase(base.BaseTestCase):
+    def rows(self, body, **rules):
+        post = remote_write.parse(body, **rules)
+        self.assertEqual(((), len(post.valid)), (post.violations, post.total))
+        return MetricDecoder().decode_all(metric.envelopes(post.valid, "t", "r", 5)).rows
+
+    def faults(self, body, **rules):
+        post = remote_write.parse(body, **rules)
+        self.assertEqual(bool(post.violations), len(post.valid) < post.total)
+        return "\n".join(map(str, post.violations))
+
+
+class ReadTest(WriteRequestCase):
+    @given(
+        st.lists(
+            st.tuples(
+                st.dictionaries(TEXTS, TEXTS, max_size=5),
+                TEXTS,
+                st.lists(st.tuples(NUMBERS, st.integers(0, 2**63 - 1)), max_size=3),
+            ),
+            max_size=4,
+        )
+    )
+    def test_each_sample_is_a_row(self, given_series):
+        body = b"".join(series({**labels, "__name__": name}, *samples) for labels, name, samples in given_series)
+        for _ in range(2):  # the second time, the labels are in the cache
+            self.assertEqual(
+                [
+                    (name, {key: each for key, each in labels.items() if key != "__name__"}, time_ms, repr(value + 0.0))
+                    for labels, name, samples in given_series
+                    for value, time_ms in samples
+                ],
+                [(row.series.name, row.series.dimensions, row.time_ms, repr(row.value)) for row in self.rows(body)],
+            )
+
+    def test_a_staleness_marker_is_the_end_of_a_series(self):
+        stale, other = self.rows(up((STALE, NOW_MS), (struct.pack("<Q", 0x7FF8000000000001), NOW_MS + 1)))
+        self.assertEqual(("nan", '{"prometheus":"stale"}'), (repr(stale.value), stale.value_meta))
+        self.assertEqual(("nan", None), (repr(other.value), other.value_meta))
+
+    def test_an_empty_label_is_a_missing_one(self):
+        (row,) = self.rows(up((1.0, NOW_MS), a="", b="x"))
+        self.assertEqual({"b": "x"}, row.series.dimensions)
+
+    def test_labels_in_any_order_are_the_same_series(self):
+        pairs = [("b", "1"), ("__name__", "up"), ("a", "2")]
+        rows = self.rows(series(pairs, (1, NOW_MS)) + series(sorted(pairs), (1, NOW_MS)))
+        self.assertEqual(rows[0].series, rows[1].series)
+
+    def test_metadata_exemplars_and_unknown_fields_are_ignored(self):
+        exemplar = part(3, b"\x11" + bytes(8))
+        unknown = part(900, b"x") + b"\x78\x05" + b"\x7d" + bytes(4) + b"\x79" + bytes(8)
+        body = part(3, b"metadata") + unknown + series({"__name__": "up"}, (1.0, NOW_MS), more=exemplar + unknown)
+        self.assertEqual([1.0], [row.value for row in self.rows(body)])
+
+    def test_unusual_encodings_are_read(self):
+        long_forms = b"\x0a\x88\x00" + b"__name__" + b"\x12\x82\x00" + b"up"
+        reordered = part(2, b"\x10" + number(NOW_MS) + b"\x09" + struct.pack("<d", 2.5))
+        twice = part(2, b"\x09" + bytes(8) + b"\x09" + struct.pack("<d", 3.5) + b"\x10" + number(NOW_MS + 1))
+        rows = self.rows(part(1, part(1, long_forms) + reordered + twice))
+        self.assertEqual([("up", 2.5), ("up", 3.5)], [(row.series.name, row.value) for row in rows])
+
+    def test_an_empty_request_and_a_series_without_samples_have_no_rows(self):
+        self.assertEqual([], self.rows(b""))
+        self.assertEqual([], self.rows(up() + part(1, b"")))
+
+
+class RefusedTest(WriteRequestCase):
+    def test_valid_samples_of_a_request_with_invalid_ones_are_read(self):
+        good = up((1.0, NOW_MS), (2.0, NOW_MS + 1), job="a")
+        for body, fault in (
+            (series({"job": "a"}, (1.0, NOW_MS)), "the name must not be empty"),
+            (series([("__name__", "up"), ("a", "1"), ("a", "2")], (1.0, NOW_MS)), "the label 'a' is repeated"),
+            (series([("__name__", "up"), (b"\xff", "1")], (1.0, NOW_MS)), "a label is not UTF-8"),
+            (up((1.0, NOW_MS), a="\0"), "the value of 'a' has a NUL"),
+            (up((1.0, NOW_MS), a="x" * 256), "the value of 'a' has 256 characters"),
+            (up((1.0, NOW_MS), **{f"l{n}": "x" for n in range(101)}), "has 101 entries: at most 100 are allowed"),
+            (series({"__name__": "up"}, more=part(4, b"")), "send_native_histograms"),
+        ):
+            post = remote_write.parse(body + good)
+            self.assertEqual((2, 3, [1, 2]), (len(post.valid), post.total, post.indices), fault)
+            self.assertIn(fault, str(post.violations[0]))
+            self.assertIn("timeseries[0]", post.violations[0].where)
+
+    def test_a_sample_outside_the_time_range_is_refused_with_its_series(self):
+        window = Window(NOW_MS - 10, NOW_MS + 10)
+        body = up(*((1.0, NOW_MS + after) for after in (-11, -10, 10, 11)), job="node")
+        post = remote_write.parse(body, allowed=window)
+        self.assertEqual([1, 2], post.indices)
+        self.assertEqual(2, len(post.violations))
+        self.assertIn("job=node", post.violations[0].where)
+        self.assertIn("older than the retention", post.violations[0].rule)
+        self.assertIn("in the future", post.violations[1].rule)
+        for time_ms in (0, -1, -(2**63)):
+            self.assertIn("older", self.faults(up((1.0, time_ms)), allowed=window))
+
+    def test_a_reserved_name_is_refused(self):
+        self.assertIn("reserves", self.faults(up((1.0, 5)), reserved_names=frozenset({"up"})))
+
+    def test_a_series_that_broke_a_stricter_rule_is_not_cached_for_another(self):
+        body = up((1.0, 5), a="1", b="2")
+        self.assertEqual("", self.faults(body))
+        self.assertIn("2 entries", self.faults(body, max_dimensions=1))
+        self.assertEqual("", self.faults(body))
+
+    def test_other_bytes_are_refused(self):
+        good = up((1.0, NOW_MS), a="b")
+        for body in (
+            b"\xff" * 20, b"\x0a", b"\x0a\x05abc", b"\x0b\x0c", b"\x0e", b"\x08\xff", good + b"\x0a\x7f",
+            part(1, part(1, b"\x0a\x05abc") + sample(1.0, 5)), part(1, b"\x0a\xff\xff\xff\xff\x0f"),
+            part(1, label("__name__", "up") + part(2, b"\x09abc")),
+            part(1, label("__name__", "up") + sample(1.0, NOW_MS) + label("a", "b")),
+            part(1, label("__name__", "up") + part(2, b"\x09" + bytes(8) + b"\x10" + b"\xff" * 10 + b"\x01")),
+        ):  # fmt: skip
+            self.assertRaises(NotProtobuf, remote_write.parse, body)
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_samples_or_refused(self, body):
+        try:
+            post = remote_write.parse(body)
+        except InvalidEnvelope:
+            return
+        for text in post.valid:
+            json.loads(text)
+
+    @given(st.integers(0, 200), st.integers(0, 255), st.integers(0, 200))
+    def test_a_damaged_request_is_samples_or_refused(self, place, byte, end):
+        body = bytearray(up((1.0, NOW_MS), (STALE, NOW_MS), a="b" * 130) * 2)
+        body[place] = byte
+        for damaged in (bytes(body), bytes(body[:end])):
+            try:
+                remote_write.parse(damaged)
+            except InvalidEnvelope:
+                continue
+
+    def test_work_is_linear_in_the_bytes(self):
+        size = 1_000_000
+        for body in (
+            part(1, part(1, b"") * (size // 2)),
+            part(1, part(1, part(1, b"a") + part(2, b"b")) * (size // 8) + sample(1.0, 5)),
+            part(3, b"") * (size // 2),
+            part(1, label("__name__", "up") + part(4, b"") * 19_000 + part(3, b"") * (size // 4)),
+            up((1.0, 5), a="x" * size),
+        ):
+            began = time.process_time()
+            remote_write.parse(body)
+            self.assertLess(time.process_time() - began, 5)
+
+    def test_too_many_samples_are_too_large(self):
+        error = self.assertRaises(InvalidEnvelope, remote_write.parse, up(*[(1.0, 5)] * 20_001))
+        self.assertTrue(error.violations[0].too_large)
+        error = self.assertRaises(InvalidEnvelope, remote_write.parse, series({}, *[(1.0, 5)] * 20_001))
+        self.assertTrue(error.violations[0].too_large)
