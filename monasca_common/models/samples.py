@@ -25,7 +25,7 @@ _MOST_VIOLATIONS = 100
 class Samples:
     """Collects the samples of one request, and the violations of those that are refused.
 
-    ``allowed``: the range of timestamps. ``reserved_names``: no metric may have these.
+    ``allowed``: the range of timestamps. ``reserved_names``: no metric may have these. ``most``: the number of samples.
     """
 
     def __init__(
@@ -34,12 +34,14 @@ class Samples:
         allowed: Window = ANY_TIME,
         max_dimensions: int = MOST_DIMENSIONS,
         reserved_names: frozenset[str] = frozenset(),
+        most: int = MOST_ELEMENTS,
     ) -> None:
         self.valid: list[bytes] = []
         self.total = 0
         self._allowed = allowed
         self.max_dimensions = max_dimensions
         self._reserved_names = reserved_names
+        self._most = most
         self._indices: list[int] = []
         self._bytes_left = _MOST_BYTES
         self._violations: list[Violation] = []
@@ -81,8 +83,8 @@ class Samples:
 
     def _count(self, size_bytes: int) -> None:
         self._bytes_left -= size_bytes
-        if self.total >= MOST_ELEMENTS or self._bytes_left < 0:
-            rule = f"has more than {MOST_ELEMENTS} samples, or {_MOST_BYTES} bytes of envelopes: send fewer at a time"
+        if self.total >= self._most or self._bytes_left < 0:
+            rule = f"has more than {self._most} samples, or {_MOST_BYTES} bytes of envelopes: send fewer at a time"
             raise InvalidEnvelope([Violation("", rule, too_large=True)])
 
     def post(self) -> ParsedPost:

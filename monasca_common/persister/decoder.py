@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoders of the persister: envelopes in JSON or Avro, of which each message has one."""
+"""The decoders of the persister: envelopes in JSON or Avro, of which each message has one; see also `otlp`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class EnvelopeDecoder:
 
 def decoder(group: GroupSettings) -> Decoder[Rows]:
     """Return the decoder of the group's topics."""
+    if group.otlp is not None:
+        from monasca_common.persister.otlp import OtlpDecoder  # needs the extra [otlp]
+
+        return OtlpDecoder(group.kind, group.otlp, group.max_dimensions, _decode(group))
     return EnvelopeDecoder(group.kind, EnvelopeReader(group.registry).reading(_decode(group)))
 
 

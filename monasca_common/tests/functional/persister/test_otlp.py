@@ -13,10 +13,13 @@ import time
 
 import sqlalchemy as sa
 from opentelemetry._logs import LogRecord
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk._logs import LoggerProvider, ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
@@ -24,6 +27,7 @@ from opentelemetry.sdk.resources import Resource
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.ports import free_ports
+from monasca_common.kafka.processor.dead_letters import ERROR_TEXT
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES
 from monasca_common.tests.functional.api.api_case import ApiProcess
@@ -31,9 +35,16 @@ from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, 
 from monasca_common.tests.functional.topic_log import read_topic
 
 _KILLS = 3
+_LOGS = "SELECT message, tenant FROM logs"
 
 
-class OtlpTest(PersisterCase):
+class OtlpCase(PersisterCase):
+    def stored(self, statement):
+        with self.engine.connect() as connection:
+            return sorted(tuple(row) for row in connection.execute(sa.text(statement)))
+
+
+class OtlpTest(OtlpCase):
     cluster_settings = {"proxied": True}  # noqa: RUF012  # as in its base
 
     def setUp(self):
@@ -89,10 +100,6 @@ class OtlpTest(PersisterCase):
         self.fixture.proxy.clear()
         self.assertIsNone(self.api.process.poll())
         return number
-
-    def stored(self, statement):
-        with self.engine.connect() as connection:
-            return sorted(tuple(row) for row in connection.execute(sa.text(statement)))
 
     def test_each_data_point_of_the_sdk_is_one_row_although_requests_are_repeated(self):
         reader = InMemoryMetricReader()
@@ -158,3 +165,56 @@ class OtlpTest(PersisterCase):
         self.wait_until(lambda: self.stored("SELECT value FROM measurements") and self.stored("SELECT time FROM logs"))
         self.assertEqual([(3.0,)], self.stored("SELECT value FROM measurements"))
         self.assertEqual([("three orders",)], self.stored("SELECT message FROM logs"))
+
+
+class OtlpTopicTest(OtlpCase):
+    """Requests of the SDK's encoder in the topics of a Collector, while the persister is killed."""
+
+    def test_each_item_is_a_row_and_a_bad_one_a_dead_letter_without_its_siblings(self):
+        logs_topic = self.fixture.topic(1)
+        self.cluster.create_topic(f"{logs_topic}.dlq", 1)
+        requests, wanted = self.encoded()
+        bad = ExportMetricsServiceRequest.FromString(requests[5])
+        metric = bad.resource_metrics[0].scope_metrics[0].metrics[0]
+        metric.sum.data_points.add(as_int=1)  # without a time
+        requests[5] = bad.SerializeToString()
+        self.producer.publish(self.topic, requests, timeout=SECONDS).raise_for_undelivered()
+        record = ReadableLogRecord(
+            LogRecord(body="a log", observed_timestamp=time.time_ns(), attributes={"n": 1}), Resource({})
+        )
+        records = encode_logs([record, record]).SerializeToString()
+        self.producer.publish(logs_topic, [records], timeout=SECONDS).raise_for_undelivered()
+        otlp = "format = otlp_proto\notlp_tenant = t1"
+        logs = f"[kafka_logs]\nenabled = true\ntopic = {logs_topic}\ngroup_id = {self.group}-logs\n{otlp}"
+        persister = self.start(
+            metrics=otlp,
+            others=f"{NO_ALARMS}\n{logs}",
+            batch_size=3,
+            fail_points="storage.in_transaction=kill@2;storage.after_commit=kill@4;processor.after_dead_letter=kill@1",
+        )
+        statement = "SELECT m.time, m.value FROM measurements m JOIN series s ON s.id = m.series_id"
+        self.wait_until(lambda: len(self.stored(statement)) >= len(wanted) and len(self.stored(_LOGS)) >= 2)
+        self.wait_until(lambda: read_topic(self.cluster, self.dlq))
+        with each_once():
+            self.assertEqual(wanted, self.stored(statement))
+            self.assertEqual([("a log", "t1")] * 2, self.stored(_LOGS))
+        letters = {message.value() for message in read_topic(self.cluster, self.dlq)}
+        self.assertEqual({requests[5]}, letters)
+        [letter, *_] = read_topic(self.cluster, self.dlq)
+        self.assertIn(b"time_unix_nano is required", dict(letter.headers())[ERROR_TEXT])
+        self.assert_ends_in_order(persister)
+
+    def encoded(self):
+        """Return requests of the SDK's encoder, and the time and value of each row."""
+        reader = InMemoryMetricReader()
+        orders = MeterProvider([reader], Resource({"service.name": "shop"})).get_meter("m").create_counter("orders")
+        requests, wanted = [], []
+        for number in range(20):
+            orders.add(number, {"region": "north"})
+            orders.add(1, {"region": "south"})
+            data = reader.get_metrics_data()
+            requests.append(encode_metrics(data).SerializeToString())
+            points = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+            wanted += [(point.time_unix_nano // 1_000_000, float(point.value)) for point in points]
+            time.sleep(0.002)  # each round has its own millisecond
+        return requests, sorted(wanted)
