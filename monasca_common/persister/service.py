@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of the persister: their members, their replacement, and the effect of signals.
-
-SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
-SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
-no message is lost or stored twice, but the group waits until the session expires.
-"""
+"""The processes of the persister: their members and their groups."""
 
 from __future__ import annotations
 
@@ -23,16 +18,14 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
-from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.status_board import StatusBoard
-from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
-from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
+from monasca_common.runtime.worker_metrics import WorkerMetrics
+from monasca_common.runtime.workers import Worker, WorkersPlan, own_consumer, run_workers
 from monasca_common.storage.base import Capability, Claim, Rows, Storage, Writer, Written
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
-from monasca_common.storage.plugins import check_storage, open_storage
+from monasca_common.storage.plugins import check_processes, check_storage, open_storage
 
 LOG = logging.getLogger(__name__)
 
@@ -61,28 +54,14 @@ def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSp
                 f"enabled in group [{group.name}] is true, but storage driver {settings.storage.driver!r} does not "
                 f"store {group.kind.replace('_', ' ')}: set it to false, or use another driver"
             )
-        if group.num_processors > 1 and Capability.MANY_WRITERS not in storage.capabilities:
-            raise ConfigurationError(
-                f"num_processors in group [{group.name}] is {group.num_processors}, but storage driver "
-                f"{settings.storage.driver!r} permits one writing process: set it to 1, whose threads share the work, "
-                "or use another driver"
-            )
+        check_processes(group.name, group.num_processors, settings.storage, storage)
     if Capability.MANY_WRITERS not in storage.capabilities:
         return [WorkerSpec(settings.groups)]
     return [
-        WorkerSpec((_own_member(group, number),), number)
+        WorkerSpec((replace(group, consumer=own_consumer(group.consumer, number, group.num_processors)),), number)
         for group in settings.groups
         for number in range(group.num_processors)
     ]
-
-
-def _own_member(group: GroupSettings, number: int) -> GroupSettings:
-    """Return the group with an instance id per process, because members with equal ids would fence each other
-    repeatedly."""
-    instance = group.consumer.group_instance_id
-    if instance is None or group.num_processors == 1:
-        return group
-    return replace(group, consumer=replace(group.consumer, group_instance_id=f"{instance}-{number}"))
 
 
 class PersisterMember(BatchMember):
@@ -117,12 +96,8 @@ class PersisterPlan(WorkersPlan):
     """The storage and the worker processes."""
 
     service = "persister"
+    settings: PersisterSettings
     workers: Sequence[WorkerSpec] = ()
-
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        super().__init__(conf)
-        check_storage(self.storage)
-        self.open_board([spec.names for spec in self.workers], self.settings.status)
 
     def read(self, conf: cfg.ConfigOpts) -> None:
         settings = persister_settings(conf)
@@ -131,6 +106,9 @@ class PersisterPlan(WorkersPlan):
         if self.workers and [spec.names for spec in workers] != [spec.names for spec in self.workers]:
             raise ConfigurationError("other groups or processes are enabled: restart the persister")
         self.settings, self.storage, self.workers = settings, storage, workers
+
+    def names(self) -> Sequence[Sequence[str]]:
+        return [spec.names for spec in self.workers]
 
     def consumers(self) -> Sequence[ConsumerSettings]:
         return self.settings.consumers
@@ -157,28 +135,5 @@ def run(conf: cfg.ConfigOpts) -> None:
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """
     plan = PersisterPlan(conf)
-    LOG.info("%s", start_line(plan.settings))
-    try:
-        run_workers(plan, PersisterWorker, len(plan.workers))
-    finally:
-        LOG.info("%s", stop_line(plan.board))
-
-
-def start_line(settings: PersisterSettings) -> str:
-    consumers = settings.consumers
-    return started(
-        "persister",
-        reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
-        from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
-        into_database=shown_url(settings.storage.connection),
-        status_at=settings.status.address,
-    )
-
-
-def stop_line(board: StatusBoard) -> str:
-    return stopped(
-        "persister",
-        rows_stored=rows_stored(board),
-        dead_letters=sum(member.dead_letters for member in board.members()),
-        restarts=sum(member.restarts for member in board.members()),
-    )
+    check_storage(plan.storage)
+    run_workers(plan, PersisterWorker)

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes of a service, each with several members: their plan, their replacement, and the process for
-probes."""
+probes.
+
+SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
+SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
+no message is lost or stored twice, but the group waits until the session expires.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +14,26 @@ import logging
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import cotyledon
 from cotyledon.types import WorkerId
+from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.runtime import joined
+from monasca_common.runtime import joined, shown_url, started, stopped
 from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
 from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
-from monasca_common.runtime.settings import StatusSettings
 from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
-from monasca_common.runtime.worker_metrics import WorkersMetrics
+from monasca_common.runtime.worker_metrics import WorkersMetrics, rows_stored
 
 LOG = logging.getLogger(__name__)
 
@@ -37,14 +44,21 @@ _GC_THRESHOLDS = (100_000, 20, 100)
 
 
 class WorkersPlan(Plan):
-    """A plan with a status board and a listener. ``service``: the name of the service and of its option group."""
+    """A plan with a status board and a listener. ``service``: the name of the service and of its option group.
+    ``settings``: with the fields ``storage`` and ``status``."""
 
     service: str
+    settings: Any
 
-    def open_board(self, names: Iterable[Sequence[str]], status: StatusSettings) -> None:
-        """Create the board and the listener. ``names``: the names of the members of each worker."""
-        self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in members]) for members in names])
-        self.listener = listen_for_status(self.service, status)
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Raises the errors of `read`, and `OSError`."""
+        super().__init__(conf)
+        self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in members]) for members in self.names()])
+        self.listener = listen_for_status(self.service, self.settings.status)
+
+    @abstractmethod
+    def names(self) -> Sequence[Sequence[str]]:
+        """Return the names of the members of each worker."""
 
     @abstractmethod
     def consumers(self) -> Sequence[ConsumerSettings]:
@@ -53,6 +67,25 @@ class WorkersPlan(Plan):
     @abstractmethod
     def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
         """Create the members of a worker, with these statuses, and the registry of their metrics. After the fork."""
+
+    def start_line(self) -> str:
+        consumers = self.consumers()
+        return started(
+            self.service,
+            reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
+            from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
+            into_database=shown_url(self.settings.storage.connection),
+            status_at=self.settings.status.address,
+        )
+
+
+def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> ConsumerSettings:
+    """Return the settings of one of several processes, with its own instance id, because members with equal ids would
+    fence each other repeatedly."""
+    instance = consumer.group_instance_id
+    if instance is None or processes == 1:
+        return consumer
+    return replace(consumer, group_instance_id=f"{instance}-{number}")
 
 
 class Respawns:
@@ -125,14 +158,26 @@ class StatusWorker(cotyledon.Service):
         self._server.shutdown()
 
 
-def run_workers(plan: WorkersPlan, worker: type[Worker], count: int) -> None:
-    """Run ``count`` workers, and end the process, with status 0 after SIGTERM."""
+def stop_line(service: str, board: StatusBoard) -> str:
+    members = board.members()
+    return stopped(
+        service,
+        rows_stored=rows_stored(board),
+        dead_letters=sum(member.dead_letters for member in members),
+        restarts=sum(member.restarts for member in members),
+    )
+
+
+def run_workers(plan: WorkersPlan, worker: type[Worker]) -> None:
+    """Run the workers, and end the process, with status 0 after SIGTERM."""
     respawns = Respawns(SystemClock())
     # The children inherit the board and the listening socket. The parent has no connections and no threads.
     manager = service_manager(plan, plan.consumers())
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))
-    slots: dict[object, int] = {manager.add(worker, args=(plan, slot, respawns)): slot for slot in range(count)}
+    slots: dict[object, int] = {
+        manager.add(worker, args=(plan, slot, respawns)): slot for slot in range(len(plan.names()))
+    }
 
     def on_dead_worker(service: object, _worker: int, exit_code: int) -> None:
         slot = slots.get(service)
@@ -149,4 +194,8 @@ def run_workers(plan: WorkersPlan, worker: type[Worker], count: int) -> None:
             LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
 
     manager.register_hooks(on_dead_worker=on_dead_worker)
-    manager.run()
+    LOG.info("%s", plan.start_line())
+    try:
+        manager.run()
+    finally:
+        LOG.info("%s", stop_line(plan.service, plan.board))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink's processes, with the signals of the persister: SIGTERM drains and ends them, SIGHUP reads the configuration
-and the mapping file again, and SIGINT ends them immediately."""
+"""The processes of the sink, and the decoders of its mapping file."""
 
 from __future__ import annotations
 
@@ -19,18 +18,17 @@ from monasca_common.kafka import DeadLetters, entry_point, load_serializer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.runtime import shown_url, started, stopped
 from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.worker_metrics import WorkerMetrics, rows_stored
-from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
+from monasca_common.runtime.worker_metrics import WorkerMetrics
+from monasca_common.runtime.workers import Worker, WorkersPlan, own_consumer, run_workers
 from monasca_common.sink.decoder import TopicDecoder
 from monasca_common.sink.mapping import TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
-from monasca_common.storage.base import Capability, Storage
+from monasca_common.storage.base import Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
-from monasca_common.storage.plugins import check_storage, open_storage
+from monasca_common.storage.plugins import check_processes, check_storage, open_storage
 from monasca_common.storage.tables.rows import TopicChanges
 from monasca_common.storage.tables.steps import misfit
 from monasca_common.storage.tables.writer import TablesWriter, storing
@@ -94,12 +92,6 @@ class SinkPlan(WorkersPlan):
     service = "sink"
     settings: SinkSettings
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        super().__init__(conf)
-        check_storage(self.storage)
-        names = [[f"{SINK_GROUP}-{number}"] for number in range(self.settings.num_processors)]
-        self.open_board(names, self.settings.status)
-
     def read(self, conf: cfg.ConfigOpts) -> None:
         settings = sink_settings(conf)
         storage, by_topic = open_sink_storage(settings), decoders(settings.tables, conf)
@@ -107,15 +99,16 @@ class SinkPlan(WorkersPlan):
             raise ConfigurationError(f"num_processors in group [{SINK_GROUP}] is changed: restart the sink")
         self.settings, self.storage, self.decoders = settings, storage, by_topic
 
+    def names(self) -> Sequence[Sequence[str]]:
+        return [[f"{SINK_GROUP}-{number}"] for number in range(self.settings.num_processors)]
+
     def consumers(self) -> Sequence[ConsumerSettings]:
         return (self.settings.consumer,)
 
     def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
-        metrics, settings = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES), self.settings
-        instance = settings.consumer.group_instance_id
-        if instance is not None and settings.num_processors > 1:
-            own = replace(settings.consumer, group_instance_id=f"{instance}-{slot}")
-            settings = replace(settings, consumer=own)
+        metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
+        consumer = own_consumer(self.settings.consumer, slot, self.settings.num_processors)
+        settings = replace(self.settings, consumer=consumer)
         members = [SinkMember(settings, self.storage, self.decoders, metrics, status) for status in statuses]
         return members, metrics.registry
 
@@ -126,11 +119,7 @@ def open_sink_storage(settings: SinkSettings) -> Storage:
     if driver not in DATABASES:
         raise ConfigurationError(f"driver in group [storage] is {driver!r}: a sink writes to {' or '.join(DATABASES)}")
     storage = open_storage(settings.storage)
-    if settings.num_processors > 1 and Capability.MANY_WRITERS not in storage.capabilities:
-        raise ConfigurationError(
-            f"num_processors in group [{SINK_GROUP}] is {settings.num_processors}, but storage driver {driver!r} "
-            "permits one writing process: set it to 1, whose threads share the work, or use postgresql"
-        )
+    check_processes(SINK_GROUP, settings.num_processors, settings.storage, storage)
     return storage
 
 
@@ -146,13 +135,5 @@ def run(conf: cfg.ConfigOpts) -> None:
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """
     plan = SinkPlan(conf)
-    consumer, database = plan.settings.consumer, shown_url(plan.settings.storage.connection)
-    reads = f"{','.join(consumer.topics)} as {consumer.group_id}"
-    brokers, status_at = consumer.connection.bootstrap_servers, plan.settings.status.address
-    text = started("sink", reads=reads, from_brokers=brokers, into_database=database, status_at=status_at)
-    LOG.info("%s", text)
-    try:
-        run_workers(plan, SinkWorker, plan.settings.num_processors)
-    finally:
-        dead_letters = sum(member.dead_letters for member in plan.board.members())
-        LOG.info("%s", stopped("sink", rows_stored=rows_stored(plan.board), dead_letters=dead_letters))
+    check_storage(plan.storage)
+    run_workers(plan, SinkWorker)

@@ -9,7 +9,8 @@ from oslo_config import cfg
 
 from monasca_common.kafka import entry_point
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.storage.base import Storage
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings, check_dialect, storage_settings
 
@@ -37,6 +38,15 @@ def driver_of(settings: StorageSettings) -> type[Storage]:
     driver: type[Storage] = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
     check_dialect(settings)
     return driver
+
+
+def check_processes(group: str, processes: int, settings: StorageSettings, storage: Storage) -> None:
+    """Raise `ConfigurationError` for several processes if the database permits only one that writes."""
+    if processes > 1 and Capability.MANY_WRITERS not in storage.capabilities:
+        raise ConfigurationError(
+            f"num_processors in group [{group}] is {processes}, but storage driver {settings.driver!r} permits one "
+            "writing process: set it to 1, whose threads share the work, or use another driver"
+        )
 
 
 def check_storage(storage: Storage) -> None:

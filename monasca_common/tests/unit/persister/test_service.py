@@ -11,8 +11,6 @@ from monasca_common.persister.service import (
     PREFIX,
     PersisterPlan,
     PersisterWorker,
-    start_line,
-    stop_line,
     worker_specs,
 )
 from monasca_common.persister.settings import persister_settings
@@ -21,7 +19,7 @@ from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import Respawns
+from monasca_common.runtime.workers import Respawns, stop_line
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
@@ -139,8 +137,10 @@ class LineTest(ServiceCase):
         settings = self.settings(
             database="connection = postgresql://me:hush@db/monasca", persister="status_port = 8099"
         )
+        plan = PersisterPlan.__new__(PersisterPlan)
+        plan.settings = settings
         self.assertRegex(
-            start_line(settings),
+            plan.start_line(),
             r"^persister \S+ started: reads metrics as 1_metrics, "
             r"alarm-state-transitions as 1_alarm-state-transitions; "
             r"from brokers kafka\.example\.org:9092; into database postgresql://db/monasca; "
@@ -154,7 +154,7 @@ class LineTest(ServiceCase):
             metrics.wrote(name, Written(stored=stored, repeated=1), 0.1)
             members = [MemberStatus(name, restarts=1, dead_letters=2)]
             processes.append(ProcessStatus(members, snapshot(metrics.registry)))
-        self.assertRegex(stop_line(StatusBoard(processes)), r"rows stored 7; dead letters 4; restarts 2$")
+        self.assertRegex(stop_line("persister", StatusBoard(processes)), r"rows stored 7; dead letters 4; restarts 2$")
 
 
 class ReloadTest(ServiceCase):
