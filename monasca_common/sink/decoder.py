@@ -13,8 +13,8 @@ from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.sink.fields import Columns, Steps, columns_at
 from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
-from monasca_common.sink.values import Columns, Steps, columns_at
 from monasca_common.storage import row_keys
 from monasca_common.storage.batch_handler import Faults
 from monasca_common.storage.tables.rows import TableChanges, TableRows, TopicChanges

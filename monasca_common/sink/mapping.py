@@ -15,7 +15,8 @@ import msgspec
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
-from monasca_common.sink.values import TYPES, ColumnType, Steps
+from monasca_common.sink.fields import Steps
+from monasca_common.storage.tables.column_types import TYPES, ColumnType
 
 E = TypeVar("E")
 
@@ -75,10 +76,6 @@ class SinkColumn:
     source: ColumnSource
     required: bool = False
     default: Any = None
-
-    @property
-    def kind(self) -> str:
-        return self.type.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, TopicPartition
 from monasca_common.sink.decoder import FieldReader, TopicDecoder
 from monasca_common.sink.mapping import MessagePart, TableMapping
-from monasca_common.sink.values import kind_of
 from monasca_common.storage.batch_handler import Faults
+from monasca_common.storage.tables.column_types import kind_of
 
 
 def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[tuple[str, str]]:

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.serialization.base import SerializationContext
 from monasca_common.sink.decoder import TopicDecoder
+from monasca_common.sink.fields import Steps
 from monasca_common.sink.mapping import MessagePart, SinkColumn, TableMapping
-from monasca_common.sink.values import Steps
 
 _RECORDS = ("record", "error")
 # Decoded values by type of a schema. A column can store a type if it can store one of its values.

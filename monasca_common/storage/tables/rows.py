@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from monasca_common.storage.batch_rows import Place, RowColumns
+from monasca_common.storage.tables.column_types import ColumnType
 
 Row = tuple[Any, ...]
 
@@ -17,8 +18,7 @@ class StoredColumn(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def kind(self) -> str:
-        """``type`` is one of `steps.SQL_TYPES`."""
+    def type(self) -> ColumnType: ...
 
 
 class StoredTable(Protocol):

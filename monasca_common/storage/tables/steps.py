@@ -17,7 +17,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.tables.rows import StoredColumn, StoredTable
 
-#: The type of a new column, and the types of existing ones that can store it.
+#: For each of `column_types.TYPES`: the type of a new column, and the types of existing ones that can store it.
 SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] = {
     "text": (sa.Text(), (sa.String,)),
     "integer": (sa.BigInteger(), (sa.Integer,)),
@@ -135,9 +135,9 @@ def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[st
 def _unusable(existing: Any, column: StoredColumn, *, is_key: bool, dialect: str) -> str:
     """Return the reason why a column cannot store a column of the mapping, with the remedy, or empty."""
     kind = existing["type"]
-    rounds = column.kind == "numeric" and dialect == "sqlite" and isinstance(kind, sa.Numeric)
-    if rounds or not isinstance(kind, SQL_TYPES[column.kind][1]):
-        return f"of type {kind}, which does not store {column.kind}: change the type in the mapping"
+    rounds = column.type.name == "numeric" and dialect == "sqlite" and isinstance(kind, sa.Numeric)
+    if rounds or not isinstance(kind, SQL_TYPES[column.type.name][1]):
+        return f"of type {kind}, which does not store {column.type.name}: change the type in the mapping"
     if _is_generated(existing) or (existing.get("identity") or {}).get("always"):
         return "that the database generates: remove it from the mapping"
     merges = isinstance(kind, sa.CHAR | postgresql.CITEXT) or getattr(kind, "precision", None) in range(6)
@@ -154,7 +154,7 @@ def sql_table(table: StoredTable) -> sa.Table:
     """Return the SQLAlchemy table of a mapped table. Its names are quoted, so that a table file cannot inject
     statements."""
     columns = [
-        sa.Column(_always_quoted(each.name), SQL_TYPES[each.kind][0], nullable=each.name not in table.key)
+        sa.Column(_always_quoted(each.name), SQL_TYPES[each.type.name][0], nullable=each.name not in table.key)
         for each in table.columns
     ]
     key = sa.PrimaryKeyConstraint(*map(_always_quoted, table.key))

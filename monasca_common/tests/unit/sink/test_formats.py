@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import fastavro
 
 from monasca_common.kafka.errors import RetryLater
-from monasca_common.sink.values import columns_at
+from monasca_common.sink.fields import columns_at
 from monasca_common.tests.unit.sink.registry_case import ORDER_PROTO, RegistryTestCase, order_class
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
