@@ -16,6 +16,7 @@
 #define MOST_NOTICES 1000 /* kept until the next call takes them; further log lines are dropped */
 
 struct rd_kafka_functions rd;
+const rd_kafka_message_t no_message;
 
 static PyObject *Error; /* (code, text, fatal): an error that librdkafka returns */
 
@@ -45,24 +46,27 @@ static bytes_t copied(char **to, const void *from, size_t size) {
     return copy;
 }
 
-void add_notice(array_t *notices, int kind, int code, const char *text, const rd_kafka_message_t *message) {
-    notice_t *notice = required(malloc(sizeof(notice_t) + strlen(text) + 1 + message->len + message->key_len));
+notice_t *add_notice(array_t *notices, int kind, int code, const char *text, int64_t number,
+                     const rd_kafka_message_t *message) {
+    const char *topic = message->rkt ? rd.topic_name(message->rkt) : NULL;
+    size_t text_size = strlen(text) + 1, topic_size = topic ? strlen(topic) + 1 : 0;
+    notice_t *notice = required(malloc(sizeof(notice_t) + text_size + topic_size + message->len + message->key_len));
     char *to = notice->bytes;
     notice->kind = kind;
     notice->code = code;
-    notice->sequence = (intptr_t)message->opaque;
-    notice->text = copied(&to, text, strlen(text) + 1).start;
+    notice->number = number;
+    notice->partition = message->partition;
+    notice->text = copied(&to, text, text_size).start;
+    notice->topic = copied(&to, topic, topic_size).start;
     notice->value = copied(&to, message->payload, message->len);
     notice->key = copied(&to, message->key, message->key_len);
-    *(notice_t **)append(notices, sizeof(notice_t *)) = notice;
+    return *(notice_t **)append(notices, sizeof(notice_t *)) = notice;
 }
 
-static void add_client_notice(client_t *self, int kind, int code, const char *text) {
-    static const rd_kafka_message_t no_message;
+void add_client_notice(client_t *self, int kind, int code, const char *text, const rd_kafka_message_t *message) {
     pthread_mutex_lock(&self->notices_lock);
     if (self->notices.count < MOST_NOTICES || kind != LOG_LINE) /* librdkafka repeats an error once in 30 s */
-        add_notice(&self->notices, kind, code, text, &no_message);
-    self->has_errors |= kind != LOG_LINE;
+        add_notice(&self->notices, kind, code, text, message->offset, message);
     pthread_mutex_unlock(&self->notices_lock);
 }
 
@@ -71,7 +75,7 @@ static void on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
     int fatal = code == RD_KAFKA_RESP_ERR__FATAL; /* it replaces the error that made the client unusable */
     if (fatal)
         code = rd.fatal_error(rk, text, sizeof text);
-    add_client_notice(opaque, fatal ? FATAL_ERROR : ERROR, code, fatal ? text : reason);
+    add_client_notice(opaque, fatal ? FATAL_ERROR : ERROR, code, fatal ? text : reason, &no_message);
 }
 
 static void on_log(const rd_kafka_t *rk, int level, const char *facility, const char *text) {
@@ -79,14 +83,15 @@ static void on_log(const rd_kafka_t *rk, int level, const char *facility, const 
     if (!rk || !rd.opaque(rk))
         return;
     snprintf(line, sizeof line, "%s [%s] %s", facility, rd.name(rk), text);
-    add_client_notice(rd.opaque(rk), LOG_LINE, level, line);
+    add_client_notice(rd.opaque(rk), LOG_LINE, level, line, &no_message);
 }
 
-/* (kind, code, text, sequence, value, key) */
+/* (kind, code, text, topic, partition, number, value, key) */
 static PyObject *notice_tuple(const void *from, size_t index) {
     const notice_t *notice = ((notice_t *const *)from)[index];
-    return Py_BuildValue("(iiNLNN)", notice->kind, notice->code, decoded(notice->text), (long long)notice->sequence,
-                         bytes_or_none(notice->value), bytes_or_none(notice->key));
+    return Py_BuildValue("(iiNziLNN)", notice->kind, notice->code, decoded(notice->text), notice->topic,
+                         notice->partition, (long long)notice->number, bytes_or_none(notice->value),
+                         bytes_or_none(notice->key));
 }
 
 PyObject *list_notices(const array_t *notices) { return build_list(notice_tuple, notices->items, notices->count); }
@@ -102,7 +107,6 @@ PyObject *take_notices(client_t *self) {
     pthread_mutex_lock(&self->notices_lock);
     array_t notices = self->notices;
     self->notices = (array_t){0};
-    self->has_errors = 0;
     pthread_mutex_unlock(&self->notices_lock);
     PyObject *taken = list_notices(&notices);
     free_notices(&notices);

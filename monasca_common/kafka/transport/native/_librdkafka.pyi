@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Mapping, Sequence
 
-# 0: a log line, 1: an error, 2: a fatal error, 3: an undelivered message; code of the error or syslog level; text; and
-# for an undelivered message its sequence, value and key
-Notice = tuple[int, int, str, int, bytes | None, bytes | None]
-# topic, start of the bucket in milliseconds, messages
-Count = tuple[str, int, int]
+# 0: a log line, 1: an error, 2: a fatal error, 3: an undelivered message, 4: an event of a partition, 5: a count; code
+# of the error, syslog level, or counted messages; text, of a count its topic; topic; partition; sequence of an
+# undelivered message, offset of an event, or start of a count's bucket in milliseconds; value; and key
+Notice = tuple[int, int, str, str | None, int, int, bytes | None, bytes | None]
 # delivered messages, each with four 64-bit numbers: sequence, offset, cumulative size, partition; counts; undelivered
 # messages; and other notices
-Outcomes = tuple[bytes, list[Count], list[Notice], list[Notice]]
+Outcomes = tuple[bytes, list[Notice], list[Notice], list[Notice]]
 
 class Error(Exception): ...
 
@@ -42,8 +41,6 @@ class Producer:
 
 # topic, partition, offset, code of an error or 0
 Partition = tuple[str, int, int, int]
-# code of an error, text, topic, partition, offset
-Event = tuple[int, str, str | None, int, int]
 
 class Rows:
     """Messages of one partition; each column is built on first use. The last one releases the messages, which until
@@ -57,13 +54,12 @@ class Rows:
     def __len__(self) -> int: ...
 
 class Consumer:
-    """``on_rebalance`` is called with "assign", "revoke" or "lost", and the partitions."""
+    """``on_rebalance`` is called with "assign", "revoke" or "lost", and the partitions. It returns whether it has
+    assigned them; otherwise, the client assigns or unassigns them."""
 
-    def __init__(self, options: Mapping[str, str], on_rebalance: Callable[[str, list[Partition]], None], /) -> None: ...
+    def __init__(self, options: Mapping[str, str], on_rebalance: Callable[[str, list[Partition]], bool], /) -> None: ...
     # Waits for at most 100 ms.
-    def poll(
-        self, most: int, timeout_ms: int, /
-    ) -> tuple[list[tuple[str, int, Rows]], list[Event], list[Notice]] | None: ...
+    def poll(self, most: int, timeout_ms: int, /) -> tuple[list[tuple[str, int, Rows]], list[Notice]] | None: ...
     def group_metadata(self, partitions: Sequence[tuple[str, int, int]], /) -> bytes: ...
     def close(self) -> None: ...  # leaves the group
     def abandon(self) -> None: ...  # without leaving the group; otherwise like `Producer.close`

@@ -29,15 +29,16 @@ typedef struct {
     size_t count, room;
 } array_t;
 
-enum { LOG_LINE, ERROR, FATAL_ERROR, UNDELIVERED };
+enum { LOG_LINE, ERROR, FATAL_ERROR, UNDELIVERED, PARTITION_EVENT, COUNT };
 
 /* A report of librdkafka, kept until the next call returns it. */
 typedef struct {
-    int kind, code;   /* for a log line, its syslog level */
-    int64_t sequence; /* for an undelivered message, with value and key */
-    const char *text;
+    int kind, code; /* of a log line, its syslog level; of a count, its messages */
+    int64_t number; /* sequence of an undelivered message, offset of an event, start of a count's bucket */
+    int partition;
+    const char *text, *topic; /* the text of a count is its topic */
     bytes_t value, key;
-    char bytes[]; /* the memory that `text`, `value` and `key` point to */
+    char bytes[]; /* the memory that the pointers refer to */
 } notice_t;
 
 typedef struct {
@@ -52,18 +53,20 @@ typedef struct {
     unsigned long closing; /* the thread that closes a consumer, or 0 */
 
     pthread_mutex_t notices_lock; /* locked, because any thread of librdkafka can log */
-    array_t notices;              /* errors, and lines of the log */
-    int has_errors;
+    array_t notices;              /* errors, events of partitions, and log lines */
 } client_t;
 
 extern struct rd_kafka_functions rd;
 extern PyType_Spec producer_spec, consumer_spec, rows_spec;
 extern PyTypeObject *rows_type;
+extern const rd_kafka_message_t no_message;
 
 void *required(void *memory);
 void *append(array_t *array, size_t item_size);
 
-void add_notice(array_t *notices, int kind, int code, const char *text, const rd_kafka_message_t *message);
+notice_t *add_notice(array_t *notices, int kind, int code, const char *text, int64_t number,
+                     const rd_kafka_message_t *message);
+void add_client_notice(client_t *self, int kind, int code, const char *text, const rd_kafka_message_t *message);
 PyObject *list_notices(const array_t *notices);
 void free_notices(array_t *notices);
 PyObject *take_notices(client_t *self);

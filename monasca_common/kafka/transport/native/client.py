@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 # Indexed by the levels of syslog, from "emergency" to "debug".
 _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
-_LOG_LINE, _FATAL_ERROR = 0, 2
+_LOG_LINE, _FATAL_ERROR, PARTITION_EVENT = 0, 2, 4
 
 _LONGEST_WAIT_SECONDS = 1_000_000.0
 
@@ -55,6 +55,7 @@ class ClientEvents:
         for kind, code, text, *_ in notices:
             if kind == _LOG_LINE:
                 self._log.log(_LOG_LEVELS[code & 7], "%s", text)
+            if kind in (_LOG_LINE, PARTITION_EVENT):
                 continue
             fault = translate(KafkaError(code, text, kind == _FATAL_ERROR))
             self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)

@@ -27,7 +27,6 @@ typedef struct {
 typedef struct {
     client_t client;
     PyObject *on_rebalance;
-    int answered;                  /* whether the callback accepted its partitions */
     PyObject *raised[3];           /* the exception of `on_rebalance`, for PyErr_Restore */
     rd_kafka_message_t **messages; /* of this poll; room for MOST_POLLED */
     size_t count, wanted;
@@ -122,7 +121,7 @@ static void rows_dealloc(PyObject *object) {
 /* ---- 2. Polling ---- */
 
 static void take_queued(consumer_t *self) {
-    size_t left = self->wanted > self->count ? self->wanted - self->count : 0;
+    size_t left = self->wanted - self->count;
     ssize_t taken = left ? rd.consume_batch_queue(self->client.queue, 0, self->messages + self->count, left) : 0;
     self->count += taken > 0 ? taken : 0;
 }
@@ -136,14 +135,6 @@ static void poll(client_t *client, int timeout_ms) {
         if (self->count)
             take_queued(self);
     }
-}
-
-/* (code, text, topic, partition, offset) */
-static PyObject *event_tuple(const void *from, size_t index) {
-    const rd_kafka_message_t *message = message_at(from, index);
-    return Py_BuildValue("(iNziL)", message->err, decoded(rd.message_errstr(message)),
-                         message->rkt ? rd.topic_name(message->rkt) : NULL, message->partition,
-                         (long long)message->offset);
 }
 
 /* Adds the message to the rows of its partition: a tuple (topic, partition, rows). Returns 0 with an exception, and
@@ -178,42 +169,25 @@ static int restore(consumer_t *self) {
     return 0;
 }
 
-/* Builds rows from the messages, and keeps the errors among them. Returns NULL with an exception. */
-static PyObject *take_messages(consumer_t *self) {
-    PyObject *parts = PyErr_Occurred() ? NULL : PyList_New(0);
-    size_t errors = 0;
-    for (size_t i = 0; i < self->count; i++) {
-        rd_kafka_message_t *message = self->messages[i];
-        if (message->err) {
-            self->messages[errors++] = message;
-        } else if (!parts || !add_message(self, parts, message)) {
-            Py_CLEAR(parts);
-            rd.message_destroy(message);
-        }
-    }
-    self->count = errors;
-    return parts;
-}
-
-/* Returns (parts, events, notices), or None. After an exception the next poll returns the events again, because
- * librdkafka reports some errors only once. A caller reads messages, and ends of logs, again from its position. */
+/* Returns (parts, notices), or None. After an exception the next poll returns the errors of partitions, because
+ * librdkafka reports some only once. A caller reads messages, and ends of logs, again from its position. */
 static PyObject *take_fetched(client_t *client) {
     consumer_t *self = (consumer_t *)client;
-    PyObject *fetched = NULL;
     if (restore(self) && !self->count && !client->notices.count)
         Py_RETURN_NONE;
-    PyObject *parts = take_messages(self);
-    size_t events = self->count;
-    if (parts)
-        fetched = Py_BuildValue("(NNN)", parts, build_list(event_tuple, self->messages, events), take_notices(client));
-    self->count = 0;
-    for (size_t i = 0; i < events; i++) {
-        if (fetched || self->messages[i]->err == RD_KAFKA_RESP_ERR__PARTITION_EOF)
-            rd.message_destroy(self->messages[i]);
-        else
-            self->messages[self->count++] = self->messages[i];
+    PyObject *parts = PyErr_Occurred() ? NULL : PyList_New(0);
+    for (size_t i = 0; i < self->count; i++) {
+        rd_kafka_message_t *message = self->messages[i];
+        if (message->err && (parts || message->err != RD_KAFKA_RESP_ERR__PARTITION_EOF))
+            add_client_notice(client, PARTITION_EVENT, message->err, rd.message_errstr(message), message);
+        if (!message->err && parts && add_message(self, parts, message))
+            continue;
+        if (!message->err)
+            Py_CLEAR(parts);
+        rd.message_destroy(message);
     }
-    return fetched;
+    self->count = 0;
+    return parts ? Py_BuildValue("(NN)", parts, take_notices(client)) : NULL;
 }
 
 static PyObject *consumer_poll(PyObject *object, PyObject *arguments) {
@@ -259,18 +233,18 @@ static PyObject *partition_tuple(const void *from, size_t index) {
 
 static void on_rebalance(rd_kafka_t *rk, int code, rd_kafka_partitions_t *partitions, void *opaque) {
     consumer_t *self = opaque;
-    int is_assignment = code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+    int is_answered, is_assignment = code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
     const char *kind = is_assignment ? "assign" : rd.assignment_lost(rk) ? "lost" : "revoke";
     PyGILState_STATE state = PyGILState_Ensure();
-    self->answered = 0;
     PyObject *list = build_list(partition_tuple, partitions->elems, partitions->cnt);
     PyObject *result = list ? PyObject_CallFunction(self->on_rebalance, "sN", kind, list) : NULL;
+    is_answered = result == Py_True;
     if (!result && !self->raised[0])
         PyErr_Fetch(&self->raised[0], &self->raised[1], &self->raised[2]);
     PyErr_Clear();
     Py_XDECREF(result);
     PyGILState_Release(state);
-    if (!is_assignment || !self->answered)
+    if (!is_answered)
         answer(rk, is_assignment, partitions);
 }
 
@@ -353,17 +327,12 @@ static int get_group_metadata(rd_kafka_t *rk, question_t *asked) {
     return code;
 }
 
-static int answered(rd_kafka_t *rk, int code) {
-    ((consumer_t *)rd.opaque(rk))->answered |= !code;
-    return code;
-}
-
 #define CALLS(F)                                                                                                       \
     F(subscribe, rd.subscribe(rk, asked->partitions))                                                                  \
     F(unsubscribe, rd.unsubscribe(rk))                                                                                 \
-    F(assign, answered(rk, rd.assign(rk, asked->partitions)))                                                          \
-    F(incremental_assign, answered(rk, code_of(rd.incremental_assign(rk, asked->partitions))))                         \
-    F(incremental_unassign, answered(rk, code_of(rd.incremental_unassign(rk, asked->partitions))))                     \
+    F(assign, rd.assign(rk, asked->partitions))                                                                        \
+    F(incremental_assign, code_of(rd.incremental_assign(rk, asked->partitions)))                                       \
+    F(incremental_unassign, code_of(rd.incremental_unassign(rk, asked->partitions)))                                   \
     F(assignment, get_assignment(rk, asked))                                                                           \
     F(pause, rd.pause_partitions(rk, asked->partitions))                                                               \
     F(resume, rd.resume_partitions(rk, asked->partitions))                                                             \
@@ -431,8 +400,6 @@ static PyObject *consumer_close(PyObject *object, PyObject *unused) {
 
 static void consumer_dealloc(PyObject *object) {
     consumer_t *self = (consumer_t *)object;
-    while (self->client.pid == getpid() && self->count) /* events that no poll returned */
-        rd.message_destroy(self->messages[--self->count]);
     destroy_client(&self->client);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(self->raised[i]);

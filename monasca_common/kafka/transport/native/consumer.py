@@ -21,7 +21,7 @@ from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_consumer import FINISH_MESSAGES, LibrdkafkaConsumer, PartitionAnswer
 from monasca_common.kafka.transport.librdkafka_options import consumer_options
 from monasca_common.kafka.transport.native import _librdkafka
-from monasca_common.kafka.transport.native.client import ClientEvents, milliseconds, open_client
+from monasca_common.kafka.transport.native.client import PARTITION_EVENT, ClientEvents, milliseconds, open_client
 
 LOG = logging.getLogger(__name__)
 
@@ -39,10 +39,12 @@ class NativeConsumer(LibrdkafkaConsumer):
         self._kept: deque[weakref.ref[NativeColumns]] = deque()
         itself = weakref.ref(self)  # the client must not keep this object, its owner, alive
 
-        def on_rebalance(kind: str, partitions: list[_librdkafka.Partition]) -> None:
+        def on_rebalance(kind: str, partitions: list[_librdkafka.Partition]) -> bool:
             consumer = itself()
-            if consumer is not None:
-                getattr(consumer, f"_on_{kind}")([TopicPartition(topic, number) for topic, number, *_ in partitions])
+            if consumer is None:
+                return False
+            getattr(consumer, f"_on_{kind}")([TopicPartition(topic, number) for topic, number, *_ in partitions])
+            return kind == "assign" and not consumer._closing
 
         self._client = open_client(
             "consumer_options",
@@ -58,8 +60,9 @@ class NativeConsumer(LibrdkafkaConsumer):
         deadline = self.clock.monotonic() + timeout
         while True:
             with self._calling():
-                parts, events, notices = self._client.poll(max_messages, milliseconds(timeout)) or ([], [], [])
+                parts, notices = self._client.poll(max_messages, milliseconds(timeout)) or ([], [])
             self._notices.handle(notices, self.on_error)
+            events = [notice for notice in notices if notice[0] == PARTITION_EVENT]
             timeout = deadline - self.clock.monotonic()
             if parts or events or timeout <= 0:
                 fetched = [(TopicPartition(topic, number), NativeColumns(rows)) for topic, number, rows in parts]
@@ -71,7 +74,7 @@ class NativeConsumer(LibrdkafkaConsumer):
                         PartitionEvent(
                             translate(KafkaError(code, text)), topic, number, offset if offset >= 0 else None
                         )
-                        for code, text, topic, number, offset in events
+                        for _, code, text, topic, number, offset, *_ in events
                     ],
                 )
 

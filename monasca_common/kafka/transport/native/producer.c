@@ -29,13 +29,6 @@ typedef struct {
     int64_t partition;
 } delivered_t;
 
-/* Python adds those of the same topic and bucket. */
-typedef struct {
-    char *topic;
-    int64_t bucket_ms; /* start of the bucket */
-    int64_t messages;
-} count_t;
-
 /* The memory of a `NativeReservation`. */
 typedef struct {
     int64_t next, end, left, largest, overhead, prefix_size;
@@ -47,22 +40,20 @@ typedef struct {
     Py_buffer room;            /* of the reservation that `send` used last */
     int64_t queued;            /* queued, and not returned as an outcome */
     _Atomic int64_t bucket_ms; /* 0: no counts */
-    array_t delivered, undelivered, counts; /* written by callbacks; the second one has notices */
+    array_t delivered, undelivered, counts; /* written by callbacks; the last two have notices */
 } producer_t;
 
 /* ---- 1. Delivery reports ---- */
 
+/* Python adds the counts of the same topic and bucket. */
 static void count_delivered(producer_t *self, const rd_kafka_message_t *message, int64_t length_ms) {
     int kind;
     int64_t sent_ms = rd.message_timestamp(message, &kind), bucket_ms = sent_ms - sent_ms % length_ms;
     const char *topic = rd.topic_name(message->rkt);
-    count_t *count = self->counts.count ? (count_t *)self->counts.items + self->counts.count - 1 : NULL;
-    if (!count || count->bucket_ms != bucket_ms || strcmp(count->topic, topic)) {
-        count = append(&self->counts, sizeof(count_t));
-        count->topic = required(strdup(topic));
-        count->bucket_ms = bucket_ms;
-    }
-    count->messages++;
+    notice_t *count = self->counts.count ? ((notice_t **)self->counts.items)[self->counts.count - 1] : NULL;
+    if (!count || count->number != bucket_ms || strcmp(count->text, topic))
+        count = add_notice(&self->counts, COUNT, 0, topic, bucket_ms, &no_message);
+    count->code++;
 }
 
 static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
@@ -70,7 +61,8 @@ static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message
     int64_t bucket_ms = self->bucket_ms;
     if (message->err) {
         const char *text = rd.message_produce_errstr(message);
-        add_notice(&self->undelivered, UNDELIVERED, message->err, text ? text : rd.err2str(message->err), message);
+        add_notice(&self->undelivered, UNDELIVERED, message->err, text ? text : rd.err2str(message->err),
+                   (intptr_t)message->opaque, message);
         return;
     }
     if (bucket_ms)
@@ -80,10 +72,9 @@ static void on_delivery_report(rd_kafka_t *rk, const rd_kafka_message_t *message
 }
 
 static void clear_outcomes(producer_t *self) {
-    for (size_t i = 0; i < self->counts.count; i++)
-        free(((count_t *)self->counts.items)[i].topic);
-    self->delivered.count = self->counts.count = 0; /* the arrays keep their memory for the next reports */
+    self->delivered.count = 0; /* the array keeps its memory for the next reports */
     free_notices(&self->undelivered);
+    free_notices(&self->counts);
 }
 
 /* ---- 2. The arrays as Python objects ---- */
@@ -106,12 +97,6 @@ static void sort_delivered(delivered_t *items, size_t count) {
     free(first_half);
 }
 
-/* (topic, start of the bucket, messages) */
-static PyObject *count_tuple(const void *from, size_t index) {
-    const count_t *count = (const count_t *)from + index;
-    return Py_BuildValue("(sLL)", count->topic, (long long)count->bucket_ms, (long long)count->messages);
-}
-
 /* Returns the collected outcomes, or None; clears the arrays only on success. */
 static PyObject *take_outcomes(client_t *client) {
     producer_t *self = (producer_t *)client;
@@ -123,8 +108,7 @@ static PyObject *take_outcomes(client_t *client) {
     delivered_t *delivered = columns ? (delivered_t *)PyBytes_AsString(columns) : NULL;
     for (size_t i = 1; columns && i < self->delivered.count; i++)
         delivered[i].size += delivered[i - 1].size;
-    PyObject *outcomes = Py_BuildValue("(NNNN)", columns,
-                                       build_list(count_tuple, self->counts.items, self->counts.count),
+    PyObject *outcomes = Py_BuildValue("(NNNN)", columns, list_notices(&self->counts),
                                        list_notices(&self->undelivered), take_notices(client));
     if (outcomes) {
         self->queued -= count;
@@ -312,8 +296,8 @@ static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_
 
 static void poll(client_t *client, int timeout_ms) {
     producer_t *self = (producer_t *)client;
-    int has_outcomes = self->delivered.count || self->undelivered.count || client->has_errors; /* left by `send` */
-    rd.poll(client->rk, has_outcomes ? 0 : timeout_ms);
+    size_t collected = self->delivered.count + self->undelivered.count + client->notices.count;
+    rd.poll(client->rk, collected ? 0 : timeout_ms); /* `send` collects outcomes, too */
 }
 
 static PyObject *producer_poll(PyObject *self, PyObject *timeout) {
@@ -349,7 +333,6 @@ static void producer_dealloc(PyObject *object) {
     clear_outcomes(self);
     PyBuffer_Release(&self->room);
     free(self->delivered.items);
-    free(self->counts.items);
     free_client(&self->client);
 }
 

@@ -125,7 +125,7 @@ class NativeProducer(LibrdkafkaProducer):
             numbers[_SIZE::_NUMBERS],
             [
                 UndeliveredMessage(sequence, translate(KafkaError(code, text)), value, key)
-                for _, code, text, sequence, value, key in undelivered
+                for _, code, text, _, _, sequence, value, key in undelivered
             ],
             _added_up(counts),
         )
@@ -139,8 +139,8 @@ class NativeProducer(LibrdkafkaProducer):
         del self._client, self.send, self.produce  # the references to it
 
 
-def _added_up(counts: list[_librdkafka.Count]) -> DeliveryCounts:
+def _added_up(counts: list[_librdkafka.Notice]) -> DeliveryCounts:
     total: DeliveryCounts = {}
-    for topic, bucket_ms, messages in counts:
+    for _, messages, topic, _, _, bucket_ms, *_ in counts:
         total[topic, bucket_ms] = total.get((topic, bucket_ms), 0) + messages
     return total

@@ -95,10 +95,9 @@ class Reading:
         self.has_broker = numbers.random() < 0.8
         itself, group = weakref.ref(self), numbers.choice(tuple(STRATEGIES))
 
-        def on_rebalance(kind: str, partitions: list[Partition]) -> None:
+        def on_rebalance(kind: str, partitions: list[Partition]) -> bool:
             reading = itself()
-            if reading is not None:
-                reading.rebalance(kind, partitions)
+            return reading is not None and reading.rebalance(kind, partitions)
 
         self.client = Consumer(
             {
@@ -116,13 +115,14 @@ class Reading:
         self.kept: list[Rows] = []
         self._numbers = numbers
 
-    def rebalance(self, kind: str, partitions: list[Partition]) -> None:
+    def rebalance(self, kind: str, partitions: list[Partition]) -> bool:
         chance = self._numbers.random()
         if chance < 0.1:
             raise ValueError("for a test")
         if chance < 0.5:
             name = {"assign": "incremental_assign"}.get(kind, "incremental_unassign") if chance < 0.3 else "assign"
             getattr(self.client, name)([(topic, number, -2) for topic, number, *_ in partitions], 0)
+        return kind == "assign" and 0.3 < chance < 0.5
 
     def end(self) -> None:
         self.client.close()
