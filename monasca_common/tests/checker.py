@@ -26,7 +26,7 @@ def each_once() -> Iterator[None]:
         raise LostOrDuplicated(str(error)) from error
 
 
-class Told(Enum):
+class ReportedOutcome(Enum):
     """The outcome that the sender received for a message."""
 
     ACKED = "acked"  # stored in the log
@@ -64,19 +64,27 @@ class Verdict:
         return f"{self.stored} stored, {self.dead} dead letters, {len(self.open)} open: {samples or 'all well'}"
 
 
-def check(told: Mapping[Hashable, Told], rows: Iterable[Hashable], dead: Iterable[Hashable] = ()) -> Verdict:
+def check(
+    outcomes: Mapping[Hashable, ReportedOutcome], rows: Iterable[Hashable], dead: Iterable[Hashable] = ()
+) -> Verdict:
     """Compare outcomes with rows.
 
-    ``told``: the outcome by message id. ``rows``: the message ids of all rows, with repeats. ``dead``: the ids of dead
-    letters; repeats are ignored, because a reader handles each id once.
+    ``outcomes``: the reported outcome by message id. ``rows``: the message ids of all rows, with repeats. ``dead``:
+    the ids of dead letters; repeats are ignored, because a reader handles each id once.
     """
     counts, letters = Counter(rows), set(dead)
     present = counts.keys() | letters
     return Verdict(
-        lost=frozenset(each for each, outcome in told.items() if outcome is Told.ACKED and each not in present),
+        lost=frozenset(
+            each for each, reported in outcomes.items() if reported is ReportedOutcome.ACKED and each not in present
+        ),
         duplicate=frozenset(each for each in counts if counts[each] > 1 or each in letters),
-        phantom=frozenset(each for each in present if told.get(each, Told.FAILED) is Told.FAILED),
+        phantom=frozenset(
+            each for each in present if outcomes.get(each, ReportedOutcome.FAILED) is ReportedOutcome.FAILED
+        ),
         stored=len(counts),
         dead=len(letters),
-        open=frozenset(each for each, outcome in told.items() if outcome is Told.UNKNOWN and each not in present),
+        open=frozenset(
+            each for each, reported in outcomes.items() if reported is ReportedOutcome.UNKNOWN and each not in present
+        ),
     )

@@ -90,7 +90,7 @@ class ProducerContract(Scenario):
         self.assertEqual(40, report.delivered_count)
 
     @needs(Capability.LOST_ANSWERS)
-    def test_a_lost_answer_neither_loses_nor_doubles_a_record(self) -> None:
+    def test_a_lost_answer_neither_loses_nor_duplicates_a_record(self) -> None:
         self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         self.cluster.lose_produce_answers(2)
         reports = [self.producer.publish(self.topic, [b"%d" % number for number in range(20)], timeout=0.02)]

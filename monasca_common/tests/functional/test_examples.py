@@ -59,9 +59,9 @@ class ExamplesTest(Waiting, ExampleCase):
         config = self.on_kafka(topic)
 
         self.succeeds("produce.py", config, "--topic", topic, "--count", "7")
-        said = self.succeeds("consume.py", config, "--count", "7")
+        error_text = self.succeeds("consume.py", config, "--count", "7")
 
-        self.assertIn("7 readings", said)
+        self.assertIn("7 readings", error_text)
         offsets = self.kafka.cluster.admin.group_offsets(f"{self.group}-readers")
         self.assertEqual(7, sum(offsets.values()))
 
@@ -71,11 +71,11 @@ class ExamplesTest(Waiting, ExampleCase):
         config = self.on_kafka(topic, f"publish_timeout_seconds = {GIVES_UP_SECONDS}")
         self.kafka.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=SLOW_ANSWER_SECONDS, times=1))
 
-        said = self.succeeds("produce.py", config, "--topic", topic, "--count", "5")
+        error_text = self.succeeds("produce.py", config, "--topic", topic, "--count", "5")
 
-        self.assertIn("delivered 0, failed 0, unknown 5", said)
-        self.assertIn("delivered 5, failed 0, unknown 0", said)
-        self.assertIn(f"number 4 is at {topic}/0/4", said)  # so no message is in the log twice
+        self.assertIn("delivered 0, failed 0, unknown 5", error_text)
+        self.assertIn("delivered 5, failed 0, unknown 0", error_text)
+        self.assertIn(f"number 4 is at {topic}/0/4", error_text)  # so no message is in the log twice
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_a_producer_without_a_broker_fails_within_its_time_limit(self):
@@ -91,18 +91,18 @@ class ExamplesTest(Waiting, ExampleCase):
     def test_bad_readings_become_dead_letters_with_their_origin(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
 
-        said = self.succeeds("retry_dead_letters.py", self.on_kafka(topic))
+        error_text = self.succeeds("retry_dead_letters.py", self.on_kafka(topic))
 
-        self.assertIn("the database is unavailable", said)
-        self.assertIn("stored 2, dead letters 3", said)
+        self.assertIn("the database is unavailable", error_text)
+        self.assertIn("stored 2, dead letters 3", error_text)
         for reason in (
             "monasca_common.kafka.errors.Poison: 900 degrees in oven",
             "KeyError: 'celsius'",
             "SerializationError",
         ):
-            self.assertIn(reason, said)
-        self.assertIn("after 3 attempts", said)
-        self.assertIn(f"came from {topic}/0/", said)
+            self.assertIn(reason, error_text)
+        self.assertIn("after 3 attempts", error_text)
+        self.assertIn(f"came from {topic}/0/", error_text)
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_dead_letters_are_replayed_with_their_original_ids(self):
@@ -112,9 +112,9 @@ class ExamplesTest(Waiting, ExampleCase):
         # Use another group, because that of the first example has committed the dead letters.
         config.write_text(config.read_text().replace("-inspectors", "-replay"))
 
-        said = self.succeeds("replay_dead_letters.py", config)
+        error_text = self.succeeds("replay_dead_letters.py", config)
 
-        self.assertIn("3 replayed", said)
+        self.assertIn("3 replayed", error_text)
         ids = Counter(dict(message.headers())["message-id"] for message in self.log_of(topic, 8))
         with each_once():
             self.assertEqual([1, 1, 2, 2, 2], sorted(ids.values()))
@@ -130,9 +130,9 @@ class ExamplesTest(Waiting, ExampleCase):
     def test_a_serializer_of_another_package_is_found_by_its_name(self):
         config = self.on_kafka(self.kafka.topic())
 
-        said = self.succeeds("custom_plugin.py", config, path=self.installed("csv_serializer"))
+        error_text = self.succeeds("custom_plugin.py", config, path=self.installed("csv_serializer"))
 
-        self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
+        self.assertIn("read [['hall', '21.5', 'said, and quoted']]", error_text)
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_a_service_restarts_after_a_fatal_client_error_and_copies_each_message_once(self):

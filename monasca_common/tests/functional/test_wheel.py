@@ -109,8 +109,8 @@ class WheelTest(base.BaseTestCase):
         script = (f"{core}/bin/monasca-common", "--version")
         refused = subprocess.run(script, capture_output=True, text=True, timeout=_PATIENCE_SECONDS)
         self.assertEqual((1, ""), (refused.returncode, refused.stdout))
-        said, install = refused.stderr.split(" with ")
-        self.assertEqual("monasca-common: cliff is not installed: install the commands", said)
+        refusal, install = refused.stderr.split(" with ")
+        self.assertEqual("monasca-common: cliff is not installed: install the commands", refusal)
 
         self.run_program(*shlex.split(install), **tested)
 

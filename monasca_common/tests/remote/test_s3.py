@@ -167,8 +167,8 @@ class S3SecretsTest(S3Archive, ArchiveCase):
         self.assertIn("java", watch.programs)
         event_log = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
         self.assertIn("SparkListenerApplicationStart", event_log)
-        told = done.stdout + done.stderr + event_log
-        return watch.found, [secret for secret in (KEY, SECRET) if secret in told]
+        reported = done.stdout + done.stderr + event_log
+        return watch.found, [secret for secret in (KEY, SECRET) if secret in reported]
 
     def test_credentials_in_the_aws_file_do_not_leak(self):
         self.publish([metric(1)])

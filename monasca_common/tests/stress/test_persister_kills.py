@@ -12,7 +12,7 @@ import threading
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.tests.checker import Told, each_once
+from monasca_common.tests.checker import ReportedOutcome, each_once
 from monasca_common.tests.functional.persister.persister_case import PersisterCase
 
 KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
@@ -48,7 +48,7 @@ class KillsCase(PersisterCase):
         self.wait_until(lambda: self.is_through(persister), "the end of the log", seconds=120)
         self.assertEqual(kills, persister.worker()["restarts"])
         self.assert_ends_in_order(persister)
-        self.assertEqual({Told.ACKED}, set(self.told.values()))
+        self.assertEqual({ReportedOutcome.ACKED}, set(self.outcomes.values()))
         verdict = self.verdict()
         sys.stderr.write(f"{self.database}: {kills} deaths, seed {SEED}: {verdict}\n")
         return verdict

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tempest is told of the tests here: where they are, and their options."""
+"""Describe the tempest tests to tempest: their folder and their options."""
 
 from pathlib import Path
 

@@ -135,23 +135,23 @@ def fits(value, declared):
 class QueriesTest(base.BaseTestCase):
     # Rule 67
     def test_each_queried_metric_and_label_exists(self):
-        told = told_metrics()
+        reported = told_metrics()
         for query in [*queries(), *(rule["expr"] for rule in alerts().values())]:
             labels = set()
             for name, chosen in _METRIC.findall(query):
-                self.assertIn(sample(name), told, query)
-                labels |= told[sample(name)][1]
-                self.assertLessEqual(set(_LABEL.findall(chosen)), told[sample(name)][1], query)
+                self.assertIn(sample(name), reported, query)
+                labels |= reported[sample(name)][1]
+                self.assertLessEqual(set(_LABEL.findall(chosen)), reported[sample(name)][1], query)
             grouped = {label.strip() for by in _BY.findall(query) for label in by.split(",")}
             if labels:
                 self.assertLessEqual(grouped, labels | _ADDED, query)
 
     def test_the_texts_of_alerts_use_only_labels_of_the_result(self):
-        told = told_metrics()
+        reported = told_metrics()
         for name, rule in alerts().items():
             left = {label.strip() for by in _BY.findall(rule["expr"]) for label in by.split(",")}
             for metric, _ in [] if left else _METRIC.findall(rule["expr"]):
-                left |= told[sample(metric)][1] | _ADDED
+                left |= reported[sample(metric)][1] | _ADDED
             left |= {"job", "instance"} if "up{" in rule["expr"] else set()
             named = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
             self.assertLessEqual(named, left, name)

@@ -3,9 +3,9 @@
 
 from oslotest import base
 
-from monasca_common.tests.checker import LostOrDuplicated, Told, check, each_once
+from monasca_common.tests.checker import LostOrDuplicated, ReportedOutcome, check, each_once
 
-ACKED, FAILED, UNKNOWN = Told.ACKED, Told.FAILED, Told.UNKNOWN
+ACKED, FAILED, UNKNOWN = ReportedOutcome.ACKED, ReportedOutcome.FAILED, ReportedOutcome.UNKNOWN
 
 
 class CheckerTest(base.BaseTestCase):

@@ -280,7 +280,7 @@ class ReportTest(EnduranceCase):
     def test_a_skipped_kind_has_its_reason(self):
         self.assertIn("full disk (requires root)", self.written(skipped={"full disk": "requires root"}))
 
-    def test_a_plot_is_xml_with_each_line_and_each_fault(self):
+    def test_a_plot_is_valid_xml_with_each_line_and_fault(self):
         self.assertIn("![memory_mib](endurance-memory_mib.svg)", self.written())
         root = ElementTree.parse(self.folder / "endurance-memory_mib.svg").getroot()
         kinds = [element.tag.rpartition("}")[2] for element in root]

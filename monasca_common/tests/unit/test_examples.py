@@ -155,14 +155,14 @@ class ExamplesInMemoryTest(ExampleCase):
         self.assertIn("Ran 3 tests", done.stderr)
 
     def test_a_bulk_is_published(self):
-        said = self.succeeds("produce.py", self.in_memory(), "--count", "3")
+        message = self.succeeds("produce.py", self.in_memory(), "--count", "3")
 
-        self.assertIn("delivered 3, failed 0, unknown 0", said)
+        self.assertIn("delivered 3, failed 0, unknown 0", message)
 
     def test_a_serializer_of_another_package_is_found_by_its_name(self):
-        said = self.succeeds("custom_plugin.py", self.in_memory(), path=self.installed("csv_serializer"))
+        message = self.succeeds("custom_plugin.py", self.in_memory(), path=self.installed("csv_serializer"))
 
-        self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
+        self.assertIn("read [['hall', '21.5', 'said, and quoted']]", message)
 
     def test_a_serializer_of_another_package_receives_its_type(self):
         program = """

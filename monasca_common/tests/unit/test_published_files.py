@@ -102,9 +102,9 @@ class PublishedPersisterTest(PublishedFilesTestCase):
     def test_a_persister_with_cassandra_is_refused_with_the_remedy(self):
         conf = self.sample("persister-9.0.0-cassandra")
         with self.assertLogs("monasca_common", "WARNING") as logs:
-            said = self.refused(persister_settings, conf)
+            refusal = self.refused(persister_settings, conf)
 
-        self.assertIn("connection in group [database] is not set", said)
+        self.assertIn("connection in group [database] is not set", refusal)
         logged = [record.getMessage() for record in logs.records]
         self.assertIn("[repositories] metrics_driver is ignored: ", "\n".join(logged))
         self.check_names(conf, logged)
@@ -160,10 +160,10 @@ class PublishedApiTest(PublishedFilesTestCase):
         self.assertEqual(("metrics", "RegionOne"), (settings.metrics_topic, settings.region))
         self.assertEqual("keystone", settings.auth_strategy)
         self.assertIsNone(storage)
-        said = "\n".join(logged)
-        self.assertIn("[storage] driver does not support reads; only posts are served", said)
-        self.assertIn("[security] is ignored (", said)
-        self.assertIn("policy_file", said)
+        refusal = "\n".join(logged)
+        self.assertIn("[storage] driver does not support reads; only posts are served", refusal)
+        self.assertIn("[security] is ignored (", refusal)
+        self.assertIn("policy_file", refusal)
 
     def test_each_name_of_an_apis_file_is_read_or_logged_once(self):
         for name in ("api-11.0.0", "api-11.0.0-every-option"):

@@ -275,12 +275,12 @@ class TestIdempotencyKey(ApiProcessCase):
     def until_204(self, api, body, key):
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            status, headers, told = api.post(body, {"Idempotency-Key": key})
+            status, headers, reported_text = api.post(body, {"Idempotency-Key": key})
             if status == 204:
                 return status
             self.assertLess(time.monotonic(), deadline, "it is never delivered")
             self.assertEqual((503, "1"), (status, headers["retry-after"]))
-            counts = [told["error"][name] for name in ("delivered", "failed", "unknown")]
+            counts = [reported_text["error"][name] for name in ("delivered", "failed", "unknown")]
             self.assertEqual(len(body), sum(counts))
             self.refused += 1
 
@@ -292,13 +292,13 @@ class TestBrokerUnavailable(ApiProcessCase):
         self.wait_until(lambda: api.post(metric("before"), {"Idempotency-Key": "first"})[0] == 204)
         (node,) = self.cluster.nodes
         node.kill()
-        status, headers, told = api.post([metric("a"), metric("b")], {"Idempotency-Key": "k"})
+        status, headers, reported_text = api.post([metric("a"), metric("b")], {"Idempotency-Key": "k"})
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
-        self.assertEqual([0, 0, 2], [told["error"][name] for name in ("delivered", "failed", "unknown")])
-        status, _, told = api.post(metric("c"))
+        self.assertEqual([0, 0, 2], [reported_text["error"][name] for name in ("delivered", "failed", "unknown")])
+        status, _, reported_text = api.post(metric("c"))
         # Posts to a silent Kafka are refused without waiting; unsent messages are not stored.
         self.assertEqual(
-            (503, [0, 1, 0]), (status, [told["error"][name] for name in ("delivered", "failed", "unknown")])
+            (503, [0, 1, 0]), (status, [reported_text["error"][name] for name in ("delivered", "failed", "unknown")])
         )
         self.assertEqual(503, api.request("GET", "/healthcheck")[0])
         node.restart()
@@ -329,16 +329,16 @@ class TestStuckTopic(ApiProcessCase):
         self.assertEqual(503, api.post(self.A_LOG, path=self.LOGS)[0])
         for _ in range(3):
             self.wait_until(lambda: api.post(metric())[0] == 204)
-            status, headers, told = api.post(self.A_LOG, path=self.LOGS)
-            self.assertEqual((503, "1", 1), (status, headers["retry-after"], told["error"]["failed"]))
+            status, headers, reported_text = api.post(self.A_LOG, path=self.LOGS)
+            self.assertEqual((503, "1", 1), (status, headers["retry-after"], reported_text["error"]["failed"]))
         self.wait_until(lambda: self.producers_health(api) == (200, [logs]))
         self.fixture.proxy.remove(held)
         self.wait_until(lambda: api.post(self.A_LOG, path=self.LOGS)[0] == 204)
         self.wait_until(lambda: self.producers_health(api) == (200, []))
 
     def producers_health(self, api):
-        status, _, told = api.request("GET", "/healthcheck?part=producer")
-        return status, told["producer"].get("stalled_topics", [])
+        status, _, reported_text = api.request("GET", "/healthcheck?part=producer")
+        return status, reported_text["producer"].get("stalled_topics", [])
 
 
 class TestFrozenBroker(ApiProcessCase):

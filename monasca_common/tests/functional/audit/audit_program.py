@@ -54,22 +54,24 @@ class _Killed(Hook):
         fail_point("test.after_commit")
 
 
-def send(told, connection, reporter):
+def send(arguments, connection, reporter):
     with open_producer(reporter.audited(ProducerSettings(connection))) as producer:
-        for number in range(0, told["messages"], _SOURCE_BULK):
-            producer.publish(told["topic"], [b"%d" % number] * _SOURCE_BULK).raise_for_undelivered()
+        for number in range(0, arguments["messages"], _SOURCE_BULK):
+            producer.publish(arguments["topic"], [b"%d" % number] * _SOURCE_BULK).raise_for_undelivered()
             reporter.report()
 
 
-def read(told, connection, reporter):
+def read(arguments, connection, reporter):
     # The successor is the same static member, and does not wait for a session to end.
-    settings = ConsumerSettings(connection, (told["topic"],), told["group"], batch_size=20, group_instance_id="one")
-    kind = ReportsAfterTheCommit if told["mutant"] == "reports_after_the_commit" else ReaderAudit
-    admin = Admin({"bootstrap.servers": told["servers"]})
+    settings = ConsumerSettings(
+        connection, (arguments["topic"],), arguments["group"], batch_size=20, group_instance_id="one"
+    )
+    kind = ReportsAfterTheCommit if arguments["mutant"] == "reports_after_the_commit" else ReaderAudit
+    admin = Admin({"bootstrap.servers": arguments["servers"]})
     with contextlib.ExitStack() as stack:
         consumer = stack.enter_context(open_consumer(settings))
-        transactional = told["role"] == "transactional"
-        producing = ProducerSettings(connection, transactional_id=told["group"] if transactional else None)
+        transactional = arguments["role"] == "transactional"
+        producing = ProducerSettings(connection, transactional_id=arguments["group"] if transactional else None)
         # Hooks after a commit are called in reverse: the kill comes before the mutant's report.
         processor = Processor(
             consumer,
@@ -80,24 +82,24 @@ def read(told, connection, reporter):
         )
         runs = threading.Thread(target=processor.run)
         runs.start()
-        while runs.is_alive() and sum(admin.group_offsets(told["group"]).values()) < told["messages"]:
+        while runs.is_alive() and sum(admin.group_offsets(arguments["group"]).values()) < arguments["messages"]:
             runs.join(_LOOK_SECONDS)
         processor.stop()
         runs.join()
 
 
-def main(told):
-    connection = ConnectionSettings(told["servers"])
+def main(arguments):
+    connection = ConnectionSettings(arguments["servers"])
     # A source reports only after each bulk, so that the loss of a kill is known.
-    if told["role"] == "source":
+    if arguments["role"] == "source":
         mock.patch.object(AuditSettings, "report_seconds", 3600.0).start()
     settings = AuditSettings(
-        enabled=True, topic=told["reports"], bucket_seconds=60, grace_seconds=0, folder=told["folder"]
+        enabled=True, topic=arguments["reports"], bucket_seconds=60, grace_seconds=0, folder=arguments["folder"]
     )
-    if told["mutant"] == "new_ids":
+    if arguments["mutant"] == "new_ids":
         send_new_ids()
-    with AuditReporter(settings, ProducerSettings(connection), _TIERS[told["role"]], told["group"]) as opened:
-        (send if told["role"] == "source" else read)(told, connection, opened)
+    with AuditReporter(settings, ProducerSettings(connection), _TIERS[arguments["role"]], arguments["group"]) as opened:
+        (send if arguments["role"] == "source" else read)(arguments, connection, opened)
 
 
 if __name__ == "__main__":

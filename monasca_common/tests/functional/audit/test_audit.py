@@ -305,7 +305,7 @@ class TestAuditCrash(AuditCase):
             self.assertEqual(-signal.SIGKILL if fail_points else 0, process.wait(PATIENCE_SECONDS))
 
     def start_program(self, role, fail_points, messages, mutant):
-        told = {
+        arguments = {
             "servers": self.servers,
             "topic": self.topic,
             "reports": self.reports,
@@ -316,7 +316,7 @@ class TestAuditCrash(AuditCase):
             "mutant": mutant,
         }
         environment = {**os.environ, "MONASCA_FAIL_POINTS": fail_points}
-        process = subprocess.Popen([sys.executable, "-m", _PROGRAM, json.dumps(told)], env=environment)
+        process = subprocess.Popen([sys.executable, "-m", _PROGRAM, json.dumps(arguments)], env=environment)
         self.addCleanup(process.kill)
         return process
 

@@ -117,9 +117,9 @@ class CounterTest(ServicesCase):
         with self.running(*self.arguments):
             self.wait_until(self.is_all_counted, "all is counted")
             self.wait_until(self.is_ready, "a report")
-            told = self.prometheus()
-        self.assertIn('monasca_service_ready{service="audit_count"} 1.0', told)
-        self.assertIn("monasca_audit_counted_messages_total 80.0", told)
+            reported = self.prometheus()
+        self.assertIn('monasca_service_ready{service="audit_count"} 1.0', reported)
+        self.assertIn("monasca_audit_counted_messages_total 80.0", reported)
 
         self.assertEqual((80, 80, 0, 0, 3, 0), self.books())
 

@@ -58,9 +58,9 @@ class DlqCase(ClusterCommandCase):
         return _sent_back(self.run_json("replay", *self.options, "--execute", *arguments))
 
     def outcomes(self, status):
-        """Return the dead letters by outcome and reason of a run with this exit status; store stderr in `said`."""
-        found, out, self.said = self.run_command("replay", *self.options, "--execute", "-f", "json")
-        self.assertEqual(status, found, self.said)
+        """Return the dead letters by outcome and reason of a run with this exit status."""
+        found, out, self.text = self.run_command("replay", *self.options, "--execute", "-f", "json")
+        self.assertEqual(status, found, self.text)
         return {(row["outcome"], row["reason"]): row["dead_letters"] for row in json.loads(out)}
 
     def sent(self):
@@ -147,7 +147,7 @@ class TestReplay(DlqCase):
             self.assertEqual(sent, outcomes.get(("replayed", ""), 0))
             self.assertEqual(2, outcomes["refused", f"there is no topic {gone}"])
             self.assertIn("1048588", " ".join(reason for _, reason in outcomes))
-            self.assertIn("4 dead letters left to the next run, because ", self.said)
+            self.assertIn("4 dead letters left to the next run, because ", self.text)
         self.cluster.create_topic(gone, 1)
         set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
         set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})

@@ -37,7 +37,7 @@ class TestEveryCommand(ClusterCommandCase):
         self.configure_with_database(f"[mirror]\ntopics = metrics\n[mirror_target]\nbootstrap_servers = {other}\n")
         self.wait_until(lambda: not self.topics(), "no topics")
         counting = self.start("audit", "count")
-        for line, status, said in (
+        for line, status, expected in (
             ("durability check --topic x", 2, "x: this topic does not exist"),
             ("topic list -f json", 0, "[]"),
             ("topic list --name x", 3, "x: this topic does not exist"),
@@ -62,7 +62,7 @@ class TestEveryCommand(ClusterCommandCase):
             ("mirror verify", 2, "has copied nothing"),
         ):
             found, out, err = self.run_command(*line.split())
-            self.assertEqual((status, True), (found, said in out + err), (line, out, err))
+            self.assertEqual((status, True), (found, expected in out + err), (line, out, err))
         _, err = counting.communicate(timeout=SECONDS)
         self.assertEqual((1, True), (counting.returncode, "there are no topics to count" in err), err)
         self.assertEqual(set(), self.topics())
@@ -88,12 +88,12 @@ class TestEveryCommand(ClusterCommandCase):
             f"[audit]\nenabled = true\nfolder = {folder}\n"
         )
         self.assertEqual(0, self.run_command("db", "upgrade")[0])
-        for service, said in _MISSING_TOPICS:
+        for service, expected in _MISSING_TOPICS:
             process = self.start(*service.split())
             lines = []
-            while (line := process.stderr.readline()) and said not in line:
+            while (line := process.stderr.readline()) and expected not in line:
                 lines.append(line)
-            self.assertIn(said, line, (service, lines))
+            self.assertIn(expected, line, (service, lines))
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=SECONDS)
         self.assertEqual(set(), self.topics())

@@ -51,7 +51,7 @@ class TestTopics(TopicCase):
 
     def test_wrong_input_is_named_with_its_status(self):
         self.assertEqual(3, self.run_command("list", "--name", "nothing*")[0])
-        for words, status, said in (
+        for words, status, expected in (
             (("show", "nothing"), 2, "nothing: this topic does not exist"),
             (("tail", f"{self.topic}:7"), 2, "has 2 partitions, but no partition 7"),
             (("tail", f"{self.topic}:x"), 2, "or its partitions as topic:0,1"),
@@ -63,7 +63,7 @@ class TestTopics(TopicCase):
             (("create", "new", "--partitions", "1", "--setting", "nonsense"), 2, "is not a setting"),
         ):
             found, _, err = self.run_command(*words)
-            self.assertEqual((status, True), (found, said in err), (words, err))
+            self.assertEqual((status, True), (found, expected in err), (words, err))
 
 
 class TestTail(TopicCase):

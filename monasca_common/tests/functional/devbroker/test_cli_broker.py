@@ -38,12 +38,12 @@ class TestBrokerStart(base.BaseTestCase):
     def test_the_broker_serves_any_client_until_it_is_stopped(self):
         for signum in (signal.SIGINT, signal.SIGTERM):
             process = self.start("-f", "json")
-            told = json.loads(process.stdout.readline())
-            self.assertEqual({"bootstrap_servers": told["bootstrap_servers"]}, told["service"])
-            self.assert_served(told["client"])
+            address = json.loads(process.stdout.readline())
+            self.assertEqual({"bootstrap_servers": address["bootstrap_servers"]}, address["service"])
+            self.assert_served(address["client"])
             process.send_signal(signum)
             self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
-            self.assertFalse(any(psutil.pid_exists(pid) for pid in told["pids"]))
+            self.assertFalse(any(psutil.pid_exists(pid) for pid in address["pids"]))
 
     @periodic("a second server, 142 MB to fetch; MemoryRegistryTest has the contract")
     def test_a_schema_registry_runs_with_the_broker_until_both_stop(self):
@@ -61,11 +61,11 @@ class TestBrokerStart(base.BaseTestCase):
     @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
     def test_unpacked_files_of_a_broker_are_removed_when_it_stops(self):
         process = self.start("-f", "json")
-        told = json.loads(process.stdout.readline())
-        producer = confluent_kafka.Producer({**told["client"], "compression.type": "lz4"})
+        address = json.loads(process.stdout.readline())
+        producer = confluent_kafka.Producer({**address["client"], "compression.type": "lz4"})
         producer.produce("compressed", b"x" * 10_000)
         self.assertEqual(0, producer.flush(SECONDS))
-        maps = psutil.Process(told["pids"][0]).memory_maps()
+        maps = psutil.Process(address["pids"][0]).memory_maps()
         unpacked = [Path(each.path) for each in maps if "liblz4" in each.path]
         self.assertTrue(unpacked)
         process.terminate()
@@ -75,10 +75,10 @@ class TestBrokerStart(base.BaseTestCase):
     @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
     def test_with_tls_and_passwords_the_command_prints_the_client_options(self):
         process = self.start("-f", "json", "--tls", "--sasl")
-        told = json.loads(process.stdout.readline())
-        self.assertEqual("SASL_SSL", told["service"]["security_protocol"])
-        self.assertTrue(Path(told["service"]["tls_ca_file"]).is_file())
-        self.assert_served(told["client"])
+        address = json.loads(process.stdout.readline())
+        self.assertEqual("SASL_SSL", address["service"]["security_protocol"])
+        self.assertTrue(Path(address["service"]["tls_ca_file"]).is_file())
+        self.assert_served(address["client"])
 
     @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
     def test_the_output_has_configuration_to_paste(self):

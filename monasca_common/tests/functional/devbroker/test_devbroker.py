@@ -177,7 +177,7 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
 
 @periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestStart(base.BaseTestCase):
-    def test_a_data_folder_keeps_its_data_and_refuses_another_purpose(self):
+    def test_a_data_folder_keeps_its_data_and_refuses_other_settings(self):
         with tempfile.TemporaryDirectory() as folder:
             with KafkaCluster(data_dir=folder) as cluster:
                 cluster.create_topic("kept")
@@ -358,14 +358,14 @@ class TestSecurity(base.BaseTestCase):
     def assert_distinguished(self, kind, client):
         """On a busy machine, the first answer of the broker can take more than one wait."""
 
-        def told():
+        def reported():
             try:
                 client.wait_for_brokers(1, timeout=1)
             except TransportError as error:
                 return isinstance(error, kind)
             return self.fail("it was let in")
 
-        self.assertTrue(wait_until(told))
+        self.assertTrue(wait_until(reported))
 
     def test_only_granted_permissions_are_allowed(self):
         topic = self.fixture.topic()

@@ -198,7 +198,7 @@ class TestProcesses(ConsumerCase):
         self.assertGreater(interrupts, 0)
 
 
-class TestBrokersAway(base.BaseTestCase):
+class TestUnavailableBrokers(base.BaseTestCase):
     def test_a_retrying_client_logs_the_error_once_and_not_on_standard_error(self):
         servers = f"127.0.0.1:{free_ports(1)[0]}"
         settings = ConsumerSettings(ConnectionSettings(servers), ("away",), "test-group", topic_check_seconds=0.0)
@@ -206,7 +206,7 @@ class TestBrokersAway(base.BaseTestCase):
         consumer = plugins.kafka_consumer(settings)
         self.addCleanup(consumer.close, 0)
 
-        def said():
+        def error_text():
             lines = [line for line in log.output.splitlines() if servers in line]
             starts = len([line for line in lines if line.startswith("FAIL")])
             return starts, len([line for line in lines if "_TRANSPORT" in line]), lines
@@ -216,9 +216,9 @@ class TestBrokersAway(base.BaseTestCase):
             while not condition() and time.monotonic() < deadline:
                 consumer.poll(timeout=0.1)
 
-        poll_until(lambda: all(said()[:2]), PATIENCE_SECONDS)
+        poll_until(lambda: all(error_text()[:2]), PATIENCE_SECONDS)
         poll_until(lambda: False, 2)  # time in which the consumer retries
-        *counts, lines = said()
+        *counts, lines = error_text()
         self.assertEqual([1, 1], counts, lines)
 
 

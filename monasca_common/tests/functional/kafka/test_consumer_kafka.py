@@ -89,7 +89,7 @@ class TestCommitting(ConsumerCase):
         consumer.commit({partition: 4})
         self.assertEqual({partition: 4}, self.admin.group_offsets(self.group))
 
-    def test_the_group_has_the_tracked_prefix(self):
+    def test_the_tracked_prefix_is_committed(self):
         topic = self.fixture.topic()
         partition = TopicPartition(topic, 0)
         self.put(topic, 10)
@@ -204,7 +204,7 @@ class TestStarting(ConsumerCase):
         self.assertEqual([b"0", b"1", b"2"], [message.value for message in messages])
 
 
-class TestMoving(ConsumerCase):
+class TestSeeking(ConsumerCase):
     def setUp(self):
         super().setUp()
         self.topic = self.fixture.topic()

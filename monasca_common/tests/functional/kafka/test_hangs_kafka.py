@@ -30,7 +30,7 @@ CLOSE_SECONDS = 1.0 + BUSY_SECONDS
 class HangCase(ProducerCase):
     def setUp(self):
         super().setUp()
-        self.said = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+        self.error_text = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         self.source, self.out = self.fixture.topic(), self.fixture.topic()
         name = uuid.uuid4().hex[:12]
         self.transactional_id, self.group = f"transactions-{name}", f"group-{name}"
@@ -125,7 +125,7 @@ class TestTransactionsThatHang(HangCase):
     def test_a_call_that_returns_late_changes_nothing_and_its_client_is_destroyed(self):
         _, producer, _ = self.hang_in_the_offsets()
         self.fixture.proxy.clear()
-        self.wait_until(lambda: "send_offsets_to_transaction has returned" in self.said.output)
+        self.wait_until(lambda: "send_offsets_to_transaction has returned" in self.error_text.output)
         self.assertRaises(FatalError, producer.transaction().__enter__)
         (bounded,) = producer._clients.in_use()
         self.wait_until(lambda: bounded.thread._thread not in threading.enumerate())
@@ -176,7 +176,9 @@ class TestExit(HangCase):
         self.cut_off_the_coordinator()
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             ends = list(pool.map(self.end, range(EXITS)))
-        self.assertEqual([(hanging_program.EXIT_STATUS, [])] * EXITS, [(status, said) for status, said, _ in ends])
+        self.assertEqual(
+            [(hanging_program.EXIT_STATUS, [])] * EXITS, [(status, error_text) for status, error_text, _ in ends]
+        )
         self.assertLess(max(seconds for _, _, seconds in ends), EXIT_SECONDS)
 
     def end(self, number):
@@ -198,5 +200,5 @@ class TestExit(HangCase):
             finally:
                 process.kill()
             seconds = time.monotonic() - begun
-            said = process.stderr.read()
-            return status, [word for word in ("Traceback", "Fatal", "terminate") if word in said], seconds
+            error_text = process.stderr.read()
+            return status, [word for word in ("Traceback", "Fatal", "terminate") if word in error_text], seconds

@@ -213,9 +213,9 @@ class CrashCase(ProcessorCase):
             "pace_seconds": pace_seconds,
             "transactional_id": self.transactional_id and f"{self.transactional_id}-{self.group}",
         }
-        said = Path(self.useFixture(fixtures.TempDir()).path, "stderr")
-        attach_file(self, f"stderr of {said.parent.name}", said)
-        with said.open("w") as stderr:
+        error_text = Path(self.useFixture(fixtures.TempDir()).path, "stderr")
+        attach_file(self, f"stderr of {error_text.parent.name}", error_text)
+        with error_text.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", processor_program.__name__, json.dumps(facts)],
                 env={**os.environ, failpoints.ENVIRONMENT_VARIABLE: fail_points},

@@ -121,13 +121,13 @@ class TestFork(ProcessCase):
             )
 
     # Rule 10
-    def test_every_call_is_refused_in_a_child_that_ends_in_order_while_the_parent_continues(self):
+    def test_a_child_refuses_every_call_and_exits_cleanly_while_the_parent_continues(self):
         self.assert_forks("", 16)
 
     def test_a_child_that_never_uses_the_producer_exits_cleanly(self):
         self.assert_forks("[:0]", 10)
 
-    def test_a_child_of_a_running_test_is_refused_too(self):
+    def test_a_child_of_a_running_test_refuses_calls(self):
         producer = self.warm_producer()
 
         def in_child():

@@ -10,7 +10,7 @@ from monasca_common.tests.functional.permissions import allow, revoke
 from monasca_common.tests.periodic import periodic
 
 
-class TestReopenedAfterAFatalError(SecurityCase):
+class TestReopenAfterFatalError(SecurityCase):
     # Rule 9
     def test_reports_can_be_retried_once_the_write_permission_is_granted_again(self):
         self.allow("describe")
@@ -45,7 +45,7 @@ class TestReopenedAfterAFatalError(SecurityCase):
             self.assertEqual((len(reports), 0), (len(log), doubled(log)))
 
 
-@periodic("waits for calls that hang; TestReopenedAfterAFatalError is the smoke test")
+@periodic("waits for calls that hang; TestReopenAfterFatalError is the smoke test")
 class TestReopenedTransactions(HangCase):
     def setUp(self):
         super().setUp()

@@ -39,7 +39,9 @@ class GroupCrashTest(NotificationKafkaCase):
         process = self.start(fail_points, deaths=DEATHS)
         for start in range(0, ALARMS, AT_ONCE):
             self.publish(range(start, start + AT_ONCE))
-        self.wait_until(lambda: len(self.alarms()) == ALARMS, lambda: f"{ALARMS} told, and not {len(self.alarms())}")
+        self.wait_until(
+            lambda: len(self.alarms()) == ALARMS, lambda: f"{ALARMS} notified, and not {len(self.alarms())}"
+        )
         self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
         self.wait_until(lambda: not self.held(), lambda: f"{self.held()} are held")
         process.terminate()
@@ -73,5 +75,5 @@ class GroupCrashTest(NotificationKafkaCase):
         self.start("notification.after_send=kill", mutant="forgets_who_is_in_a_message", deaths=1)
         self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
         self.publish([3])
-        self.wait_until(lambda: len(self.alarms()) == 4, lambda: f"4 told, and not {self.alarms()}")
+        self.wait_until(lambda: len(self.alarms()) == 4, lambda: f"4 notified, and not {self.alarms()}")
         self.assertGreater(sum(map(len, self.messages().values())), 4)

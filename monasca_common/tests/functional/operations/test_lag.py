@@ -171,15 +171,17 @@ class TestLagCommands(LagCase):
         self.put(10)
         with database.storage().open_writer() as writer:
             writer.begin(self.group("copied"), {self.partition: 7}, {self.partition: "id"})
-        for copy, said in ((6, False), (7, False), (9, True)):
+        for copy, expected in ((6, False), (7, False), (9, True)):
             self.commit("copied", copy)
             for command in ("list", "show"):
                 self.errors.seek(0)
                 self.errors.truncate()
                 self.run_command(command, "--group", self.group("copied"))
                 self.errors.seek(0)
-                told = self.errors.read()
-                self.assertEqual(said, f"{self.topic}/0: 7 in the database, {copy} in Kafka" in told, (copy, told))
+                reported = self.errors.read()
+                self.assertEqual(
+                    expected, f"{self.topic}/0: 7 in the database, {copy} in Kafka" in reported, (copy, reported)
+                )
 
     def test_show_has_a_row_for_each_partition(self):
         self.put(10)

@@ -206,14 +206,16 @@ class TestExpiry(LagServiceCase):
         looks = self.watch_until_lost(self.service(), lambda: self.put(3, _LARGE))
         began, lost_at, _ = looks[-1]
         segment_seconds = _SEGMENT_MESSAGES / 3 * (began - looks[0][0]) / (len(looks) - 1)
-        told = [(lost_at - at, lag.headroom_seconds) for at, _, lag in looks[:-1] if lag.headroom_seconds is not None]
-        self.assertGreater(len(told), _SEGMENT_MESSAGES)
-        for left, room in told:
+        reported = [
+            (lost_at - at, lag.headroom_seconds) for at, _, lag in looks[:-1] if lag.headroom_seconds is not None
+        ]
+        self.assertGreater(len(reported), _SEGMENT_MESSAGES)
+        for left, room in reported:
             # The tolerance is one segment, and one more because the time of deletions varies.
-            self.assertLessEqual(room, 1.5 * left + 2 * segment_seconds, told)
-            self.assertGreaterEqual(room, left / 2 - 1.5 * segment_seconds, told)
-        self.assertGreater(told[0][1], segment_seconds)
-        self.assertTrue(looks[-2][2].expires_soon, told)
+            self.assertLessEqual(room, 1.5 * left + 2 * segment_seconds, reported)
+            self.assertGreaterEqual(room, left / 2 - 1.5 * segment_seconds, reported)
+        self.assertGreater(reported[0][1], segment_seconds)
+        self.assertTrue(looks[-2][2].expires_soon, reported)
 
 
 class TestProcess(LagServiceCase):

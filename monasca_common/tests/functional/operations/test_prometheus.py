@@ -302,10 +302,14 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
     def undocumented(self):
         """Return the differences between served and documented metrics: names, types, and the labels of metrics with
         samples."""
-        told, found = told_metrics(), served_metrics(self.everything_served())
-        del told[_TOKENS]
-        differ = {name for name in told.keys() & found if found[name] not in (told[name], (told[name][0], frozenset()))}
-        return differ | (told.keys() ^ found.keys())
+        reported, found = told_metrics(), served_metrics(self.everything_served())
+        del reported[_TOKENS]
+        differ = {
+            name
+            for name in reported.keys() & found
+            if found[name] not in (reported[name], (reported[name][0], frozenset()))
+        }
+        return differ | (reported.keys() ^ found.keys())
 
     def start(self, *words):
         process = subprocess.Popen(words)
@@ -389,10 +393,10 @@ def _answers(url):
         return False
 
 
-def _page(told):
+def _page(reported):
     """Return a page with a sample of each metric, with a value for each label."""
     lines = []
-    for name, (kind, labels) in sorted(told.items()):
+    for name, (kind, labels) in sorted(reported.items()):
         chosen = ", ".join(f'{label}="STALL"' for label in sorted(labels))
         lines.append(f"# TYPE {re.sub('_total$', '', name) if kind == 'counter' else name} {kind}")
         if kind != "histogram":

@@ -26,7 +26,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.processor.dead_letters import ERROR_TEXT, ORIGIN_OFFSET, ORIGIN_PARTITION
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.tests.checker import Told, check
+from monasca_common.tests.checker import ReportedOutcome, check
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.persister import persister_program
 from monasca_common.tests.functional.topic_log import read_topic
@@ -151,7 +151,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         self.url = self.prepare_database()
         # Whole seconds, so that the number of a metric can be read from its time.
         self.base_ms = (time.time_ns() // 1_000_000_000 - 3600) * 1000
-        self.told = {}
+        self.outcomes = {}
 
     def open_producer(self):
         producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
@@ -192,7 +192,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         return envelopes.metric(number, time_ms=self.base_ms, creation_time=self.base_ms // 1000, **facts)
 
     def publish(self, numbers, *, bad=(), partition=None):
-        """Send metrics of these numbers (``bad``: invalid) to all partitions in turn; record them in ``self.told``."""
+        """Send metrics of these numbers (``bad``: invalid) to all partitions in turn; record the outcomes."""
         records = []
         for number in numbers:
             value = b"no metric %d" % number if number in bad else self.metric(number)
@@ -200,11 +200,11 @@ class PersisterCase(Waiting, base.BaseTestCase):
         report = self.producer.publish(self.topic, records, timeout=SECONDS)
         numbers = list(numbers)
         for outcome, deliveries in (
-            (Told.ACKED, report.delivered),
-            (Told.FAILED, report.failed),
-            (Told.UNKNOWN, report.unknown),
+            (ReportedOutcome.ACKED, report.delivered),
+            (ReportedOutcome.FAILED, report.failed),
+            (ReportedOutcome.UNKNOWN, report.unknown),
         ):
-            self.told |= {numbers[delivery.index]: outcome for delivery in deliveries}
+            self.outcomes |= {numbers[delivery.index]: outcome for delivery in deliveries}
 
     def dead_letters(self):
         """Return (number, cause, origin) of each."""
@@ -216,7 +216,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         return letters
 
     def verdict(self):
-        return check(self.told, self.rows(), [number for number, _, _ in self.dead_letters()])
+        return check(self.outcomes, self.rows(), [number for number, _, _ in self.dead_letters()])
 
     # The process
 
@@ -290,7 +290,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
 
     def wait_for_all(self, seconds=PATIENCE_SECONDS, *, dead=0):
         """Wait until all rows (of distinct numbers) are stored."""
-        wanted = sum(told is Told.ACKED for told in self.told.values()) - dead
+        wanted = sum(each is ReportedOutcome.ACKED for each in self.outcomes.values()) - dead
         self.wait_until(lambda: len(set(self.rows())) >= wanted, f"{wanted} rows", seconds=seconds)
 
     def assert_clean(self):

@@ -121,7 +121,7 @@ class KeyedPosts:
 @periodic("twin of the PostgreSQL test")
 class KeyedPostsSqliteTest(KeyedPosts, PersisterCase):
     # Rule 25
-    def test_mutant_that_keys_rows_by_their_times_doubles_them(self):
+    def test_mutant_that_keys_rows_by_their_times_stores_them_twice(self):
         self.store_everything("keys_rows_by_their_times")
         for table in _PATHS:
             self.assertGreater(len(self.numbers(table)), _BULKS * _OF_A_BULK)

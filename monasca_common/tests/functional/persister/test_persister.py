@@ -35,9 +35,9 @@ class TestStart(PersisterCase):
             [*_COMMAND, "--config-file", str(path)], capture_output=True, text=True, timeout=SECONDS, check=False
         )
         self.assertEqual(1, done.returncode, done.stderr)
-        said = [line for line in done.stderr.splitlines() if line.startswith("monasca-common persister:")]
-        self.assertEqual(1, len(said), done.stderr)
-        return said[0]
+        expected = [line for line in done.stderr.splitlines() if line.startswith("monasca-common persister:")]
+        self.assertEqual(1, len(expected), done.stderr)
+        return expected[0]
 
     def configuration(self, url=None, **changes):
         groups = {

@@ -44,17 +44,17 @@ class CrashCase(PersisterCase):
 class Points:
     """The fail points."""
 
-    @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
+    @periodic("a variant of test_a_kill_between_the_commits_to_the_database_and_to_kafka_changes_nothing")
     def test_a_kill_after_a_poll_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.after_poll=kill@3"))
 
     def test_a_kill_within_the_transaction_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.in_transaction=kill@3"))
 
-    def test_between_the_commit_of_the_database_and_kafkas(self):
+    def test_a_kill_between_the_commits_to_the_database_and_to_kafka_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.after_commit=kill@3"))
 
-    @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
+    @periodic("a variant of test_a_kill_between_the_commits_to_the_database_and_to_kafka_changes_nothing")
     def test_a_kill_before_a_commit_to_kafka_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.before_commit=kill"))
 
@@ -125,7 +125,7 @@ class Points:
         consumer.close(1)
 
     # Rule 24
-    def test_mutant_that_trusts_kafkas_offsets_doubles(self):
+    def test_mutant_that_trusts_kafkas_offsets_stores_rows_twice(self):
         verdict = self.crash("storage.after_commit=kill@3", mutants=("no_fence", "trusts_kafkas_offsets"))
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 

@@ -51,22 +51,22 @@ class TestPostgresqlUnavailable(PersisterCase):
         verdict.raise_unless_clean()
         self.assertEqual(0, verdict.dead)
 
-    def test_killed_and_started_again(self):
+    def test_a_killed_server_causes_neither_loss_nor_duplicates(self):
         self.through_an_outage(self.server.kill, self.server.restart)
 
-    @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_a_frozen_server_loses_and_duplicates_nothing(self):
+    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+    def test_a_frozen_server_causes_neither_loss_nor_duplicates(self):
         self.through_an_outage(self.server.freeze, self.server.thaw)
 
-    @periodic("long outage; test_killed_and_started_again is the smoke test")
-    def test_tables_locked_by_another_session_lose_and_duplicate_nothing(self):
+    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+    def test_locked_tables_cause_neither_loss_nor_duplicates(self):
         locker = self.engine.connect()
         self.addCleanup(locker.close)
         self.through_an_outage(
             lambda: locker.exec_driver_sql("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE"), locker.rollback
         )
 
-    @periodic("long outage; test_killed_and_started_again is the smoke test")
+    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
     def test_a_stop_while_the_database_is_unavailable_is_in_time_and_in_order(self):
         self.server.freeze()
         self.publish(range(100, 200))
@@ -78,7 +78,7 @@ class TestPostgresqlUnavailable(PersisterCase):
         self.assert_ends_in_order(again)
         self.assert_clean()
 
-    @periodic("long outage; test_killed_and_started_again is the smoke test")
+    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
     def test_a_start_waits_for_an_unavailable_database(self):
         self.assert_ends_in_order(self.persister)
         self.server.kill()
@@ -93,7 +93,7 @@ class TestPostgresqlUnavailable(PersisterCase):
 
 @periodic("twin of the PostgreSQL test")
 class TestSqliteUnavailable(PersisterCase):
-    def test_a_file_locked_by_another_process_loses_and_duplicates_nothing(self):
+    def test_a_locked_file_causes_neither_loss_nor_duplicates(self):
         self.drop_key()
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
@@ -108,7 +108,7 @@ class TestSqliteUnavailable(PersisterCase):
         self.assert_clean()
 
 
-@periodic("long outage; test_killed_and_started_again is the smoke test")
+@periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
 class TestKafkaUnavailable(PersisterCase):
     def test_brokers_that_do_not_answer_are_reported_until_they_return(self):
         persister = self.start()

@@ -6,7 +6,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.models import avro
 from monasca_common.runtime.envelopes import EnvelopeWriter
-from monasca_common.tests.checker import Told
+from monasca_common.tests.checker import ReportedOutcome
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, PARTITIONS, SECONDS, PersisterCase
 
 
@@ -25,9 +25,9 @@ class TestFormats(PersisterCase):
             for number, value in zip(numbers, values, strict=True)
         ]
         self.producer.publish(self.topic, records, timeout=SECONDS).raise_for_undelivered()
-        self.told |= dict.fromkeys(numbers, Told.ACKED)
+        self.outcomes |= dict.fromkeys(numbers, ReportedOutcome.ACKED)
 
-    def test_an_unavailable_registry_delays_rows_and_rejects_none(self):
+    def test_an_unavailable_registry_delays_rows_but_rejects_none(self):
         self.publish(range(50))
         self.publish_in_avro(range(50, 100), bad={60})
         self.publish(range(100, 150))

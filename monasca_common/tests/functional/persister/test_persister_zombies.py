@@ -10,7 +10,7 @@ import psutil
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.tests.checker import Told
+from monasca_common.tests.checker import ReportedOutcome
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, QUICK_SESSION_SECONDS, PersisterCase
 from monasca_common.tests.periodic import periodic
 
@@ -42,7 +42,7 @@ class ZombieCase(PersisterCase):
                             raise _Aborted
                 except _Aborted:
                     pass
-                self.told |= dict.fromkeys(numbers, Told.FAILED if aborted else Told.ACKED)
+                self.outcomes |= dict.fromkeys(numbers, ReportedOutcome.FAILED if aborted else ReportedOutcome.ACKED)
 
 
 class _Aborted(Exception):

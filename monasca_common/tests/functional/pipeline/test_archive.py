@@ -135,8 +135,8 @@ class ArchiveTest(ArchiveCase):
         self.assert_archived_once(sent)
 
 
-@periodic("SharedDatabaseTogetherTest runs the same tests on PostgreSQL")
-class TogetherTest(ArchiveCase):
+@periodic("SharedDatabaseConcurrentDriversTest runs the same tests on PostgreSQL")
+class ConcurrentDriversTest(ArchiveCase):
     """Two drivers archive the same topic by mistake."""
 
     def setUp(self):
@@ -193,7 +193,7 @@ class TogetherTest(ArchiveCase):
         self.assertEqual(60, len(self.places()))
 
 
-class SharedDatabaseTogetherTest(TogetherTest):
+class SharedDatabaseConcurrentDriversTest(ConcurrentDriversTest):
     database = "postgresql"
 
 

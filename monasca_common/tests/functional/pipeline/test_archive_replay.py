@@ -203,7 +203,7 @@ class ReplayToPostgresqlTest(ReplayToStorageTest):
     tasks = 2
 
 
-class WhatBecomesOfRowsTest(ArchiveCase):
+class ReplayedRowsTest(ArchiveCase):
     def replay(self, send):
         return super().replay(send, tasks=1)
 
@@ -257,9 +257,9 @@ class CommandTest(ArchiveCase):
         configuration = self.configuration(replay="to = storage", url=self.new_database(), name="replay")
         damaged = self.run_command(configuration, "replay", is_attached=True)
         self.assertEqual(1, damaged.returncode)
-        told = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
-        self.assertEqual(1, len(told), damaged.stderr)
-        self.assertIn(f"ArchiveDamaged: {cut} is not a complete Parquet file", told[0])
+        reported = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
+        self.assertEqual(1, len(reported), damaged.stderr)
+        self.assertIn(f"ArchiveDamaged: {cut} is not a complete Parquet file", reported[0])
 
     @periodic("a dry run of ReplayToKafkaTest counts the same")
     def test_a_replay_without_execute_only_counts(self):

@@ -64,9 +64,9 @@ class EvaluateCase(KafkaPipelineCase):
         """Return (message id, old state, new state, value of hostname) of each published transition."""
         found = []
         for message in self.read(self.transitions_topic, 1):
-            told = json.loads(message.value())["alarm-transitioned"]
-            host = told["metrics"][0]["dimensions"]["hostname"]
-            found.append((dict(message.headers())[MESSAGE_ID_HEADER], told["oldState"], told["newState"], host))
+            message = json.loads(message.value())["alarm-transitioned"]
+            host = message["metrics"][0]["dimensions"]["hostname"]
+            found.append((dict(message.headers())[MESSAGE_ID_HEADER], message["oldState"], message["newState"], host))
         return found
 
     def changes(self):
@@ -78,7 +78,7 @@ class EvaluateCase(KafkaPipelineCase):
         with each_once():
             self.assertEqual([*expected], changes)
 
-    def told(self):
+    def state_changes(self):
         """Return the transitions in order, by (name of the definition, value of hostname), for a reader that
         handles each message id once; and check that the history has each transition once."""
         messages = {
@@ -86,18 +86,18 @@ class EvaluateCase(KafkaPipelineCase):
         }
         found, rows = {}, []
         for value in messages.values():
-            told = json.loads(value)["alarm-transitioned"]
-            host = told["metrics"][0]["dimensions"].get("hostname")
-            found.setdefault((told["alarmName"], host), []).append(
+            message = json.loads(value)["alarm-transitioned"]
+            host = message["metrics"][0]["dimensions"].get("hostname")
+            found.setdefault((message["alarmName"], host), []).append(
                 Change(
-                    told["oldState"],
-                    told["newState"],
-                    told["timestamp"],
-                    tuple(sub["subAlarmState"] for sub in told["subAlarms"]),
-                    tuple(tuple(sub["currentValues"]) for sub in told["subAlarms"]),
+                    message["oldState"],
+                    message["newState"],
+                    message["timestamp"],
+                    tuple(sub["subAlarmState"] for sub in message["subAlarms"]),
+                    tuple(tuple(sub["currentValues"]) for sub in message["subAlarms"]),
                 )
             )
-            rows.append((told["alarmId"], told["timestamp"], told["oldState"], told["newState"]))
+            rows.append((message["alarmId"], message["timestamp"], message["oldState"], message["newState"]))
         with each_once():
             self.assertEqual(len(set(rows)), len(rows))
         return found

@@ -100,8 +100,8 @@ class DefinitionTest(ChangesCase):
         self.event_ms += 1
         self.measure(1.0)
         job.step()
-        told = [(each["newState"], each["actionsEnabled"]) for each in self.messages()]
-        self.assertEqual([("ALARM", True), ("OK", False)], told)
+        reported = [(each["newState"], each["actionsEnabled"]) for each in self.messages()]
+        self.assertEqual([("ALARM", True), ("OK", False)], reported)
 
     @periodic("a variant of test_a_definition_can_change_between_two_batches")
     def test_a_definition_disabled_during_a_batch_is_disabled_in_that_batch(self):
@@ -185,6 +185,6 @@ class TenantsTest(ChangesCase):
         self.assertEqual([1, 1, 1], [len(self.ids(tenant)) for tenant in tenants])
         self.clock.now_ms += MINUTE_MS
         job.step()
-        told = {(each["tenantId"], each["alarmId"], each["newState"]) for each in self.messages()}
+        reported = {(each["tenantId"], each["alarmId"], each["newState"]) for each in self.messages()}
         states = dict(zip(tenants, ("ALARM", "OK", "ALARM"), strict=True))
-        self.assertEqual({(tenant, self.ids(tenant)[0], state) for tenant, state in states.items()}, told)
+        self.assertEqual({(tenant, self.ids(tenant)[0], state) for tenant, state in states.items()}, reported)

@@ -20,7 +20,7 @@ from monasca_common.tests.periodic import periodic
 ALARM, OK, SILENT = ("UNDETERMINED", "ALARM", "a"), ("UNDETERMINED", "OK", "a"), ("OK", "UNDETERMINED", "a")
 
 
-class MergedFirstTest(EvaluateCase):
+class MergeBeforeEvaluationTest(EvaluateCase):
     """The measurements of a batch count in the windows that are due after it."""
 
     def due_with_the_batch(self):
@@ -78,7 +78,7 @@ class OneTransactionTest(EvaluateCase):
 
 
 @periodic("mutants of a rule that PostgresqlCrashTest verifies")
-class ClearedLastTest(EvaluateCase):
+class ClearAfterPublicationTest(EvaluateCase):
     """Transitions are removed from the outbox after Kafka has acknowledged them."""
 
     def crash(self):
@@ -102,7 +102,7 @@ class ClearedLastTest(EvaluateCase):
 
 
 @periodic("mutants of a rule that PassesContract verifies")
-class ComparedAndSwappedTest(EvaluateCase):
+class CompareAndSwapTest(EvaluateCase):
     """Of two concurrent evaluators, only one evaluates a window."""
 
     def race(self):

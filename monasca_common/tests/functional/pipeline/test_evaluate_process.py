@@ -118,7 +118,7 @@ class EvaluateProcessTest(EvaluateCase):
             self.assertEqual(-signal.SIGKILL, self.run_once(f"{point}=kill"), point)
         self.measure_each(len(self.POINTS))
         self.assertEqual(0, self.run_once())
-        found, outbox = self.told(), self.scalars("SELECT count(*) FROM alarm_outbox")
+        found, outbox = self.state_changes(), self.scalars("SELECT count(*) FROM alarm_outbox")
         with each_once():
             self.assertEqual(self.expected(), found)
             self.assertEqual([0], outbox)

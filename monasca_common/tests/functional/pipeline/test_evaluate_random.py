@@ -40,14 +40,14 @@ class RandomEvaluationTest(EvaluateCase):
                 random.shuffle(texts)
                 self.publish(list(map(Record, texts)))
                 job.step()
-        found = self.told()
-        told = 0
+        found = self.state_changes()
+        reported = 0
         for number, (expression, own) in enumerate(zip(expressions, batches, strict=True)):
             changes = in_order_of_history(reference.changes(expression, own, DELAY_MS))
             expected = [each._replace(timestamp_ms=self.base_ms + each.timestamp_ms) for each in changes]
             self.assertEqual(expected, found.get((f"d{number}", None), []), (text_of(expression), own))
-            told += len(expected)
-        self.assertGreater(told, 2 * DEFINITIONS)
+            reported += len(expected)
+        self.assertGreater(reported, 2 * DEFINITIONS)
 
     def text(self, number, one):
         meta = {"tenantId": "t", "region": "r"}

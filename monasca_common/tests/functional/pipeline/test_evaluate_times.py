@@ -60,7 +60,7 @@ class TimelineCase(EvaluateCase):
             job.step()
 
     def changes_of(self, name, host):
-        return [(each.new, each.timestamp_ms - self.base_ms) for each in self.told().get((name, host), [])]
+        return [(each.new, each.timestamp_ms - self.base_ms) for each in self.state_changes().get((name, host), [])]
 
     def assert_as_the_reference_says(self, end_minute):
         expected = {}
@@ -71,7 +71,7 @@ class TimelineCase(EvaluateCase):
                 expected[name, host] = [
                     each._replace(timestamp_ms=self.base_ms + each.timestamp_ms) for each in changes
                 ]
-        self.assertEqual(expected, self.told())
+        self.assertEqual(expected, self.state_changes())
         self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_outbox"))
 
 
@@ -113,7 +113,7 @@ class OutageTest(TimelineCase):
             for missed in {13: range(12, 7, -1), 14: range(7, 2, -1)}.get(minute, ()):
                 self.come_all(missed, minute)
             self.go_on(job, minute + 1)
-        return {key: [each.new for each in changes] for key, changes in self.told().items()}
+        return {key: [each.new for each in changes] for key, changes in self.state_changes().items()}
 
     def come_all(self, minute, kafka_minute):
         for host, value in (("a", 1.0), ("b", 9.0)):
@@ -128,9 +128,9 @@ class OutageTest(TimelineCase):
     # Rule 44
     def test_mutant_that_treats_an_outage_as_silence_changes_states(self):
         with mock.patch.object(watermark, "LONGEST_SILENCE_MS", 2**52):
-            told = self.outage()
-        self.assertIn("UNDETERMINED", told["low", "a"])
-        self.assertIn("OK", told["high", "b"])
+            reported = self.outage()
+        self.assertIn("UNDETERMINED", reported["low", "a"])
+        self.assertIn("OK", reported["high", "b"])
 
 
 @periodic("test_watermark advances the same clocks")
@@ -146,7 +146,10 @@ class FastClockTest(TimelineCase):
             self.come(minute * 60 + 10 + 480, 9.0, "nine", kafka_second=minute * 60 + 10)
             self.go_on(job, minute + 1)
             told_ms = [
-                each.timestamp_ms for (_, host), changes in self.told().items() for each in changes if host == "a"
+                each.timestamp_ms
+                for (_, host), changes in self.state_changes().items()
+                for each in changes
+                if host == "a"
             ]
             self.assertLessEqual(max(told_ms, default=0), self.clock.now_ms)
         self.go_on(job, 20)
@@ -200,7 +203,7 @@ class TwoPartitionsPauseTest(PauseTest):
     texts = MappingProxyType({name: PauseTest.texts[name] for name in ("one", "three", "newest")})
 
 
-class BorderTest(TimelineCase):
+class WindowBoundaryTest(TimelineCase):
     def test_an_immediate_alarm_does_not_flap_at_the_border_of_a_window(self):
         self.define_each(at_once="max(cpu) > 1")
         job = self.begin()

@@ -81,9 +81,9 @@ class FromNothingToRunningTest(base.BaseTestCase):
         self.assertRegex(self.shown, r"(?m)^  published_messages +1$")
 
     def test_the_webhook_is_notified_of_an_alarm_and_its_end_with_different_ids(self):
-        told = [line.split() for line in self.webhook.splitlines()]
-        self.assertEqual([["ALARM", "web2"], ["OK", "web1"], ["OK", "web2"]], sorted(each[1:] for each in told))
-        self.assertEqual(3, len({each[0] for each in told}))
+        reported = [line.split() for line in self.webhook.splitlines()]
+        self.assertEqual([["ALARM", "web2"], ["OK", "web1"], ["OK", "web2"]], sorted(each[1:] for each in reported))
+        self.assertEqual(3, len({each[0] for each in reported}))
 
     def test_history_is_kept_when_its_definition_is_deleted(self):
         for old, new in (("UNDETERMINED", "ALARM"), ("ALARM", "OK")):

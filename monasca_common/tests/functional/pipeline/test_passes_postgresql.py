@@ -32,13 +32,13 @@ class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
         self.copy(alarms.ids[0], 20_000)
         with self.offset_store.writing() as connection:
             passes.prefer_indexes(connection)
-            told = []
-            event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
+            statements = []
+            event.listen(connection, "before_cursor_execute", lambda *each: statements.append(each[2:4]))
             span = EvaluationSpan(30_000, 90_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "5", 400)
             definitions = load_definitions(connection, [alarms.definition.id])
             self.assertEqual(400, len(passes.load_alarms(connection, rows, definitions, span)))
-            plans = [self.plan(connection, *each) for each in told]
+            plans = [self.plan(connection, *each) for each in statements]
         self.assertIn("alarm_window_pkey", "".join(plans))
         for table in ("alarm", "sub_alarm", "alarm_part", "alarm_window"):
             self.assertNotIn(f"Seq Scan on {table} ", "".join(f"{plan} " for plan in plans))

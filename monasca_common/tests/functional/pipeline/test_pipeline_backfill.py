@@ -54,12 +54,12 @@ class BackfillTest(KafkaPipelineCase):
         right = self.published()
         self.assertEqual(expected(self.pre_rows, self.rows, messages), right)
         self.spoil()
-        told = []
+        reported = []
 
-        report = self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS, JobWatcher(tell=told.append))
+        report = self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS, JobWatcher(tell=reported.append))
 
         self.assertGreaterEqual(report.done, 34)
-        self.assertEqual((report.done, 0), (told[-1].done, told[-1].left))
+        self.assertEqual((report.done, 0), (reported[-1].done, reported[-1].left))
         self.assertEqual((34, 1, 1), tuple(map(report.results.get, ("records", "groups", "periods"))))
         self.assertEqual([29, 12], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())

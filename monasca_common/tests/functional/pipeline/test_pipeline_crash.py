@@ -45,8 +45,8 @@ class CrashTest(PipelineProcessCase):
         self.assertEqual(0, process.wait(SECONDS))
         self.assertEqual([], list(deaths.iterdir()))
         self.assert_clean()
-        told = self.status()
-        self.assertEqual((0, 0), (told["behind"], told["due"]))
+        reported = self.status()
+        self.assertEqual((0, 0), (reported["behind"], reported["due"]))
 
     @periodic("test_loop verifies that a job ends if Spark has died")
     def test_after_a_kill_of_spark_the_next_job_counts_and_publishes_everything_once(self):
@@ -54,15 +54,15 @@ class CrashTest(PipelineProcessCase):
         self.send_some()
         (self.deaths / "executor").touch()
         self.assertEqual(1, self.run_once())
-        told = self.log.read_text().splitlines()[-1]
-        self.assertThat(told, StartsWith("monasca-common pipeline run: Spark has ended during the job; start"))
+        reported = self.log.read_text().splitlines()[-1]
+        self.assertThat(reported, StartsWith("monasca-common pipeline run: Spark has ended during the job; start"))
         self.send_some()
         self.assertEqual(0, self.run_once(is_attached=True))
         self.assert_clean()
 
     def status(self):
         command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "status", "-f", "json"]
-        told = subprocess.run(
+        reported = subprocess.run(
             [*command, "--config-file", str(self.configuration)], capture_output=True, check=True, timeout=SECONDS
         )
-        return next(each for each in json.loads(told.stdout) if each["job"] == "aggregate")
+        return next(each for each in json.loads(reported.stdout) if each["job"] == "aggregate")

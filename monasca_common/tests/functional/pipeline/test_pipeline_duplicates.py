@@ -233,7 +233,7 @@ class RandomTest(base.BaseTestCase):
         super().setUp()
         self.spark = self.useFixture(SharedSpark()).session
 
-    def test_the_same_copies_are_skipped_as_by_a_plain_computation(self):
+    def test_a_plain_computation_skips_the_same_copies(self):
         random = Random(7)
         log = {partition: random.choices([None, *range(40)], k=60) for partition in range(3)}
         at, left_out = dict.fromkeys(log, 0), set()

@@ -95,8 +95,8 @@ class EndToEndTest(ApiProcessCase):
         """Return the value, the count, and whether it is provisional, of each hour."""
         start = iso(self.hour_ms - 24 * HOUR_MS)
         path = f"{METRICS}/measurements?name={NAME}_agg&start_time={start}&merge_metrics=true"
-        _, _, told = self.served.request("GET", path)
-        rows = [row for element in told["elements"] for row in element["measurements"]]
+        _, _, answer = self.served.request("GET", path)
+        rows = [row for element in answer["elements"] for row in element["measurements"]]
         return [(when, round(value, 6), meta["record_count"], meta.get("provisional")) for when, value, meta in rows]
 
     def wanted(self):
@@ -124,9 +124,9 @@ class EndToEndTest(ApiProcessCase):
         log = self.folder / "pipeline.log"
         self.assertEqual(0, pipeline.wait(SECONDS), log.read_text()[-3000:])
         lines = log.read_text().splitlines()
-        told = [line for line in lines if " INFO monasca_common." in line and "transport" not in line]
-        self.assertEqual(2, len(told), told)
-        start, stop = told
+        answer = [line for line in lines if " INFO monasca_common." in line and "transport" not in line]
+        self.assertEqual(2, len(answer), answer)
+        start, stop = answer
         for part in ("pipeline aggregate", self.topic, self.url):
             self.assertIn(part, start)
         self.assertRegex(stop, r"pipeline aggregate \S+ stopped: done \d+; left \d+$")

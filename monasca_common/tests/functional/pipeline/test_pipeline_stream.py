@@ -292,7 +292,7 @@ class OutboxTest(StreamCase):
 
 
 @periodic("test_loop verifies that a job waits, and RangesTest that it continues after an error")
-class BrokerAwayTest(StreamCase):
+class UnavailableBrokerTest(StreamCase):
     def test_the_job_waits_for_a_restarted_kafka(self):
         end = self.run_on(self.job())
         self.send(cpu(1, 1), cpu(2, 2))

@@ -144,20 +144,20 @@ class TestHealthCheck(PublishedApiCase):
     def test_the_health_check_reads_the_topics(self):
         served = self.published_api(influxdb_port=self.influx_port)
         self.wait_until(lambda: served.request("GET", "/healthcheck", headers=IDENTITY)[0] == 200, served.text)
-        status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
+        status, _, answer = served.request("GET", "/healthcheck", headers=IDENTITY)
         self.assertEqual(
-            (200, {"kafka": "OK", "alarms_database": "OK", "metrics_database": "OK"}), (status, told), served.text()
+            (200, {"kafka": "OK", "alarms_database": "OK", "metrics_database": "OK"}), (status, answer), served.text()
         )
         self.cluster.nodes[0].kill()
-        status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
-        self.assertEqual((503, "Could not connect to Kafka"), (status, told["kafka"][:26]))
+        status, _, answer = served.request("GET", "/healthcheck", headers=IDENTITY)
+        self.assertEqual((503, "Could not connect to Kafka"), (status, answer["kafka"][:26]))
         self.cluster.nodes[0].restart()
         self.wait_until(lambda: served.request("GET", "/healthcheck", headers=IDENTITY)[0] == 200)
 
     def test_a_missing_topic_is_reported(self):
         served = self.published_api(influxdb_port=self.influx_port, events="no-such-topic")
-        status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
-        self.assertEqual((503, "Kafka: Topic b'no-such-topic' not found"), (status, told["kafka"]))
+        status, _, answer = served.request("GET", "/healthcheck", headers=IDENTITY)
+        self.assertEqual((503, "Kafka: Topic b'no-such-topic' not found"), (status, answer["kafka"]))
 
 
 @periodic("a published service; MonascaPersisterTest is the smoke test")

@@ -112,7 +112,7 @@ class SinkCase(PersisterCase):
         return json.dumps({"n": number, "text": f"a\tb\n\\{number}"}).encode()
 
     def verdict(self):
-        verdict = check(self.told, self.rows(), [number for number, _, _ in self.dead_letters()])
+        verdict = check(self.outcomes, self.rows(), [number for number, _, _ in self.dead_letters()])
         self.assertEqual(sorted(set(self.rows())), sorted(self.column("SELECT n FROM facts")))
         self.assertEqual(sorted(set(self.rows())), sorted(self.column("SELECT n FROM copies")))
         return verdict

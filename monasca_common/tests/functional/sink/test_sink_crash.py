@@ -35,14 +35,14 @@ class SinkPoints:
     def test_a_kill_within_the_transaction_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.in_transaction=kill@5"))
 
-    def test_between_the_commit_of_the_database_and_kafkas(self):
+    def test_a_kill_between_the_commits_to_the_database_and_to_kafka_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.after_commit=kill@5"))
 
     @periodic("a variant of test_a_kill_within_the_transaction_changes_nothing")
     def test_a_kill_before_a_write_changes_nothing(self):
         self.assert_exactly_once(self.crash("storage.before_write=kill@5"))
 
-    @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
+    @periodic("a variant of test_a_kill_between_the_commits_to_the_database_and_to_kafka_changes_nothing")
     def test_a_kill_after_a_dead_letter_is_acknowledged_changes_nothing(self):
         self.assert_exactly_once(self.crash("processor.after_dead_letter=kill@2"))
 

@@ -43,7 +43,7 @@ class SinkPostgresqlTest(SinkTestCase):
         self.execute("DROP TABLE one CASCADE")
         return [step.finding for step in steps]
 
-    def test_unique_keys_by_which_no_row_is_found_are_refused(self):
+    def test_unusable_unique_indexes_are_refused(self):
         rule = "has no primary key or unique index of exactly the columns n except one that {}: create one"
         partial = "CREATE UNIQUE INDEX ON one (n) WHERE n > 5"
         self.assertEqual([rule.format("is partial")], self.findings("n BIGINT, one TEXT", partial))
@@ -55,7 +55,7 @@ class SinkPostgresqlTest(SinkTestCase):
             self.findings("n BIGINT, one TEXT", "CREATE UNIQUE INDEX ON one ((n + 1))"),
         )
 
-    def test_keys_that_the_database_compares_otherwise_are_refused(self):
+    def test_keys_that_the_database_compares_differently_are_refused(self):
         self.execute("CREATE COLLATION anycase (locale = 'C')")
         # As CREATE COLLATION with deterministic = false, for which not every server has the library.
         self.execute("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'anycase'")

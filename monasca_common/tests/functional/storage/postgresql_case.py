@@ -63,17 +63,17 @@ class OwnServerTestCase(Waiting, PostgresqlTestCase):
     def store(self, writer, its_claim, rows):
         """Write, and repeat the write while the database is unavailable, because a busy one can exceed a time-out.
         Return the result."""
-        said = []
+        message = []
 
         def stored():
             try:
-                said.append(writer.write(its_claim, rows))
+                message.append(writer.write(its_claim, rows))
             except StorageUnavailable:
                 return False
             return True
 
         self.wait_until(stored, "a write")
-        return said[0]
+        return message[0]
 
 
 def batch(number, size, kind=Kind.METRICS):

@@ -24,18 +24,18 @@ from monasca_common.tests.periodic import periodic
 class OffsetsCase(PersisterCase):
     def setUp(self):
         super().setUp()
-        self.everything_said = []
-        said = Content(UTF8_TEXT, lambda: ["\n".join(self.everything_said).encode()])
-        self.addDetail("what the command said on standard error", said)
+        self.everything_printed = []
+        error_text = Content(UTF8_TEXT, lambda: ["\n".join(self.everything_printed).encode()])
+        self.addDetail("what the commands wrote to standard error", error_text)
 
     def offsets(self, *arguments):
-        """Run the command, and return the exit status and the rows. ``self.said`` has standard error."""
+        """Run the command, and return the exit status and the rows. ``self.error_text`` is the standard error."""
         out, err = io.StringIO(), io.StringIO()
         where = ["--config-file", str(self.folder / "persister.conf"), "--group", self.group, "-f", "json"]
         with mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
             status = main(["offsets", *arguments, *where])
-        self.said = err.getvalue()
-        self.everything_said.append(f"{' '.join(arguments)}: {status} {self.said}")
+        self.error_text = err.getvalue()
+        self.everything_printed.append(f"{' '.join(arguments)}: {status} {self.error_text}")
         text = out.getvalue()
         return status, json.loads(text) if text else None
 
@@ -81,7 +81,7 @@ class TestWithSqlite(OffsetsCase):
             self.assertEqual(set(range(100)), set(self.rows()))
         self.assertEqual(1, self.offsets("show")[0])
         persister.terminate()
-        self.assertEqual(0, self.offsets("reset", "--to-earliest", "--execute")[0], self.said)
+        self.assertEqual(0, self.offsets("reset", "--to-earliest", "--execute")[0], self.error_text)
         self.assertEqual(0, self.offsets("show")[0])
         persister = self.start()
         self.wait_for_rows(range(120))
@@ -103,8 +103,8 @@ class TestWithSqlite(OffsetsCase):
         self.assertIn("is not in the log", self.wait_for_failure(persister))
         persister.terminate()
         status, rows = self.offsets("reset", "--to-earliest", "--execute")
-        self.assertEqual((0, ["5 deleted unread"] * 2), (status, [row["problem"] for row in rows]), self.said)
-        self.assertIn("Already lost: 10 offsets", self.said)
+        self.assertEqual((0, ["5 deleted unread"] * 2), (status, [row["problem"] for row in rows]), self.error_text)
+        self.assertIn("Already lost: 10 offsets", self.error_text)
         persister = self.start()
         self.wait_for_rows(range(110, 120))
         self.assert_ends_in_order(persister)
@@ -116,10 +116,10 @@ class TestWithSqlite(OffsetsCase):
         persister = self.start()
         self.wait_for_all()
         self.assertEqual(1, self.offsets("reset", "--to-earliest", "--execute")[0])
-        self.assertIn("1 member", self.said)
+        self.assertIn("1 member", self.error_text)
         self.assert_ends_in_order(persister)
         status, rows = self.offsets("reset", "--to-earliest", "--execute")
-        self.assertEqual((0, [50, 50]), (status, [row["read_again"] for row in rows]), self.said)
+        self.assertEqual((0, [50, 50]), (status, [row["read_again"] for row in rows]), self.error_text)
         persister = self.start()
         self.wait_until(lambda: persister.counter("rows_total", outcome="repeated") == 100, "the second reading")
         self.assert_ends_in_order(persister)
@@ -150,7 +150,7 @@ class TestWithPostgresql(OffsetsCase):
         self.wait_for_all()
         with mock.patch.object(offsets_command, "_members", return_value=[]):  # the member joined in the meantime
             status, _ = self.offsets("reset", "--to-earliest", "--execute")
-        self.assertEqual(0, status, self.said)
+        self.assertEqual(0, status, self.error_text)
         self.publish(range(100, 100 + PARTITIONS))
         self.wait_until(lambda: persister.counter("rows_total", outcome="repeated") == 100, "the second reading")
         self.wait_for_rows(range(100 + PARTITIONS))
@@ -170,9 +170,9 @@ class TestGroupsInKafka(OffsetsCase):
             with plugins.kafka_consumer(settings) as consumer:
                 self.read(consumer, 100)
                 self.assertEqual(1, self.offsets("reset", "--to-offset", "40", "--execute")[0], protocol)
-                self.assertIn("1 member", self.said)
+                self.assertIn("1 member", self.error_text)
             status, rows = self.offsets("reset", "--to-offset", "40", "--execute")
-            self.assertEqual((0, {"kafka"}), (status, {row["kept_in"] for row in rows}), self.said)
+            self.assertEqual((0, {"kafka"}), (status, {row["kept_in"] for row in rows}), self.error_text)
             with plugins.kafka_consumer(settings) as consumer:
                 self.assertEqual({40, 49}, {*self.ends(self.read(consumer, 20))})
 

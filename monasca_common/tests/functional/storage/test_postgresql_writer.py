@@ -29,7 +29,7 @@ LOG_LENGTH = 400
 WRITERS = 3
 
 
-class TwoWaysTest(PostgresqlTestCase):
+class CopyAndStagingTest(PostgresqlTestCase):
     def setUp(self):
         super().setUp()
         self.writer = self.database.writer()

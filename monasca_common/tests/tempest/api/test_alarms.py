@@ -66,7 +66,7 @@ class TestLifeCycle(MonitoringCase):
         self.assertEqual([2, 1], [len(page) for page in pages])
         self.assertEqual(sorted(each["id"] for each in alarms), [each["id"] for page in pages for each in page])
 
-    def test_what_later_data_cannot_undo_is_decided_soon_after_its_post(self):
+    def test_an_irrevocable_state_is_decided_soon_after_the_post(self):
         metric = self.name()
         definition = self.define(f"count({metric}, deterministic) > 10")
         self.post(metric, *range(5), host="a")
@@ -130,7 +130,7 @@ class TestWindows(MonitoringCase):
 
 
 class TestRefusedDefinitions(MonitoringCase):
-    def test_expressions_that_mean_nothing_are_refused_with_the_place(self):
+    def test_invalid_expressions_are_refused_with_the_position(self):
         for expression in (
             "",
             "avg(a >",
@@ -153,7 +153,7 @@ class TestRefusedDefinitions(MonitoringCase):
         ):
             self.assertRaises(exceptions.UnprocessableEntity, self.define, "a > 1", **fields)
 
-    def test_what_a_definition_measures_does_not_change(self):
+    def test_the_metrics_of_a_definition_cannot_change(self):
         metric = self.name()
         definition = self.define(f"avg({metric}) > 85", match_by=["host"])
         path = f"alarm-definitions/{definition['id']}"
@@ -162,7 +162,7 @@ class TestRefusedDefinitions(MonitoringCase):
         changed = self.client.change(path, {"expression": f"max({metric}) > 90 times 2", "severity": "critical"})
         self.assertEqual(("CRITICAL", f"max({metric}) > 90 times 2"), (changed["severity"], changed["expression"]))
 
-    def test_unknown_ids_and_filters_are_answered_so(self):
+    def test_unknown_ids_and_filters_have_their_statuses(self):
         for path in ("alarms/none", "alarm-definitions/none", "notification-methods/none"):
             self.assertRaises(exceptions.NotFound, self.client.find, path)
         for path, query in (

@@ -40,18 +40,18 @@ class MetricsCase(MonitoringCase):
 
 
 class TestReadBack(MetricsCase):
-    def test_a_measurement_comes_back_as_it_was_posted(self):
+    def test_a_measurement_is_returned_as_it_was_posted(self):
         moment, meta = 1_600_000_000_123 + (int(time.time()) - 1_600_000_000) * 1000, {"message": "größer, 大"}
         body = {"name": self.metric, "dimensions": {"host": "a"}, "timestamp": moment, "value": -1.5e-7}
         self.client.make("metrics", {**body, "value_meta": meta})
         self.assertEqual([[iso(moment), -1.5e-7, meta]], self.measurements(1))
 
-    def test_a_time_with_a_fraction_of_a_millisecond_is_taken(self):
+    def test_a_time_with_a_fraction_of_a_millisecond_is_accepted(self):
         moment = int(time.time() * 1000)
         self.client.make("metrics", {"name": self.metric, "timestamp": moment + 0.5, "value": 1})
         self.assertIn(self.measurements(1)[0][0], (iso(moment), iso(moment + 1)))
 
-    def test_a_bulk_comes_back_whole_and_each_value_once(self):
+    def test_each_value_of_a_bulk_is_returned_once(self):
         moment = int(time.time() * 1000)
         self.client.make(
             "metrics",
@@ -64,7 +64,7 @@ class TestReadBack(MetricsCase):
         with each_once():
             self.assertEqual(list(range(500)), sorted(row[1] for row in rows))
 
-    def test_statistics_are_those_of_the_values(self):
+    def test_statistics_are_computed_from_the_values(self):
         self.post(self.metric, 1, 2, 6, host="a")
         self.measurements(3)
         (found,) = self.client.elements(
@@ -77,7 +77,7 @@ class TestReadBack(MetricsCase):
         self.assertEqual(["timestamp", "avg", "min", "max", "sum", "count"], found["columns"])
         self.assertEqual([3.0, 1.0, 6.0, 9.0, 3.0], found["statistics"][0][1:])
 
-    def test_names_and_dimensions_are_found(self):
+    def test_names_and_dimensions_are_listed(self):
         self.post(self.metric, 1, host="a", device="sda")
         self.measurements(1)
         query = {"metric_name": self.metric}
@@ -118,7 +118,7 @@ class TestPages(MetricsCase):
 
 
 class TestRefused(MetricsCase):
-    def test_of_a_bulk_with_a_bad_metric_nothing_is_stored(self):
+    def test_a_bulk_with_an_invalid_metric_stores_nothing(self):
         good = {"name": self.metric, "timestamp": int(time.time() * 1000), "value": 1}
         for bad in ({"name": ""}, {"value": None}, {"timestamp": None}, {"name": "a" * 256}, {"dimensions": {"a": ""}}):
             refused = [good, {**good, **bad}]
@@ -126,7 +126,7 @@ class TestRefused(MetricsCase):
         self.post(self.metric, 2)
         self.assertEqual([2.0], [row[1] for row in self.measurements(1)])
 
-    def test_queries_that_mean_nothing_are_refused(self):
+    def test_invalid_queries_are_refused(self):
         query = {"name": self.metric, "start_time": LONG_AGO}
         for path, changed in (
             ("metrics/measurements", {"start_time": ""}),
@@ -137,7 +137,7 @@ class TestRefused(MetricsCase):
         ):
             self.assertRaises(exceptions.UnprocessableEntity, self.client.find, path, **query | changed)
 
-    def test_several_series_are_not_taken_for_one(self):
+    def test_several_series_are_not_merged_by_default(self):
         for host in ("a", "b"):
             self.post(self.metric, 1, host=host)
         self.measurements(2)
@@ -162,22 +162,22 @@ class TestRoles(MetricsCase):
     def metrics(self):
         return [{"name": self.metric, "timestamp": int(time.time() * 1000), "value": 1}]
 
-    def test_who_only_reads_reads_and_does_not_write(self):
+    def test_a_read_only_role_can_read_but_not_write(self):
         self.assertEqual([], self.reader.elements("metrics", name=self.metric))
         self.assertRaises(exceptions.Unauthorized, self.reader.make, "metrics", self.metrics())
         definition = {"name": self.name("definition"), "expression": f"{self.metric} > 0"}
         self.assertRaises(exceptions.Unauthorized, self.reader.make, "alarm-definitions", definition)
 
-    def test_the_agent_posts_for_any_tenant_and_nothing_but_metrics(self):
+    def test_an_agent_can_post_only_metrics_for_any_tenant(self):
         self.agent.make(f"metrics?tenant_id={self.client.project}", self.metrics())
         self.assertEqual(1, len(self.measurements(1)))
         self.assertRaises(exceptions.Unauthorized, self.agent.make, "logs", {"logs": [{"message": "a"}]})
 
-    def test_nobody_else_posts_for_another_tenant(self):
+    def test_other_roles_cannot_post_for_another_tenant(self):
         path = f"metrics?tenant_id={self.stranger.project}"
         self.assertRaises(exceptions.Forbidden, self.client.make, path, self.metrics())
 
-    def test_without_a_token_nobody_is_served(self):
+    def test_requests_without_a_token_are_refused(self):
         answer, _ = self.client.raw_request(
             f"{self.client.base_url}/metrics", "POST", headers={}, body=json.dumps(self.metrics())
         )

@@ -8,7 +8,7 @@ from monasca_common.tests.tempest.api.test_metrics import LONG_AGO
 
 
 class TestTenants(MonitoringCase):
-    def test_the_same_series_of_two_tenants_are_two(self):
+    def test_equal_series_of_two_tenants_are_separate(self):
         metric = self.name()
         for client, value in ((self.client, 1.0), (self.stranger, 2.0)):
             self.post(metric, value, client=client, host="a")
@@ -21,7 +21,7 @@ class TestTenants(MonitoringCase):
             self.assertEqual([value], [row[1] for row in found["measurements"]])
             self.assertEqual(1, len(client.elements("metrics", name=metric)))
 
-    def test_a_series_makes_no_alarm_of_another_tenants_definition(self):
+    def test_a_series_creates_no_alarm_for_another_tenants_definition(self):
         metric = self.name()
         other = self.define(f"last({metric}) > 0", client=self.stranger)
         definition = self.define(f"last({metric}) > 0")
@@ -36,7 +36,7 @@ class TestTenants(MonitoringCase):
         self._is_hidden(f"alarms/{alarm['id']}", {"state": "OK"})
         self.assertEqual("ALARM", self.client.find(f"alarms/{alarm['id']}")["state"])
 
-    def test_definitions_and_notification_methods_are_not_found_by_others(self):
+    def test_other_tenants_cannot_find_definitions_and_notification_methods(self):
         definition = self.define(f"{self.name()} > 0")
         method = self.client.make(
             "notification-methods", {"name": self.name("method"), "type": "EMAIL", "address": "a@example.com"}
@@ -46,13 +46,13 @@ class TestTenants(MonitoringCase):
             self._is_hidden(f"{path}/{found['id']}", {"name": "theirs"})
             self.assertEqual(found["name"], self.client.find(f"{path}/{found['id']}")["name"])
 
-    def test_a_name_is_taken_for_its_own_tenant_alone(self):
+    def test_names_are_unique_only_within_a_tenant(self):
         definition = self.define(f"{self.name()} > 0")
         same = {"name": definition["name"], "expression": definition["expression"]}
         self.assertRaises(exceptions.Conflict, self.client.make, "alarm-definitions", same)
         self.assertEqual(definition["name"], self.stranger.make("alarm-definitions", same)["name"])
 
-    def test_another_tenants_notification_method_is_no_action(self):
+    def test_a_notification_method_of_another_tenant_is_refused_as_an_action(self):
         method = self.stranger.make(
             "notification-methods", {"name": self.name("method"), "type": "EMAIL", "address": "a@example.com"}
         )

@@ -51,7 +51,7 @@ class SubReference:
         self.values = ()
         self.empty = 0
         self.newest_ms = -1
-        self.told = set()
+        self.reported = set()
 
     def view(self, end_ms, known):
         """Return {start of the window: values} of the last windows that have measurements."""
@@ -99,10 +99,10 @@ class SubReference:
             return [(newest.time_ms, "ALARM" if meets(self.sub, newest.value) else "OK", (newest.value,))]
         found = []
         for end_ms in self.reached(decided_to_ms, known):
-            if end_ms in self.told:
+            if end_ms in self.reported:
                 continue
-            is_older = end_ms < max(self.told, default=0)
-            self.told.add(end_ms)
+            is_older = end_ms < max(self.reported, default=0)
+            self.reported.add(end_ms)
             if is_older:
                 continue  # a newer window has already decided, and its values stay
             # Find the first moment at which the measurements of the newest window, in order of time, decided it.

@@ -199,6 +199,6 @@ class AlarmsDatabaseTest(ConfigurationTestCase):
         self.assertIn("neither connection in group [alarms] nor that in [database] is set", str(error))
 
     def test_another_url_is_refused_and_not_shown(self):
-        said = self.refused(database_settings, self.configured("[alarms]\nconnection = mysql://u:hush@h/mon\n"))
-        self.assertIn("connection in group [alarms] is not a URL of postgresql or sqlite", said)
-        self.assertNotIn("hush", said)
+        refusal = self.refused(database_settings, self.configured("[alarms]\nconnection = mysql://u:hush@h/mon\n"))
+        self.assertIn("connection in group [alarms] is not a URL of postgresql or sqlite", refusal)
+        self.assertNotIn("hush", refusal)

@@ -421,7 +421,7 @@ class LateTest(EvaluationCase):
         self.assertEqual(0, needed_from_ms(sub, 360_000 + DELAY_MS - 1, DELAY_MS))
 
 
-class StandstillTest(EvaluationCase):
+class IdlePeriodTest(EvaluationCase):
     def after(self, text, *measured, idle_period, until=30):
         evaluator = self.evaluator(text)
         evaluator.batch(measured, due_ms(1))

@@ -173,9 +173,9 @@ class TestRequestId(AccessCase):
 
     def test_a_valid_id_of_the_client_is_logged_as_global_request_id(self):
         given = access.new_request_id()
-        for sent, told in ((given, given), ("req-x\n", None), ("x" * 5000, None)):
+        for sent, reported in ((given, given), ("req-x\n", None), ("x" * 5000, None)):
             _, line = self.get(headers={"X-Openstack-Request-Id": sent})
-            self.assertEqual(told, line.get("global_request_id"))
+            self.assertEqual(reported, line.get("global_request_id"))
 
     def test_log_lines_during_a_request_have_its_id_and_tenant(self):
         conf = cfg.ConfigOpts()
@@ -265,8 +265,8 @@ class TestHandler(base.BaseTestCase):
             os.rename(path, f"{path}.1")
 
     def test_a_file_that_cannot_be_written_is_refused_with_its_path(self):
-        said = self.assertRaises(ConfigurationError, access.log_handler, "/no/such/folder/access.log")
-        self.assertIn("access_log in group [api] is /no/such/folder/access.log", str(said))
+        message = self.assertRaises(ConfigurationError, access.log_handler, "/no/such/folder/access.log")
+        self.assertIn("access_log in group [api] is /no/such/folder/access.log", str(message))
 
     def test_the_destination_may_be_stderr_or_off(self):
         self.assertIsInstance(access.log_handler("stderr"), logging.StreamHandler)

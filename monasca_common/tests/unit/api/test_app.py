@@ -11,7 +11,7 @@ from monasca_common.tests.unit.api.api_case import ApiCase, metric
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
-class TestElsewhere(ApiCase):
+class TestUnknownPaths(ApiCase):
     def test_unknown_paths_and_methods_have_the_same_body(self):
         for method, path, code in (("GET", "/v9", 404), ("PUT", "/v2.0/metrics", 405), ("POST", "/v2.0", 405)):
             answer = self.client.simulate_request(method, path)

@@ -137,9 +137,9 @@ class TestDocumentation(base.BaseTestCase):
         rows = re.findall(
             r"\* - ``(monasca:\w+)``\n     - .*?\n     - (.*?)\n(?=   \*|\n)", PAGE.read_text(), re.DOTALL
         )
-        told = {rule: set(re.findall("``([^`]+)``", roles)) for rule, roles in rows}
+        reported = {rule: set(re.findall("``([^`]+)``", roles)) for rule, roles in rows}
         self.assertEqual(
-            {rule.name: set(re.findall(r"role:(\S+)", rule.check_str)) for rule in auth.list_rules()}, told
+            {rule.name: set(re.findall(r"role:(\S+)", rule.check_str)) for rule in auth.list_rules()}, reported
         )
 
 
@@ -191,13 +191,13 @@ class TestPolicyFile(ConfigurationTestCase):
         return self.configured(f"[oslo_policy]\n{name} = {self.path_of(rules)}\n")
 
     def test_rules_of_the_policy_file_are_checked_at_the_start(self):
-        for rules, said in (
+        for rules, expected in (
             ("monasca:write: '", "cannot be used"),
             ("- a list", "cannot be used"),
             ("'monasca:write': 'rule:nobody'", "monasca:write"),
             ("'monasca:wirte': 'role:x'", "monasca:wirte"),
         ):
-            self.assertIn(said, self.refused(auth.Authorization, self.conf(rules)))
+            self.assertIn(expected, self.refused(auth.Authorization, self.conf(rules)))
         auth.Authorization(self.conf("'monasca:write': 'role:x'"))
 
     def test_a_missing_policy_file_is_refused(self):

@@ -16,7 +16,7 @@ from monasca_common.tests.unit.api.api_case import ApiCase
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
-class TestOfStorage(ApiCase, SqliteTestCase):
+class TestStorageErrors(ApiCase, SqliteTestCase):
     def test_errors_of_storage_have_a_status_and_no_secrets(self):
         class Failing:
             def names(self, _which, _page):

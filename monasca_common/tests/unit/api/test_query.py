@@ -69,13 +69,13 @@ class QueryTest(base.BaseTestCase):
     def test_too_many_keys_or_values_are_refused_with_the_limit(self):
         hundred = ",".join(f"k{number}:" + "|".join(f"v{value}" for value in range(10)) for number in range(100))
         self.assertEqual(100, len(query(dimensions=hundred).series()[0].dimensions))
-        for text, said in (
+        for text, message in (
             (f"{hundred},one", "dimensions has 101 keys: at most 100 are allowed"),
             (f"{hundred},k0:" + "|".join(map(str, range(11))), "dimensions has 1001 values: at most 1000 are allowed"),
         ):
             for asked in ("series", "names", "alarm_history"):
                 error = self.assertRaises(Problem, getattr(query(dimensions=text), asked))
-                self.assertEqual((422, said), (error.status_code, error.description))
+                self.assertEqual((422, message), (error.status_code, error.description))
 
     def test_too_many_keys_to_group_by_are_refused_with_the_limit(self):
         keys = ",".join(f"k{number}" for number in range(101))

@@ -54,21 +54,21 @@ class ApiStatusTest(base.BaseTestCase):
 
     def test_reasons_of_a_worker_are_reasons_of_the_api(self):
         body = b'{"status":"failing","producer":{"status":"ok"},"storage":{"status":"failing"}}'
-        (is_ready, told), (is_well, _) = self.answered(503, body)
-        self.assertEqual((False, ["storage is failing"], False), (is_ready, told["reasons"], is_well))
+        (is_ready, reported), (is_well, _) = self.answered(503, body)
+        self.assertEqual((False, ["storage is failing"], False), (is_ready, reported["reasons"], is_well))
 
     def test_malformed_and_missing_answers_are_not_ready(self):
-        (is_ready, told), _ = self.answered(200, b"<html>")
-        self.assertEqual((False, 1), (is_ready, len(told["reasons"])))
+        (is_ready, reported), _ = self.answered(200, b"<html>")
+        self.assertEqual((False, 1), (is_ready, len(reported["reasons"])))
         (port,) = free_ports(1)
-        is_ready, told = ApiStatus(ApiSettings(port=port), dict).health.ready()
+        is_ready, reported = ApiStatus(ApiSettings(port=port), dict).health.ready()
         self.assertFalse(is_ready)
-        self.assertIn("no worker answers", told["reasons"][0])
+        self.assertIn("no worker answers", reported["reasons"][0])
 
     def test_a_worker_that_answers_with_an_error_is_a_reason(self):
         body = b'{"error":{"code":500,"title":"Internal Server Error","message":"this was not expected"}}'
-        (is_ready, told), (is_well, known) = self.answered(500, body)
-        self.assertEqual((False, ["a worker answers 500"], False), (is_ready, told["reasons"], is_well))
+        (is_ready, reported), (is_well, known) = self.answered(500, body)
+        self.assertEqual((False, ["a worker answers 500"], False), (is_ready, reported["reasons"], is_well))
         self.assertEqual("this was not expected", known["error"]["message"])
 
     def test_the_api_is_live_while_all_workers_turn(self):

@@ -82,8 +82,8 @@ class TestSettings(ConfigurationTestCase):
     def test_a_missing_memcached_module_is_reported_with_its_extra(self):
         self.addCleanup(setattr, tokens.importlib.util, "find_spec", tokens.importlib.util.find_spec)
         tokens.importlib.util.find_spec = lambda _: None
-        said = self.faults(SETTINGS, "auth_url = http://k/v3", "memcached_servers = localhost:11211")
-        self.assertIn("monasca-common[memcached]", said)
+        message = self.faults(SETTINGS, "auth_url = http://k/v3", "memcached_servers = localhost:11211")
+        self.assertIn("monasca-common[memcached]", message)
 
     def test_time_out_and_tries_are_limited_by_default(self):
         conf = self.conf(SETTINGS, "auth_url = http://k/v3")

@@ -337,8 +337,8 @@ class CounterTest(AuditCase):
         self.assertEqual((1, True), (status.messages, status.health.ready()[0]))
 
         status.failed(RetriableError("no broker answers"))
-        ready, told = status.health.ready()
-        self.assertEqual((False, ["no broker answers"]), (ready, told["reasons"]))
+        ready, output = status.health.ready()
+        self.assertEqual((False, ["no broker answers"]), (ready, output["reasons"]))
         self.clock.advance(601)
         self.assertFalse(status.health.live()[0])
 

@@ -36,8 +36,8 @@ class CommandCase(ConfigurationTestCase):
             status = main([*self.command, *arguments, *configuration])
         except SystemExit as refused:
             status = refused.code
-        told = []
+        outputs = []
         for stream in (self.out, self.err):
             stream.seek(0)
-            told.append(stream.read())
-        return status, *told
+            outputs.append(stream.read())
+        return status, *outputs

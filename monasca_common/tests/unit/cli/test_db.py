@@ -77,8 +77,8 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         self.assertEqual([], [name for name in os.listdir(self.folder) if "sqlite" in name], "it made a file")
         self.run_command("upgrade")
         self.write(self.database.writer(), Kind.METRICS, [measurement(time_ms=self.database.clock.now_ms)], 41)
-        status, told = self.run_json("status")
-        self.assertEqual((0, True, 42), (status, told["current"], told["offsets"][0]["next_offset"]))
+        status, report = self.run_json("status")
+        self.assertEqual((0, True, 42), (status, report["current"], report["offsets"][0]["next_offset"]))
         self.assertIn("1_group topic/0 below 42", self.run_command("status")[1])
 
     def test_a_database_of_an_earlier_build_is_refused(self):

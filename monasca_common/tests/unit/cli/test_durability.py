@@ -79,9 +79,9 @@ class DurabilityCheckTest(CommandCase):
 
     def found(self, *arguments):
         """Return the exit status, and the topic and rule of each finding."""
-        status, self.told, err = self.run_command("-f", "json", *arguments)
+        status, self.report, err = self.run_command("-f", "json", *arguments)
         self.assertNotIn("not known", err)
-        return status, [(row["topic"], row["rule"]) for row in json.loads(self.told)]
+        return status, [(row["topic"], row["rule"]) for row in json.loads(self.report)]
 
     def test_a_safe_cluster_has_no_finding(self):
         self.assertEqual((0, []), self.found())
@@ -106,7 +106,7 @@ class DurabilityCheckTest(CommandCase):
         ):
             self.cluster.brokers[1] = _SAFE_BROKER | {setting: value}
             self.assertEqual((1, expected), self.found())
-            self.assertIn(setting, self.told)
+            self.assertIn(setting, self.report)
             (topic, _), *_ = expected
             self.assertEqual((1, expected), self.found("--topic", topic))
             self.assertEqual((0, []), self.found("--topic", "metrics"))
@@ -133,7 +133,7 @@ class DurabilityCheckTest(CommandCase):
         ):
             self.cluster.state = state
             self.assertEqual((status, [("metrics", rule) for rule in rules]), self.found())
-            self.assertTrue(not rules or "group slow " in self.told)
+            self.assertTrue(not rules or "group slow " in self.report)
 
     def test_the_history_is_that_of_lag_serve(self):
         asked = []

@@ -89,12 +89,12 @@ import contextlib, io, json, sys
 blocked, commands = json.loads(sys.argv[1])
 sys.modules.update(dict.fromkeys(blocked))
 from monasca_common.cli.main import main
-said = {}
+results = {}
 for name, arguments in commands.items():
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
         status = main(arguments)
-    said[name] = status, stderr.getvalue()
-print(json.dumps(said))
+    results[name] = status, stderr.getvalue()
+print(json.dumps(results))
 """
 
 
@@ -119,16 +119,16 @@ class CommandsTest(base.BaseTestCase):
             {each.name.replace("_", " ") for each in importlib.metadata.entry_points(group=COMMANDS)},
             needing.keys() | _NEED_NONE,
         )
-        said = self.run_without(BLOCKED, "sqlite", _CONFIGURED, _UNCONFIGURED)
-        for name, (status, stderr) in said.items():
+        results = self.run_without(BLOCKED, "sqlite", _CONFIGURED, _UNCONFIGURED)
+        for name, (status, stderr) in results.items():
             self.assertEqual(1, status, name)
             [line] = stderr.splitlines()
             self.assertTrue(line.startswith(f"monasca-common {name}: "), line)
             self.assertIn(f" is not installed: install {needing[name][1]}", line)
 
     def test_the_database_of_the_configuration_has_its_extra(self):
-        said = self.run_without(["psycopg"], "postgresql", ["api", "db status", "pipeline status", "persister"])
-        for name, (status, stderr) in said.items():
+        results = self.run_without(["psycopg"], "postgresql", ["api", "db status", "pipeline status", "persister"])
+        for name, (status, stderr) in results.items():
             self.assertEqual(1, status, name)
             self.assertIn("psycopg is not installed: install monasca-common[postgresql]", stderr.splitlines()[-1])
 
@@ -180,8 +180,8 @@ class CoreTest(base.BaseTestCase):
         install = (
             f"{sys.executable} -m pip install 'monasca-common[cli]=={importlib.metadata.version('monasca-common')}'"
         )
-        said = f"monasca-common: cliff is not installed: install the commands with {install}"
-        self.assertEqual((1, said + "\n", ""), (done.returncode, done.stderr, done.stdout))
+        results = f"monasca-common: cliff is not installed: install the commands with {install}"
+        self.assertEqual((1, results + "\n", ""), (done.returncode, done.stderr, done.stdout))
 
 
 class FormatsTest(base.BaseTestCase):

@@ -70,13 +70,13 @@ class InitCase(CommandCase):
         servers = (conf[group].bootstrap_servers or conf.kafka.bootstrap_servers)[0]
         return self.clusters.setdefault(servers.partition(":")[0], Cluster())
 
-    def told(self, *arguments, text=None):
+    def planned_rows(self, *arguments, text=None):
         status, out, err = self.run_command(*arguments, "-f", "json", text=text)
         self.assertEqual(0, status, err)
         return json.loads(out)
 
     def topics(self, text="", *arguments):
-        rows = self.told(*arguments, text=self.configuration + text)
+        rows = self.planned_rows(*arguments, text=self.configuration + text)
         return {each["name"]: each for each in rows if each["kind"] == "topic"}
 
     def revision(self, path):
@@ -124,7 +124,7 @@ class DryRunTest(InitCase):
 
 class ExecuteTest(InitCase):
     def test_databases_and_topics_are_created(self):
-        database, *topics = self.told("--execute")
+        database, *topics = self.planned_rows("--execute")
         self.assertEqual(("database", f"sqlite:///{self.file}", "created"), tuple(database.values())[:3])
         self.assertEqual(self.revision(self.file), database["schema"])
         self.assertEqual({"created"}, {each["state"] for each in topics})
@@ -146,13 +146,15 @@ class ExecuteTest(InitCase):
         self.assertIsNotNone(self.revision(self.file))
 
     def test_a_second_run_creates_nothing(self):
-        self.told("--execute")
+        self.planned_rows("--execute")
         self.cluster.create_topic = None
-        self.assertEqual({"exists"}, {each["state"] for each in self.told("--execute")})
+        self.assertEqual({"exists"}, {each["state"] for each in self.planned_rows("--execute")})
         self.assertEqual("", self.run_command()[2])
 
     def test_partitions_and_replicas_are_as_requested(self):
-        self.told("--execute", "--partitions", "3", "--dead-letter-partitions", "2", "--replication-factor", "3")
+        self.planned_rows(
+            "--execute", "--partitions", "3", "--dead-letter-partitions", "2", "--replication-factor", "3"
+        )
         self.assertEqual((3, 2), (self.cluster.topics["metrics"], self.cluster.topics["metrics.dlq"]))
         self.assertEqual({3}, set(self.cluster.copies.values()))
         self.assertEqual(2, self.run_command("--partitions", "0")[0])

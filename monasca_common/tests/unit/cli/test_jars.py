@@ -19,7 +19,7 @@ class JarsFetchTest(base.BaseTestCase):
     def pyspark(self, version):
         self.useFixture(fixtures.MockPatchObject(importlib.metadata, "version", return_value=version))
 
-    def said(self, *arguments):
+    def listed(self, *arguments):
         """Return the exit status, the names of the fetched lists, and standard error."""
         with fixtures.StringStream("stderr") as err, fixtures.MonkeyPatch("sys.stderr", err.stream):
             status = main(["jars", "fetch", *arguments])
@@ -27,18 +27,18 @@ class JarsFetchTest(base.BaseTestCase):
             return status, [call.args[0].stem for call in self.fetched.call_args_list], err.stream.read()
 
     def test_the_tested_kafka_and_the_connector_of_the_installed_pyspark_are_fetched(self):
-        self.assertEqual((0, ["kafka-4.3.0", "spark-4.0.0"], ""), self.said())
+        self.assertEqual((0, ["kafka-4.3.0", "spark-4.0.0"], ""), self.listed())
 
     def test_a_version_that_is_not_pinned_is_refused_before_anything_is_fetched(self):
         for version, part in (("4.2.0", "kafka-4.2.0 is not pinned"), ("x", VERSION_VARIABLE)):
             self.useFixture(fixtures.EnvironmentVariable(VERSION_VARIABLE, version))
-            status, names, stderr = self.said()
+            status, names, stderr = self.listed()
             self.assertEqual((1, []), (status, names), version)
             [line] = stderr.splitlines()
             self.assertIn(part, line)
 
     def test_an_installed_pyspark_without_a_pinned_connector_is_reported(self):
         self.pyspark("4.9.9")
-        status, names, stderr = self.said()
+        status, names, stderr = self.listed()
         self.assertEqual((1, []), (status, names))
         self.assertIn("spark-4.9.9 is not pinned: name one or more of apicurio-2.6.13.Final, kafka-3.9.2,", stderr)

@@ -142,5 +142,7 @@ class PipelineCommandTest(CommandCase):
         self.assertEqual(0, status)
         self.assertThat(out, StartsWith("aggregate: 7 offsets done, 0 left\n"))
         self.assertThat(err, Contains("aggregate: 1 offsets done, 6 left"))
-        told = json.loads(self.run_command("run", "aggregate", "-f", "json")[1])
-        self.assertEqual(("aggregate", 7, {"records": 5, "once": 0}), (told["job"], told["done"], told["results"]))
+        report = json.loads(self.run_command("run", "aggregate", "-f", "json")[1])
+        self.assertEqual(
+            ("aggregate", 7, {"records": 5, "once": 0}), (report["job"], report["done"], report["results"])
+        )

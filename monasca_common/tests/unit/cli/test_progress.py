@@ -35,10 +35,10 @@ class ShownTest(base.BaseTestCase):
             shown.update(3, 7)
 
     def test_a_terminal_has_a_progress_bar(self):
-        told = self.on_terminal(bounded=True, lines=False)
+        reported = self.on_terminal(bounded=True, lines=False)
         for part in ("metrics", "\u2501", "3/10"):
-            self.assertIn(part, told)
-        self.assertNotIn("done", told)
+            self.assertIn(part, reported)
+        self.assertNotIn("done", reported)
 
     def test_unbounded_work_prints_lines_also_on_a_terminal(self):
         self.assertIn("metrics: 3 offsets done, 7 left", self.on_terminal(bounded=False))

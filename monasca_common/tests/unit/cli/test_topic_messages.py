@@ -84,9 +84,9 @@ class SelectionTest(base.BaseTestCase):
 class ViewTest(base.BaseTestCase):
     def test_payloads_are_shown_only_on_request(self):
         one = message(b"confidential", key=b"whose", headers=[("room", b"hall")])
-        told = f"{messages.message_facts(one, one, parsed())} {list(messages.message_lines(one, one, parsed()))}"
+        reported = f"{messages.message_facts(one, one, parsed())} {list(messages.message_lines(one, one, parsed()))}"
         for hidden in ("confidential", "whose", "hall"):
-            self.assertNotIn(hidden, told)
+            self.assertNotIn(hidden, reported)
 
     def test_headers_with_secrets_are_masked_and_long_values_truncated(self):
         names = ("Authorization", "x-auth-token", "Cookie", "DB_PASSWORD", "client-secret", "api_key", "credentials")

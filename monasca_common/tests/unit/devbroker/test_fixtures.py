@@ -49,7 +49,7 @@ class TestSharedKafkaCluster(base.BaseTestCase):
         self.assertIs(first, second)
         self.assertEqual((1, 0), (first.starts, first.stops))
 
-    def test_a_third_kind_of_cluster_ends_the_least_recently_used_one(self):
+    def test_a_third_kind_of_cluster_replaces_the_least_recently_used_one(self):
         plain, proxied = self.shared(), self.shared(proxied=True)
         self.assertIs(plain, self.shared())
         self.shared(sasl=True)
@@ -90,7 +90,7 @@ class TestFreePorts(base.BaseTestCase):
     def offer(self, *candidates):
         return mock.patch.object(random.SystemRandom, "sample", lambda *_: list(candidates))
 
-    def test_a_port_is_given_once(self):
+    def test_a_port_is_returned_only_once(self):
         first, second = ports.free_ports(2)
         with self.offer(first, second):
             self.assertRaises(ports.PortTaken, ports.free_ports, 1)

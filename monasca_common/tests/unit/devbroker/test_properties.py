@@ -126,11 +126,11 @@ class StorageTest(base.BaseTestCase):
         self.assertIn("broker start --timeout", str(error))
 
     def test_no_command_line_and_no_error_has_a_password(self):
-        said = self.folder.parent / "said"
+        message = self.folder.parent / "message"
         program = (
             "import pathlib, sys;"
             f"given = pathlib.Path(sys.argv[-1].removeprefix('@')); text = given.read_text();"
-            f"pathlib.Path({str(said)!r}).write_text(f'{{sys.argv}} {{given.stat().st_mode & 0o777:o}}');"
+            f"pathlib.Path({str(message)!r}).write_text(f'{{sys.argv}} {{given.stat().st_mode & 0o777:o}}');"
             "sys.exit('refused: ' + text)"
         )
         storage = DataFolder(self.folder, 1, Security(sasl=True, users={"alice": "sesame,=]"}))
@@ -140,6 +140,6 @@ class StorageTest(base.BaseTestCase):
 
         self.assertIn("--add-scram\nSCRAM-SHA-512=[name=alice,iterations=4096,salt=", str(error))
         self.assertNotIn("sesame", str(error))
-        self.assertRegex(said.read_text(), r"'@[^']+'\] 600$")
-        self.assertNotIn("SCRAM", said.read_text())
+        self.assertRegex(message.read_text(), r"'@[^']+'\] 600$")
+        self.assertNotIn("SCRAM", message.read_text())
         self.assertEqual([], [*self.folder.rglob("format-*")])

@@ -64,7 +64,7 @@ class TestFaults(FetchCase):
         self.assertIn("404", self.refusal())
         self.assertEqual(["one-1.0.jar"], self.registry.asked_for)
 
-    def test_another_content_than_the_pinned_one_is_not_kept(self):
+    def test_content_that_differs_from_its_pinned_digest_is_not_kept(self):
         self.registry.contents["two-1.0.jar"] = b"evil"
 
         refusal = self.refusal()
@@ -72,7 +72,7 @@ class TestFaults(FetchCase):
         self.assertIn(read_digests(self.registry.jar_list)["org.example:two:1.0"], refusal)
         self.assertEqual([], list(self.folder.parent.rglob("two-1.0.jar")))
 
-    def test_a_later_fetch_continues_one_that_failed(self):
+    def test_a_later_fetch_resumes_a_failed_one(self):
         self.registry.faults["two-1.0.jar"] = [EMPTY] * 4
         self.refusal()
         self.registry.requests.clear()
@@ -135,7 +135,7 @@ class TestCache(FetchCase):
         ):
             self.assertIn(part, refusal)
 
-    def test_a_folder_of_the_users_takes_the_place_of_the_cache(self):
+    def test_a_folder_of_the_user_replaces_the_cache(self):
         own = self.useFixture(fixtures.TempDir()).path
         self.environ[CACHE_VARIABLE] = own
         self.assertEqual(Path(own, "a-list"), self.fetched())

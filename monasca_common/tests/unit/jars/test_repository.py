@@ -34,12 +34,12 @@ class TestConfigured(base.BaseTestCase):
         file.write_text(text)
         return file
 
-    def test_without_a_configuration_it_is_maven_central(self):
+    def test_maven_central_is_the_default_repository(self):
         self.assertEqual("https://repo1.maven.org/maven2", configured_repository(self.environ).url)
         self.settings("<settings/>")
         self.assertEqual("https://repo1.maven.org/maven2", configured_repository(self.environ).url)
 
-    def test_it_is_the_mirror_of_central_in_mavens_settings_with_its_login(self):
+    def test_the_mirror_of_central_in_mavens_settings_is_used_with_its_login(self):
         self.environ["NEXUS_PASSWORD"] = "hush"
         for mirror_of in ("central", "*", "external:*", "a, central", "*,!b"):
             file = self.settings(SETTINGS.format(of=mirror_of, password="${env.NEXUS_PASSWORD}"))
@@ -127,7 +127,7 @@ class TestDownload(base.BaseTestCase):
         self.assertNotIn("hush", str(error))
         self.assertEqual(f"Basic {base64.b64encode(b'me:hush').decode()}", self.registry.requests[0][1])
 
-    def test_an_answer_that_takes_too_long_is_ended(self):
+    def test_a_response_that_takes_too_long_is_aborted(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.repository._ATTEMPT_SECONDS", -1.0))
         self.assertIn("takes longer", str(self.assertRaises(JarError, self.download)))
 

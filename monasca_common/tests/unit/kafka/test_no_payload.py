@@ -41,6 +41,6 @@ class NoPayloadTest(ProcessorCase):
         self.until(lambda: self.committed() == 4)
         self.assertEqual(1, len(self.values("out")))
         self.assertEqual(3, len(self.values("in.dlq")))
-        for said in ("handler failed on in/0", "no acknowledgement yet"):
-            self.assertIn(said, self.log.output)
+        for expected in ("handler failed on in/0", "no acknowledgement yet"):
+            self.assertIn(expected, self.log.output)
         self.assertNotIn(SECRET, self.log.output)

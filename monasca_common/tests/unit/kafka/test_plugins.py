@@ -65,22 +65,22 @@ class PluginsTest(ConfigurationTestCase):
         logged = self.useFixture(fixtures.FakeLogger())
         conf = self.with_kafka("driver = rabbit")
 
-        for said in (
+        for expected in (
             self.refused(kafka.load_producer, conf),
             self.refused(kafka.load_consumer, conf, "kafka_metrics"),
         ):
-            self.assertIn("driver=rabbit is not known: use one of confluent, kafka, memory, native", said)
+            self.assertIn("driver=rabbit is not known: use one of confluent, kafka, memory, native", expected)
         self.assertEqual("", logged.output)
 
     def test_an_option_that_librdkafka_refuses_is_reported_without_its_value(self):
         conf = self.with_kafka("producer_options = no.such=hush", "consumer_options = socket.keepalive.enable=hush")
 
-        for option, said in (
+        for option, expected in (
             ("no.such", self.refused(kafka.load_producer, conf)),
             ("socket.keepalive.enable", self.refused(kafka.load_consumer, conf, "kafka_metrics")),
         ):
-            self.assertIn(f'"{option}"', said)
-            self.assertNotIn("hush", said)
+            self.assertIn(f'"{option}"', expected)
+            self.assertNotIn("hush", expected)
 
     def test_an_unknown_serializer_is_refused_with_the_known_ones(self):
         self.assertIn("avro, json, json-schema, msgspec, protobuf, raw", self.refused(kafka.load_serializer, "pickle"))

@@ -48,10 +48,10 @@ class SecretsTest(ConfigurationTestCase):
     def test_a_single_dollar_in_further_options_is_also_refused(self):
         conf = self.with_kafka("consumer_options = debug=sesame$street")
 
-        said = self.refused(consumer_settings, conf, "kafka_metrics")
+        refusal = self.refused(consumer_settings, conf, "kafka_metrics")
 
-        self.assertIn("consumer_options in group [kafka]", said)
-        self.assertNotIn("street", said)
+        self.assertIn("consumer_options in group [kafka]", refusal)
+        self.assertNotIn("street", refusal)
 
     def test_settings_do_not_show_secrets(self):
         conf = self.secured("hush,hush", "producer_options = debug=hush", "consumer_options = debug=hush")
@@ -95,20 +95,20 @@ class SecretsTest(ConfigurationTestCase):
         self.assertNotIn("hush", "\n".join(logs.output))
 
     def test_a_line_that_is_not_an_option_is_refused_without_being_quoted(self):
-        said = self.refused(producer_settings, self.with_kafka("producer_options = hush"))
+        refusal = self.refused(producer_settings, self.with_kafka("producer_options = hush"))
 
-        self.assertIn("producer_options in group [kafka], line 1", said)
-        self.assertNotIn("hush", said)
+        self.assertIn("producer_options in group [kafka], line 1", refusal)
+        self.assertNotIn("hush", refusal)
 
 
 class SecurityTest(ConfigurationTestCase):
     def test_credentials_without_tls_are_refused(self):
         conf = self.with_kafka("security_protocol = SASL_PLAINTEXT", *SASL[1:], "sasl_password = hush")
 
-        said = self.refused(producer_settings, conf)
+        refusal = self.refused(producer_settings, conf)
 
-        self.assertIn("security_protocol in group [kafka] is SASL_PLAINTEXT, which sends credentials", said)
-        self.assertNotIn("hush", said)
+        self.assertIn("security_protocol in group [kafka] is SASL_PLAINTEXT, which sends credentials", refusal)
+        self.assertNotIn("hush", refusal)
 
     def test_credentials_without_tls_are_sent_if_an_option_says_so(self):
         conf = self.with_kafka(
@@ -119,10 +119,10 @@ class SecurityTest(ConfigurationTestCase):
 
     def test_unused_credentials_are_refused(self):
         for protocol in ("PLAINTEXT", "SSL"):
-            said = self.refused(
+            refusal = self.refused(
                 producer_settings, self.with_kafka(f"security_protocol = {protocol}", "sasl_username = x")
             )
-            self.assertIn(f"sasl_username in group [kafka] has no effect with security_protocol={protocol}", said)
+            self.assertIn(f"sasl_username in group [kafka] has no effect with security_protocol={protocol}", refusal)
 
     def test_missing_credentials_are_named(self):
         for missing in ("sasl_mechanism", "sasl_username", "sasl_password"):
@@ -143,10 +143,10 @@ class SecurityTest(ConfigurationTestCase):
 
     def test_files_of_tls_must_exist(self):
         for option in ("tls_ca_file", "tls_certificate_file", "tls_key_file"):
-            said = self.refused(
+            refusal = self.refused(
                 producer_settings, self.with_kafka("security_protocol = SSL", f"{option} = /nowhere.pem")
             )
-            self.assertIn(f"{option} in group [kafka] names a file that does not exist: /nowhere.pem", said)
+            self.assertIn(f"{option} in group [kafka] names a file that does not exist: /nowhere.pem", refusal)
 
     def test_a_certificate_and_its_key_go_together(self):
         pem = self.path_of("")

@@ -49,17 +49,17 @@ class ClientCase(base.BaseTestCase):
 
 
 class KafkaClientTest(ClientCase):
-    def test_hosts_are_a_text_or_a_list(self):
+    def test_hosts_may_be_a_string_or_a_list(self):
         for hosts in ("kafka1:9092, kafka2:9092", ["kafka1:9092", "kafka2:9092"]):
             KafkaClient(hosts, client_id=b"check")
             self.assertEqual("kafka1:9092,kafka2:9092", self.cluster.options["bootstrap.servers"])
             self.assertEqual("check", self.cluster.options["client.id"])
 
-    def test_hosts_that_are_none_are_refused_by_name(self):
+    def test_invalid_hosts_are_named_in_the_error(self):
         error = self.assertRaises(ConfigurationError, KafkaClient, "http://kafka1:9092")
         self.assertIn("http://kafka1:9092", str(error))
 
-    def test_opening_it_asks_the_cluster(self):
+    def test_opening_a_client_requests_the_topics(self):
         self.cluster.down = RetriableError("no answer from kafka1:9092")
         self.assertRaises(KafkaUnavailableError, self.client)
 
@@ -73,7 +73,7 @@ class KafkaClientTest(ClientCase):
         self.assertEqual([0, 1], client.get_partition_ids_for_topic(b"metrics"))
         self.assertEqual([], client.get_partition_ids_for_topic("events"))
 
-    def test_ends_and_beginnings_come_in_the_order_of_the_questions(self):
+    def test_offsets_are_returned_in_the_order_of_the_payloads(self):
         first, second, third = self.client().send_offset_request(
             [
                 OffsetRequest(b"metrics", 1, -1, 1),
@@ -85,11 +85,11 @@ class KafkaClientTest(ClientCase):
         self.assertEqual((4,), second.offsets)
         self.assertEqual((b"alarms", 0, 0, (10,)), third)
 
-    def test_another_time_is_refused(self):
+    def test_a_time_other_than_end_and_beginning_is_refused(self):
         request = OffsetRequest(b"metrics", 0, 1_700_000_000_000, 1)
         self.assertRaises(MisuseError, self.client().send_offset_request, [request])
 
-    def test_a_closed_client_refuses(self):
+    def test_a_closed_client_refuses_calls(self):
         client = self.client()
         client.close()
         client.close()
@@ -100,11 +100,11 @@ class SimpleConsumerTest(ClientCase):
     def consumer(self, group="1_metrics", topic="metrics"):
         return SimpleConsumer(self.client(), group, topic, auto_commit=False)
 
-    def test_offsets_are_those_of_its_topic_and_0_where_nothing_is_committed(self):
+    def test_offsets_are_those_of_the_topic_and_0_without_a_commit(self):
         self.assertEqual({0: 7, 1: 0}, self.consumer().offsets)
         self.assertEqual({0: 0, 1: 0}, self.consumer("nobody").offsets)
 
-    def test_offsets_are_read_again_when_asked(self):
+    def test_offsets_are_read_again_on_request(self):
         consumer = self.consumer()
         self.cluster.committed[TopicPartition("metrics", 0)] = 9
         consumer.fetch_last_known_offsets()
@@ -115,7 +115,7 @@ class SimpleConsumerTest(ClientCase):
         error = self.assertRaises(UnknownTopicOrPartitionError, self.consumer, topic="events")
         self.assertIn("'events'", str(error))
 
-    def test_removed_calls_are_refused_with_the_page_to_read(self):
+    def test_removed_calls_are_refused_with_the_page_on_migration(self):
         consumer = self.consumer()
         for refused in (
             lambda: SimpleConsumer(self.client(), "1_metrics", "metrics"),

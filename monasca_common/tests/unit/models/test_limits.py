@@ -43,7 +43,7 @@ class TestLimits(base.BaseTestCase):
         self.assertFalse(POSTED.keep("a", {"_k": "v"}))
         self.assertTrue(POSTED.keep("_a", {"k_": "_v"}))
 
-    def test_255_counts_characters_and_not_bytes(self):
+    def test_the_limit_of_255_counts_characters_not_bytes(self):
         self.assertTrue(POSTED.keep("\U0001f600" * 255, {"\u00e9" * 255: "\u6e29" * 255}))
         for name, key, value in (("x" * 256, "k", "v"), ("x", "k" * 256, "v"), ("x", "k", "v" * 256)):
             with self.subTest(name=len(name), key=len(key)):

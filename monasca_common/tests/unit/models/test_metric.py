@@ -36,7 +36,7 @@ class MetricPostCase(base.BaseTestCase):
 
 
 class TestGoodPosts(MetricPostCase):
-    def test_one_metric_or_a_list_of_them(self):
+    def test_a_post_is_a_metric_or_a_list_of_metrics(self):
         for text, count in ((json.dumps(GOOD).encode(), 1), (body({}), 1), (body({}, {}), 2), (b" [ ] ", 0)):
             with self.subTest(text):
                 posted = parse_post(text)
@@ -48,7 +48,7 @@ class TestGoodPosts(MetricPostCase):
         self.assertEqual(1453308031000, found["timestamp"])
         self.assertIs(int, type(found["timestamp"]))
 
-    def test_optional_members(self):
+    def test_omitted_members_have_defaults(self):
         self.assertEqual(
             [{"name": "cpu", "dimensions": {}, "timestamp": 5, "value": 0.0, "value_meta": None}],
             self.metrics(parse_post(b'{"name":"cpu","timestamp":5,"value":-0.0}')),
@@ -112,7 +112,7 @@ class TestBadPosts(MetricPostCase):
         self.assertEqual((1, GOOD | {"name": ""}), (rejected.index, json.loads(rejected.raw)))
         self.assertEqual(posted.violations, rejected.violations)
 
-    def test_the_limits_of_the_public_api(self):
+    def test_posts_have_the_limits_of_the_public_api(self):
         for change in (
             {"name": ""}, {"name": None}, {"name": 5}, {"name": "x" * 256}, {"name": "a(b"}, {"name": "a b"},
             {"timestamp": None}, {"timestamp": -1}, {"timestamp": 2**63}, {"timestamp": "1"}, {"timestamp": True},
@@ -135,7 +135,7 @@ class TestBadPosts(MetricPostCase):
         posted = parse_post(b'{"name":"a","timestamp":1}')
         self.assertEqual(["value"], [violation.where for violation in posted.violations])
 
-    def test_invalid_json_is_distinguished(self):
+    def test_invalid_json_has_its_own_error(self):
         for text in (
             b"",
             b"{",
@@ -343,7 +343,7 @@ class TestGoodMessages(MetricDecoderCase):
         self.assertEqual({"host": "b"}, row.series.dimensions)
 
 
-class TestSeriesMemory(MetricDecoderCase):
+class TestSeriesCache(MetricDecoderCase):
     def test_a_cached_series_is_the_same_object(self):
         rows = self.decoder.decode_all([message(), message(value=2)]).rows
         self.assertIs(rows[0].series, rows[1].series)
@@ -405,7 +405,7 @@ class TestBadMessages(MetricDecoderCase):
             self.places(bad),
         )  # fmt: skip
 
-    def test_required_members(self):
+    def test_a_missing_required_member_is_a_violation(self):
         self.assertEqual(["metric", "meta"], self.places(b"{}"))
         self.assertEqual(["metric.name"], self.places(message(without=["name"])))
         self.assertEqual(["metric.timestamp"], self.places(message(timestamp=None)))
@@ -422,7 +422,7 @@ class TestBadMessages(MetricDecoderCase):
             with self.subTest(text[:10]):
                 self.assertIn("metric.value", self.places(message().replace(b"1.5", text)))
 
-    def test_other_texts_than_those_of_nan_and_infinity_are_refused(self):
+    def test_texts_other_than_nan_and_infinity_are_refused(self):
         for value in ("1.5", "nan", "inf", "", ["NaN"], {"NaN": 1}):
             with self.subTest(value):
                 self.assertEqual(["metric.value"], self.places(message(value=value)))

@@ -23,7 +23,7 @@ class TestSeen(base.BaseTestCase):
         seen.keep("a", 1, 11)
         self.assertIsNone(seen.find("a"))
 
-    def test_threads_may_share_it(self):
+    def test_threads_may_share_a_cache(self):
         seen = Seen(8)
         failed = []
 

@@ -16,7 +16,7 @@ SERIES = st.tuples(TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=4))
 
 
 class TestSeriesId(base.BaseTestCase):
-    def test_the_ids_of_the_test_vectors(self):
+    def test_ids_match_the_test_vectors(self):
         vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
         self.assertGreater(len(vectors), 10)
         for vector in vectors:

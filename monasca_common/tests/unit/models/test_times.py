@@ -16,7 +16,7 @@ class TestTimes(base.BaseTestCase):
         self.assertEqual(1453308031000, times.from_ms(1453308031000.999))
         self.assertIs(int, type(times.from_ms(5.0)))
 
-    def test_zero_and_the_largest_of_64_bits_are_times(self):
+    def test_zero_and_the_largest_64_bit_integer_are_times(self):
         self.assertEqual(0, times.from_ms(0))
         self.assertEqual(2**63 - 1, times.from_ms(2**63 - 1))
 

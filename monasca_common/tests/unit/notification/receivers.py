@@ -193,18 +193,18 @@ class JiraReceiver(HttpReceiver):
 
     def _answer(self, handler):
         path, _, body = self.requests[-1]
-        said = json.loads(body)
+        message = json.loads(body)
         searches = {"/rest/api/2/search/jql": True, "/rest/api/2/search": not self.cloud}
         if path in searches and not searches[path]:
             return self.answers(410)(handler)
         if path in searches:
-            found = {"issues": [{"key": key} for key, each in self.issues.items() if _matches(each, said["jql"])]}
+            found = {"issues": [{"key": key} for key, each in self.issues.items() if _matches(each, message["jql"])]}
         elif path == "/rest/api/2/issue":
             found = {"key": f"OPS-{len(self.issues) + 1}"}
-            self.issues[found["key"]] = {**said["fields"], "comments": []}
+            self.issues[found["key"]] = {**message["fields"], "comments": []}
         else:
             found = {"id": "1"}
-            self.issues[path.split("/")[-2]]["comments"].append(said["body"])
+            self.issues[path.split("/")[-2]]["comments"].append(message["body"])
         return self.answers(200, json.dumps(found).encode())(handler)
 
 

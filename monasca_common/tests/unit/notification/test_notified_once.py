@@ -133,7 +133,7 @@ class ResendWhileRetriesWaitTest(OnceCase):
         self.assertEqual([("a1", "given up")], self.ledger())
 
 
-class ResendOfWhatIsHeldTest(OnceCase):
+class ResendDuringGroupTest(OnceCase):
     rules = StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
 
     def test_a_resend_that_fails_while_the_group_is_sent_loses_no_notification(self):
@@ -149,7 +149,7 @@ class ResendOfWhatIsHeldTest(OnceCase):
         self.assertEqual(["a1:ALARM"], self.sent())
 
 
-class SentAndThenHeldTest(OnceCase):
+class SentBeforeGroupTest(OnceCase):
     def test_a_notification_sent_by_hand_during_a_silence_is_in_no_later_group(self):
         self.start(StageRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS))
         self.method()
@@ -227,7 +227,7 @@ class ReleasedAndNotYetSentTest(OnceCase):
             yield ended
 
 
-class NothingWasSentTest(OnceCase):
+class WithheldNotificationsTest(OnceCase):
     def test_a_state_without_an_action_hides_no_withheld_alarm(self):
         self.method(states=("ALARM", "OK"))
         self.silence({}, HOUR_MS)
@@ -310,7 +310,7 @@ class NothingWasSentTest(OnceCase):
         Ledger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
 
 
-class TenantsInTurnTest(OnceCase):
+class TenantFairnessTest(OnceCase):
     def test_many_rows_of_one_tenant_delay_no_other(self):
         self.method()
         self.define("d3", "cpu", tenant="t2")

@@ -72,12 +72,12 @@ class TypesTest(ConfigurationTestCase):
             "monasca_fax_machine:Fax": "",
             "json:missing": "methods of type FAX are unavailable: the notifier cannot be loaded",
         }
-        for place, said in found.items():
+        for place, message in found.items():
             entry_point = importlib.metadata.EntryPoint("fax", place, notification_methods.NOTIFIERS)
             log = self.useFixture(fixtures.FakeLogger(notification_methods.__name__, level=logging.INFO))
             with fixtures.MonkeyPatch("importlib.metadata.entry_points", lambda group, each=entry_point: [each]):
                 self.assertEqual({}, dict(notification_methods.plugins.__wrapped__()))
-            self.assertEqual((bool(said), True), (bool(log.output), said in log.output))
+            self.assertEqual((bool(message), True), (bool(log.output), message in log.output))
 
 
 class SettingsTest(ConfigurationTestCase):

@@ -275,11 +275,11 @@ class DeferredServiceTest(ServiceCase):
         stored.change(TENANT, method, lambda each: dataclasses.replace(each, period=60), self.now_ms)
         definition, alarm = tables.alarm_definition, tables.alarm
         same = {"tenant": TENANT, "created": 1, "updated": 1}
-        told = {"name": "cpu", "description": "", "expression": "", "match_by": [], "severity": "LOW"}
-        told |= {"deterministic": False, "actions_enabled": True}
+        reported = {"name": "cpu", "description": "", "expression": "", "match_by": [], "severity": "LOW"}
+        reported |= {"deterministic": False, "actions_enabled": True}
         row = {"definition_id": DEFINITION, "match_key": b"1", "match_values": [], "state": "ALARM"}
         for statement in (
-            definition.insert().values(same | told | {"id": DEFINITION}),
+            definition.insert().values(same | reported | {"id": DEFINITION}),
             alarm.insert().values(same | row | {"id": "a1", "state_updated": self.now_ms}),
         ):
             self.alarms_database.write(lambda connection, each=statement: connection.execute(each))
@@ -546,7 +546,7 @@ inhibit_by_definition = Host is down=hostname
         self.assertEqual(expected, self.settings(notification=text).rules)
 
     def test_invalid_rules_are_refused_with_the_option(self):
-        for line, told in (
+        for line, reported in (
             ("inhibit_by_definition = Host", "inhibit_by_definition is 'Host': write NAME=KEY,KEY"),
             ("inhibit_by_definition = =hostname", "write NAME=KEY,KEY"),
             ("inhibit_by_definition = Host=", "write NAME=KEY,KEY"),
@@ -554,7 +554,7 @@ inhibit_by_definition = Host is down=hostname
             ("group_wait = -1", "group_wait"),
             ("max_per_minute = -1", "max_per_minute"),
         ):
-            self.assertIn(told, self.refused_settings(notification=line), line)
+            self.assertIn(reported, self.refused_settings(notification=line), line)
 
 
 class FailedAttemptsTest(ServiceCase):

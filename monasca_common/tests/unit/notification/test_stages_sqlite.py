@@ -840,8 +840,8 @@ class InhibitionContract(StagesCase):
         least = {"tenantId": "t1", "alarmId": "a1", "alarmDefinitionId": "d1", "newState": "ALARM", "x": {}}
         self.handle(self.host())
         self.silence({"hostname": "h1"}, HOUR_MS)
-        told = {"alarm-transitioned": {**least, "timestamp": made.time_ms}}
-        self.changes(_read("alarm-state-transitions", json.dumps(told).encode()))
+        reported = {"alarm-transitioned": {**least, "timestamp": made.time_ms}}
+        self.changes(_read("alarm-state-transitions", json.dumps(reported).encode()))
         self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.sent())
 
     def test_a_change_with_a_dimension_that_databases_refuse_is_accepted(self):

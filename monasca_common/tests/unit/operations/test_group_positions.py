@@ -68,8 +68,8 @@ class TestWhichCounts(base.BaseTestCase):
     def test_a_difference_is_reported_once(self):
         for judged in (_judged(10, status=LagStatus.STOP), _judged(None, status=LagStatus.STOP)):
             for stored in (no_database(), _stored(10), _stored(12), _stored(12, _OTHER)):
-                said = position_remarks({"g": judged}, stored)
-                self.assertEqual(stored.differ("g", judged), bool(said), said)
+                text = position_remarks({"g": judged}, stored)
+                self.assertEqual(stored.differ("g", judged), bool(text), text)
 
     def test_an_unknown_database_is_reported_once_for_all_groups(self):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}

@@ -142,7 +142,7 @@ class PlanTest(base.BaseTestCase):
             self.assertIn(part, plan.refused["a"])
 
 
-class BeginTest(base.BaseTestCase):
+class MirrorStartStopTest(base.BaseTestCase):
     """The steps of an attempt before it opens a client."""
 
     def test_a_stop_while_topics_are_created_opens_no_client(self):
@@ -159,9 +159,9 @@ class BeginTest(base.BaseTestCase):
         self.assertEqual(0, prepared.call_count)
 
     def test_a_few_of_many_topics_are_named_with_their_number(self):
-        for count, told in ((2, "t0, t1"), (1000, "1000 topics: t0, t1, t2, t3, t4, ...")):
+        for count, reported in ((2, "t0, t1"), (1000, "1000 topics: t0, t1, t2, t3, t4, ...")):
             topics = tuple(MirroredTopic(f"t{number}", 1, "s", "t", 1_000) for number in range(count))
-            self.assertEqual(told, mirror._few_names(MirrorPlan(topics, {})))
+            self.assertEqual(reported, mirror._few_names(MirrorPlan(topics, {})))
 
 
 class PositionsTest(base.BaseTestCase):
@@ -203,7 +203,7 @@ class SkipTest(base.BaseTestCase):
         status.skipped.assert_called_once_with("metrics", 2)
 
 
-class PaceTest(base.BaseTestCase):
+class RateLimitTest(base.BaseTestCase):
     def test_the_rate_bounds_bytes_per_second_while_the_loop_is_live(self):
         clock = VirtualClock()
         status = mock.Mock()

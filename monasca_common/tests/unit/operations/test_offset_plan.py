@@ -18,7 +18,7 @@ def counts(each, target):
     return (move.skipped, move.read_again, each.gone)
 
 
-class TestWhatAResetMeans(base.BaseTestCase):
+class TestResetEffects(base.BaseTestCase):
     def test_a_shift_forwards_skips_messages(self):
         self.assertEqual((30, 0, 0), counts(standing(150), 180))
 
@@ -44,7 +44,7 @@ class TestWhatAResetMeans(base.BaseTestCase):
         self.assertEqual((100, 0, 0), counts(standing(None), 200))
 
 
-class TestStanding(base.BaseTestCase):
+class TestPositionProblems(base.BaseTestCase):
     def test_problems_of_a_position_are_named(self):
         for each, problem in (
             (standing(150), ""),

@@ -128,8 +128,8 @@ class StartTest(ServiceCase):
     def test_a_port_in_use_is_refused_with_the_option(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             settings = self.settings(persister=f"status_port = {taken.getsockname()[1]}")
-            said = self.refused(listen_for_status, "persister", settings.status)
-            self.assertIn("change status_port or status_host in group [persister]", said)
+            refusal = self.refused(listen_for_status, "persister", settings.status)
+            self.assertIn("change status_port or status_host in group [persister]", refusal)
 
 
 class LineTest(ServiceCase):

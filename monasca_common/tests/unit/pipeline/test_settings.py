@@ -30,9 +30,9 @@ class AggregateOptionsTest(ConfigurationTestCase):
         return aggregate_settings(self.with_kafka(**{"pipeline_aggregate": "\n".join(lines), **groups}))
 
     def assert_refused(self, line, *texts):
-        told = self.refused(self.settings, line)
+        reported = self.refused(self.settings, line)
         for text in (line.partition(" =")[0], *texts):
-            self.assertThat(told, Contains(text))
+            self.assertThat(reported, Contains(text))
 
     def test_the_defaults_aggregate_metrics_by_the_shipped_specifications(self):
         settings = self.settings()
@@ -79,8 +79,8 @@ class AggregateOptionsTest(ConfigurationTestCase):
         self.assert_refused("topic = a,b", "this job reads one")
 
     def test_a_missing_file_is_an_error(self):
-        told = self.refused(self.settings, "transform_specs = /nowhere/x.jsonl")
-        self.assertThat(told, Contains("/nowhere/x.jsonl: No such file"))
+        reported = self.refused(self.settings, "transform_specs = /nowhere/x.jsonl")
+        self.assertThat(reported, Contains("/nowhere/x.jsonl: No such file"))
 
     def test_an_invalid_specification_is_an_error_with_its_file_and_row(self):
         row = shipped_row("mem_total_all", usage_fetch_operation="median")
@@ -92,9 +92,9 @@ class AggregateOptionsTest(ConfigurationTestCase):
         self.assertThat(str(error), Contains(f"{transforms} row 1: aggregation_params_map.usage_fetch_operation"))
 
     def test_an_unescaped_dollar_in_a_password_is_reported_without_the_password(self):
-        told = self.refused(self.settings, "connection = postgresql://u:pa$$w$ord@h/d")
-        self.assertThat(told, Contains("connection in group [pipeline_aggregate]"))
-        self.assertNotIn("ord", told.replace("words", "").replace("password", ""))
+        reported = self.refused(self.settings, "connection = postgresql://u:pa$$w$ord@h/d")
+        self.assertThat(reported, Contains("connection in group [pipeline_aggregate]"))
+        self.assertNotIn("ord", reported.replace("words", "").replace("password", ""))
 
     def test_the_settings_show_no_secret(self):
         self.assertNotIn("pass", repr(self.settings("connection = postgresql://u:pass@h/d")))
@@ -134,8 +134,8 @@ class StatusOptionsTest(ConfigurationTestCase):
             return ReplayJob(conf)._status
 
         for job, group, more in ((backfill, "pipeline_backfill", ""), (replay, "pipeline_replay", "output_topic = x")):
-            told = self.status(job, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
-            self.assertEqual(JobStatusSettings("0.0.0.0", 8073), told)
+            reported = self.status(job, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
+            self.assertEqual(JobStatusSettings("0.0.0.0", 8073), reported)
             self.assertEqual(JobStatusSettings(), self.status(job, (group, more)))
 
 
@@ -150,9 +150,9 @@ class SparkOptionsTest(ConfigurationTestCase):
 
     def test_a_line_without_an_equals_sign_is_refused_and_not_shown(self):
         for line in ("spark.hidden", "= hidden"):
-            told = self.refused(self.settings, f"options = {line}")
-            self.assertThat(told, Contains("options in group [spark]"))
-            self.assertNotIn("hidden", told)
+            reported = self.refused(self.settings, f"options = {line}")
+            self.assertThat(reported, Contains("options in group [spark]"))
+            self.assertNotIn("hidden", reported)
 
     def test_an_invalid_option_is_refused_by_name(self):
         for line in ("shuffle_partitions = 0", "shuffle_partitions = many", "master_url = x", "packages = a:b:1"):

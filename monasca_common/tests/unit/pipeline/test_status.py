@@ -110,6 +110,6 @@ class ServedTest(base.BaseTestCase):
             self.assertIs(self.watcher, watcher)
 
     def test_a_port_in_use_is_an_error_with_the_group_of_the_job(self):
-        told = served("replay", JobStatusSettings(port=self.port), self.watcher)
-        error = self.assertRaises(ConfigurationError, told.__enter__)
+        reported = served("replay", JobStatusSettings(port=self.port), self.watcher)
+        error = self.assertRaises(ConfigurationError, reported.__enter__)
         self.assertThat(str(error), Contains("change status_port or status_host in group [pipeline_replay]"))

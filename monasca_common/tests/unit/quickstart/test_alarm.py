@@ -69,14 +69,14 @@ class AlarmRunTest(base.BaseTestCase):
             self.useFixture(fixtures.MockPatchObject(alarm, name, 0.0))
         self.poster = self.useFixture(fixtures.MockPatchObject(alarm, "Poster")).mock.return_value
         self.poster.refused = []
-        self.load, self.check, self.said = StandInLoad(), mock.Mock(), []
+        self.load, self.check, self.message = StandInLoad(), mock.Mock(), []
 
     def run_alarm(self, states=("OK", "ALARM", "OK"), **named):
         webhook = mock.Mock(url="http://127.0.0.1:1/alarms")
         webhook.wait_for.return_value = tuple(
             ReceivedNotification(str(number), state, 1, (200,)) for number, state in enumerate(states)
         )
-        run = alarm.AlarmRun(1, self.load, webhook, check=self.check, say=self.said.append)
+        run = alarm.AlarmRun(1, self.load, webhook, check=self.check, say=self.message.append)
         run._api = self.api = FollowingApi(self.load, lambda: run._posted, **named)
         return run.go()
 
@@ -91,7 +91,7 @@ class AlarmRunTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(alarm, "_STATE_SECONDS", alarm._STATE_SECONDS))
         summary = self.run_alarm(stuck=True)
         self.assertEqual((("OK",), False), (summary.history, summary.good))
-        self.assertIn("did not become ALARM", self.said[-1])
+        self.assertIn("did not become ALARM", self.message[-1])
         self.assertFalse(self.load.works)
 
     def test_the_webhook_is_the_method_of_both_states_and_has_to_receive_each_change(self):
@@ -112,7 +112,7 @@ class AlarmRunTest(base.BaseTestCase):
         self.assertIn("422 no", str(self.assertRaises(ServiceFailed, self.run_alarm)))
 
 
-class MomentsTest(base.BaseTestCase):
+class TimelineTest(base.BaseTestCase):
     def test_values_and_changes_are_ordered_by_time(self):
         found = [(each.value, each.state, each.change) for each in alarm.moments(MEASUREMENTS, HISTORY)]
         self.assertEqual(

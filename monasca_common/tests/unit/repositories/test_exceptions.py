@@ -7,7 +7,7 @@ from monasca_common.repositories import exceptions
 
 
 class ExceptionsTest(base.BaseTestCase):
-    def test_each_is_caught_as_the_root(self):
+    def test_the_base_class_catches_each_exception(self):
         for error in (
             exceptions.DoesNotExistException,
             exceptions.AlreadyExistsException,

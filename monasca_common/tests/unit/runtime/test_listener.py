@@ -34,7 +34,7 @@ class ListenerTest(base.BaseTestCase):
         check_listener("api", "127.0.0.1", port)
         check_listener("api", "127.0.0.1", port)
 
-    def test_both_versions_of_addresses_work(self):
+    def test_ipv4_and_ipv6_addresses_are_accepted(self):
         if not socket.has_ipv6:
             self.skipTest("this machine has no IPv6")
         try:

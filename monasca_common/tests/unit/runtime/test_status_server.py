@@ -58,8 +58,8 @@ class StatusServerTest(base.BaseTestCase):
         return client
 
     def test_a_client_that_disconnects_causes_no_traceback(self):
-        said = self.useFixture(fixtures.StringStream("stderr")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", said))
+        message = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", message))
         ended, end = threading.Event(), TCPServer.shutdown_request
 
         def end_and_tell(server, request):
@@ -72,8 +72,8 @@ class StatusServerTest(base.BaseTestCase):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that it resets
         client.close()
         self.assertTrue(ended.wait(50))
-        said.seek(0)
-        self.assertEqual("", said.read())
+        message.seek(0)
+        self.assertEqual("", message.read())
 
     def test_other_paths_get_status_404(self):
         self.assertEqual(404, self.get("/")[0])

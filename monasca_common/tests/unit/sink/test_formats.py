@@ -146,6 +146,6 @@ class PathsTest(SinkTestCase):
         self.assert_read([None, None, None], {"a": "text"}, [("a", 0), ("a", "b"), ("a", "upper")])
         self.assert_read([None], {"a": 5}, [("a", "b")])
 
-    def test_a_field_that_some_values_have_is_read_from_these(self):
+    def test_a_field_is_read_from_the_values_that_have_it(self):
         values = [{"a": {"b": 1}}, {"a": None}, {}, None, {"a": {"b": 2}}]
         self.assertEqual([1, None, None, None, 2], columns_at([("a", "b")], values)["a", "b"])

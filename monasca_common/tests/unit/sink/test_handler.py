@@ -154,7 +154,7 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual([1, 2], self.numbers())
         self.assertEqual([], self.failures)
 
-    def test_a_column_without_a_value_in_the_mapping_stops_no_row_of_others(self):
+    def test_a_required_column_that_the_mapping_omits_makes_its_table_wait(self):
         self.open(_FACTS, create=False)
         self.execute("CREATE TABLE facts (n BIGINT PRIMARY KEY, text TEXT, own TEXT NOT NULL)")
         self.assertRaises(RetryLater, self.handler, batch("t", facts(1)))

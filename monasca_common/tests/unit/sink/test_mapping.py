@@ -65,7 +65,7 @@ class MappingTest(SinkTestCase):
             'id = "double"',
         )
 
-    def test_elements_need_each(self):
+    def test_elements_require_each(self):
         self.assert_fault(
             "[orders] columns.id reads 'element.id', but the entry has no each: name the path of an array in each",
             "",
@@ -111,7 +111,7 @@ class MappingTest(SinkTestCase):
     def test_an_invalid_each_is_one_fault(self):
         self.assert_fault("[orders] each is 'header.x': write value.<path> of an array, or value", 'each = "header.x"')
 
-    def test_the_name_of_the_row_id_is_taken(self):
+    def test_the_name_of_the_row_id_is_reserved(self):
         self.assertEqual(
             "[orders] columns.message_id is the row id of a table without key: rename it, or set key",
             self.faults(_TABLE.format("", 'message_id = "text"'))[0],

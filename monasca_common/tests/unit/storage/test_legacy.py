@@ -97,9 +97,9 @@ class OldStorageTest(ConfigurationTestCase):
             self.forget_warnings()
 
     def test_another_driver_in_the_new_form_does_not_use_the_old_server(self):
-        said = self.refused_with(_SERVER + "[storage]\ndriver = postgresql\n")
+        refusal = self.refused_with(_SERVER + "[storage]\ndriver = postgresql\n")
 
-        self.assertIn("[storage] driver = postgresql counts", said)
+        self.assertIn("[storage] driver = postgresql counts", refusal)
 
     def test_the_influxdb_driver_in_the_new_form_uses_the_old_server(self):
         settings, _ = self.logged(_SERVER + "[storage]\ndriver = influxdb\n")
@@ -118,32 +118,36 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertIn("port, [repositories] metrics_driver: read as [storage] driver = influxdb", logged[0])
 
     def test_cassandra_is_ignored_with_a_remedy_in_the_log(self):
-        said = self.refused_with(
+        refusal = self.refused_with(
             _METRICS_DRIVER.format("cassandra.metrics_repository") + "[cassandra]\nport = 9042\nkeyspace = monasca\n"
         )
 
-        self.assertIn("metrics_driver is ignored: the class in [repositories] metrics_driver has no driver here", said)
-        self.assertIn("[cassandra] is ignored (keyspace, port): nothing is stored in Cassandra", said)
-        self.assertIn("write [storage] driver = postgresql and [database] connection = ", said)
+        self.assertIn(
+            "metrics_driver is ignored: the class in [repositories] metrics_driver has no driver here", refusal
+        )
+        self.assertIn("[cassandra] is ignored (keyspace, port): nothing is stored in Cassandra", refusal)
+        self.assertIn("write [storage] driver = postgresql and [database] connection = ", refusal)
 
     def test_a_server_with_metrics_in_cassandra_is_ignored(self):
-        said = self.refused_with(_METRICS_DRIVER.format("cassandra.metrics_repository") + _SERVER)
+        refusal = self.refused_with(_METRICS_DRIVER.format("cassandra.metrics_repository") + _SERVER)
 
         self.assertIn(
             "[influxdb] is ignored (database_name, ip_address, port): the class in [repositories] metrics_driver has",
-            said,
+            refusal,
         )
 
     def test_influxdb_without_a_server_is_ignored_with_a_remedy_in_the_log(self):
-        said = self.refused_with(_METRICS_DRIVER.format("influxdb.metrics_repository"))
+        refusal = self.refused_with(_METRICS_DRIVER.format("influxdb.metrics_repository"))
 
-        self.assertIn("[influxdb] names no server, write [storage] driver = influxdb and [database] connection", said)
+        self.assertIn(
+            "[influxdb] names no server, write [storage] driver = influxdb and [database] connection", refusal
+        )
 
     def test_a_database_per_tenant_is_not_translated(self):
-        said = self.refused_with(_SERVER + "db_per_tenant = true\n")
+        refusal = self.refused_with(_SERVER + "db_per_tenant = true\n")
 
-        self.assertIn("db_per_tenant = true is not supported", said)
-        self.assertIn("write [storage] driver = influxdb", said)
+        self.assertIn("db_per_tenant = true is not supported", refusal)
+        self.assertIn("write [storage] driver = influxdb", refusal)
 
     def test_mysql_of_an_old_api_is_not_used_as_storage(self):
         settings, logged = self.logged(_SERVER + _MYSQL)
@@ -167,7 +171,7 @@ class OldStorageTest(ConfigurationTestCase):
             "alarms_driver = z\n[elasticsearch]\nhosts = localhost:9200\n"
         )
 
-        said = "\n".join(logged)
+        refusal = "\n".join(logged)
         for text in (
             "[influxdb] default_retention_hours is ignored: write [storage] retention_days",
             "[influxdb] batch_size is ignored: write batch_size in",
@@ -178,7 +182,7 @@ class OldStorageTest(ConfigurationTestCase):
             "[repositories] alarms_driver is ignored: ",
             "[elasticsearch] is ignored (hosts): ",
         ):
-            self.assertIn(text, said)
+            self.assertIn(text, refusal)
 
     def test_each_warning_is_logged_once_per_process(self):
         text = _METRICS_DRIVER.format("influxdb.x") + _SERVER + "ssl = true\nbatch_size = 1\n" + _MYSQL
@@ -196,6 +200,6 @@ class OldStorageTest(ConfigurationTestCase):
 
     def test_an_invalid_value_is_refused_by_name(self):
         self.assertIn("port in group [influxdb]", self.refused(storage_settings, self.configured(_SERVER + "port = x")))
-        said = self.refused(storage_settings, self.configured(_SERVER + "password = up$stairs\n"))
-        self.assertIn("$$", said)
-        self.assertNotIn("stairs", said)
+        refusal = self.refused(storage_settings, self.configured(_SERVER + "password = up$stairs\n"))
+        self.assertIn("$$", refusal)
+        self.assertNotIn("stairs", refusal)

@@ -19,7 +19,7 @@ from monasca_common.storage.sql.bounded import NoAnswer
 from monasca_common.storage.sql.writer import keyed_rows
 
 
-class MeaningTest(base.BaseTestCase):
+class ErrorTranslationTest(base.BaseTestCase):
     def test_errors_of_data_encoding_and_size_are_errors_of_a_row(self):
         for error in (
             errors.NumericValueOutOfRange(),

@@ -45,14 +45,16 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertIn("connection in group [database] is not set", self.refused(load_storage, self.configured("")))
 
     def test_an_unknown_driver_is_refused_with_the_known_ones(self):
-        said = self.refused(load_storage, self.storage("driver = mysql", database="connection = mysql://u:secret@h/d"))
-        self.assertIn("use one of influxdb, postgresql, sqlite", said)
-        self.assertNotIn("secret", said)
+        refusal = self.refused(
+            load_storage, self.storage("driver = mysql", database="connection = mysql://u:secret@h/d")
+        )
+        self.assertIn("use one of influxdb, postgresql, sqlite", refusal)
+        self.assertNotIn("secret", refusal)
 
     def test_driver_and_url_must_agree(self):
-        said = self.refused(load_storage, self.storage(database="connection = postgresql://u:secret@h/d"))
-        self.assertIn("'postgresql', but driver in group [storage] is 'sqlite'", said)
-        self.assertNotIn("secret", said)
+        refusal = self.refused(load_storage, self.storage(database="connection = postgresql://u:secret@h/d"))
+        self.assertIn("'postgresql', but driver in group [storage] is 'sqlite'", refusal)
+        self.assertNotIn("secret", refusal)
 
     def test_a_url_can_include_the_client_library(self):
         self.assertIsInstance(
@@ -60,22 +62,22 @@ class StorageOptionsTest(ConfigurationTestCase):
         )
 
     def test_a_value_that_is_not_a_url_is_refused_and_not_shown(self):
-        said = self.refused(load_storage, self.storage(database="connection = secret"))
-        self.assertIn("is not a URL", said)
-        self.assertNotIn("= secret", said)
+        refusal = self.refused(load_storage, self.storage(database="connection = secret"))
+        self.assertIn("is not a URL", refusal)
+        self.assertNotIn("= secret", refusal)
 
     def test_a_database_in_memory_is_refused(self):
         for url in ("sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"):
             self.assertIn("names no file", self.refused(load_storage, self.storage(database=f"connection = {url}")))
 
     def test_a_lone_dollar_is_refused_without_quoting_the_value(self):
-        said = self.refused(load_storage, self.storage(database="connection = sqlite:////tmp/pa$sword"))
-        self.assertIn("$$", said)
-        self.assertNotIn("sword", said)
+        refusal = self.refused(load_storage, self.storage(database="connection = sqlite:////tmp/pa$sword"))
+        self.assertIn("$$", refusal)
+        self.assertNotIn("sword", refusal)
 
     def test_a_misspelt_option_is_refused_with_a_suggestion(self):
-        said = self.refused(load_storage, self.storage("retention_day = 5"))
-        self.assertIn("did you mean 'retention_days'?", said)
+        refusal = self.refused(load_storage, self.storage("retention_day = 5"))
+        self.assertIn("did you mean 'retention_days'?", refusal)
 
     def test_values_out_of_bounds_are_refused_by_name(self):
         for line in ("retention_days = 0", "read_connections = many", "future_tolerance_seconds = -1"):

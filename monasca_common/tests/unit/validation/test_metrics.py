@@ -144,26 +144,26 @@ class MetricsTest(base.BaseTestCase):
             for argument, expected in rows:
                 self.assertEqual(expected, self.outcome(call, argument), f"{call.__name__}({argument!r:.80})")
 
-    def test_a_value_of_a_dimension_is_checked_by_itself_too(self):
+    def test_a_dimension_value_can_be_checked_separately(self):
         self.assertIsNone(self.outcome(metrics.validate_dimension_value, "hostname", "web1"))
         error = self.assertRaises(InvalidDimensionValue, metrics.validate_dimension_value, "hostname", "a=b")
         self.assertIn("hostname", str(error))
 
-    def test_other_shapes_are_refused_by_name(self):
+    def test_values_of_other_types_are_refused_with_their_names(self):
         for call, argument, expected in OF_ANOTHER_SHAPE:
             self.assertEqual(expected, self.outcome(call, argument), f"{call.__name__}({argument!r:.80})")
 
-    def test_the_text_names_the_metric_the_input_and_the_rule(self):
+    def test_an_error_names_the_metric_the_input_and_the_rule(self):
         error = self.assertRaises(InvalidDimensionValue, metrics.validate, [{**CPU, "dimensions": {"os": "a;b"}}])
         self.assertIn("cpu.idle_perc", str(error))
         self.assertIn("'os'", str(error))
         self.assertIn("a;b", str(error))
 
-    def test_a_long_text_is_cut_in_the_error(self):
+    def test_an_error_truncates_a_long_text(self):
         error = self.assertRaises(InvalidMetricName, metrics.validate_name, "n" * 100_000)
         self.assertLess(len(str(error)), 500)
 
-    def test_importing_it_brings_no_part_of_kafka(self):
+    def test_importing_the_module_imports_no_part_of_kafka(self):
         code = (
             "import sys, monasca_common.validation.metrics, monasca_common.simport.simport\n"
             "sys.exit(bool({'confluent_kafka', 'monasca_common.kafka', 'oslo_config'} & sys.modules.keys()))"

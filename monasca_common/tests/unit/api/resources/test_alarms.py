@@ -258,7 +258,7 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(body, {name: changed[name] for name in body})
         self.assertEqual((iso(NOW_MS + 10),) * 2, (changed["state_updated_timestamp"], changed["updated_timestamp"]))
         self.assertEqual(changed, self.get(f"{PATH}/a"))
-        ((message_id, told),) = self.published()
+        ((message_id, reported),) = self.published()
         self.assertEqual(same_change(new_state="ALARM", time_ms=NOW_MS + 10).message_id, message_id)
         self.assertEqual(
             {
@@ -279,16 +279,16 @@ class AlarmsContract(AlarmsCase):
                 "metrics": [{"name": "cpu", "dimensions": {"host": "x"}}],
                 "metrics_total": 1,
             },
-            told["alarm-transitioned"],
+            reported["alarm-transitioned"],
         )
-        decoded = wire.decode_all([json.dumps(told).encode()])
+        decoded = wire.decode_all([json.dumps(reported).encode()])
         self.assertEqual(({}, "ALARM"), (decoded.errors, decoded.rows[0].new_state))
         self.assertEqual([], self.rows(tables.alarm_outbox))
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
         self.assertEqual(1, len(self.published()))
         for state in ("OK", "ALARM"):  # within the same millisecond
             self.ask("PATCH", f"{PATH}/a", {"state": state})
-        times = [told["alarm-transitioned"]["timestamp"] for _, told in self.published()]
+        times = [reported["alarm-transitioned"]["timestamp"] for _, reported in self.published()]
         self.assertEqual([NOW_MS + 10, NOW_MS + 11, NOW_MS + 12], times)
 
     def test_unacknowledged_transitions_stay_in_the_outbox_until_the_next_change(self):
@@ -299,14 +299,14 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual("a", left.key)
         self.ask("PATCH", f"{PATH}/a", {"state": "OK"})
         self.assertEqual([], self.rows(tables.alarm_outbox))
-        told = [told["alarm-transitioned"]["newState"] for _, told in self.published()]
-        self.assertEqual(["ALARM", "OK"], told)
+        reported = [reported["alarm-transitioned"]["newState"] for _, reported in self.published()]
+        self.assertEqual(["ALARM", "OK"], reported)
 
     def test_a_large_alarm_is_published_with_a_part_of_its_metrics_and_their_count(self):
         self.alarm("a", self.definition(), *[("cpu", {"host": "x" * 6000})] * 200, state="OK")
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
-        ((_, told),) = self.published()
-        change = told["alarm-transitioned"]
+        ((_, reported),) = self.published()
+        change = reported["alarm-transitioned"]
         self.assertEqual(200, change["metrics_total"])
         self.assertEqual([{"name": "cpu", "dimensions": {"host": "x" * 6000}}] * 43, change["metrics"])
 
@@ -318,7 +318,7 @@ class AlarmsContract(AlarmsCase):
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
         self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
         self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
-        self.assertEqual(["b"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
+        self.assertEqual(["b"], [reported["alarm-transitioned"]["alarmId"] for _, reported in self.published()])
 
     def test_violations_are_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")

@@ -46,9 +46,9 @@ class ProducerConfigurationTest(ConfigurationTestCase):
         )
 
     def test_brokers_have_no_default(self):
-        said = self.refused(producer_settings, self.configured("[kafka]\n"))
+        refusal = self.refused(producer_settings, self.configured("[kafka]\n"))
 
-        self.assertIn("bootstrap_servers in group [kafka] is not set", said)
+        self.assertIn("bootstrap_servers in group [kafka] is not set", refusal)
 
     def test_brokers_are_host_and_port_without_a_protocol(self):
         for brokers in ("SSL://kafka:9093", "kafka:port", "kafka:70000", "kafka:0", "two words:9092"):
@@ -62,18 +62,20 @@ class ProducerConfigurationTest(ConfigurationTestCase):
 
     def test_a_value_out_of_bounds_names_option_and_group(self):
         for line in ("linger_ms = 5000", "budget_messages = 0", "compression = rar", "publish_timeout_seconds = soon"):
-            said = self.refused(producer_settings, self.with_kafka(line))
-            self.assertIn(f"{line.split()[0]} in group [kafka]", said)
+            refusal = self.refused(producer_settings, self.with_kafka(line))
+            self.assertIn(f"{line.split()[0]} in group [kafka]", refusal)
 
     def test_a_refused_value_is_reported_with_its_rule_and_its_file(self):
         path = self.path_of("[kafka]\nbootstrap_servers = kafka1:9092\nlinger_ms = 5000\n")
-        said = self.refused(producer_settings, self.read(path))
-        self.assertTrue(said.endswith(f"correct it: Should be less than or equal to 1000 (linger_ms in {path})"), said)
+        refusal = self.refused(producer_settings, self.read(path))
+        self.assertTrue(
+            refusal.endswith(f"correct it: Should be less than or equal to 1000 (linger_ms in {path})"), refusal
+        )
 
     def test_reading_before_the_files_are_parsed_is_an_error(self):
-        said = self.refused(producer_settings, cfg.ConfigOpts())
+        refusal = self.refused(producer_settings, cfg.ConfigOpts())
 
-        self.assertIn("call conf(", said)
+        self.assertIn("call conf(", refusal)
 
     def test_an_option_of_the_service_under_one_of_our_names_is_an_error(self):
         conf = self.with_kafka()
@@ -128,8 +130,8 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
 
     def test_a_consumer_does_not_read_its_own_dead_letters(self):
         for text in ("topic = a,b\ndead_letter_topic = b", "topic = a,a.dlq"):
-            said = self.refused(consumer_settings, self.with_kafka(kafka_metrics=text), "kafka_metrics")
-            self.assertIn("dead_letter_topic in group [kafka_metrics] is read by the same consumer", said)
+            refusal = self.refused(consumer_settings, self.with_kafka(kafka_metrics=text), "kafka_metrics")
+            self.assertIn("dead_letter_topic in group [kafka_metrics] is read by the same consumer", refusal)
 
     def test_dead_letters_go_to_the_servers_of_their_consumer(self):
         conf = self.configured("[kafka_metrics]\nbootstrap_servers = other:9092\n")
@@ -143,15 +145,15 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
         self.assertEqual("latest", consumer_settings(self.with_kafka("start = Latest"), "kafka_metrics").start)
 
     def test_a_start_that_is_not_a_time_is_refused(self):
-        said = self.refused(consumer_settings, self.with_kafka("start = yesterday"), "kafka_metrics")
+        refusal = self.refused(consumer_settings, self.with_kafka("start = yesterday"), "kafka_metrics")
 
-        self.assertIn("start in group [kafka_metrics] is 'yesterday'", said)
+        self.assertIn("start in group [kafka_metrics] is 'yesterday'", refusal)
 
     def test_options_that_brokers_decide_are_refused_with_kip_848(self):
         for line in ("assignment_strategy = range", "session_timeout_seconds = 10"):
             conf = self.with_kafka("group_protocol = consumer", kafka_metrics=line)
-            said = self.refused(consumer_settings, conf, "kafka_metrics")
-            self.assertIn(f"{line.split()[0]} in group [kafka_metrics]", said)
+            refusal = self.refused(consumer_settings, conf, "kafka_metrics")
+            self.assertIn(f"{line.split()[0]} in group [kafka_metrics]", refusal)
 
     def test_a_session_may_not_outlast_the_poll_interval(self):
         conf = self.with_kafka("session_timeout_seconds = 60", "max_poll_interval_seconds = 30")
@@ -177,10 +179,10 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
 class OptionNamesTest(ConfigurationTestCase):
     # Rule 72
     def test_a_misspelt_option_is_an_error_that_suggests_the_right_name(self):
-        said = self.refused(producer_settings, self.with_kafka("linger_mss = 3"))
+        refusal = self.refused(producer_settings, self.with_kafka("linger_mss = 3"))
 
-        self.assertIn("'linger_mss'", said)
-        self.assertIn("did you mean 'linger_ms'?", said)
+        self.assertIn("'linger_mss'", refusal)
+        self.assertIn("did you mean 'linger_ms'?", refusal)
 
     def test_a_misspelt_option_of_a_consumer_is_an_error(self):
         conf = self.with_kafka(kafka_metrics="batch_sise = 3")
@@ -221,9 +223,9 @@ class OptionNamesTest(ConfigurationTestCase):
     def test_drivers_cannot_differ_within_one_configuration(self):
         conf = self.with_kafka("driver = kafka", kafka_metrics="driver = memory")
 
-        said = self.refused(consumer_settings, conf, "kafka_metrics")
+        refusal = self.refused(consumer_settings, conf, "kafka_metrics")
 
-        self.assertIn("driver in group [kafka_metrics] is the same for all producers and consumers", said)
+        self.assertIn("driver in group [kafka_metrics] is the same for all producers and consumers", refusal)
 
 
 class OptionsTest(ConfigurationTestCase):

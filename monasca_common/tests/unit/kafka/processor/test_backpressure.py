@@ -44,7 +44,7 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual({A}, self.decide().resume)
 
     # Rule 19
-    def test_a_full_half_is_a_stall(self):
+    def test_the_buffer_is_stalled_once_its_shared_half_is_full(self):
         self.assertTrue(self.decide(a=(60, 0), b=(40, 0)).stalled)
 
     # Rule 19

@@ -25,7 +25,7 @@ def refuse(*bad):
     return handler
 
 
-class LetterTest(base.BaseTestCase):
+class DeadLetterTest(base.BaseTestCase):
     def test_a_dead_letter_has_the_message_and_its_origin(self):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")
         self.assertEqual((b"value", b"key", b"group/t/1/7"), (letter.value, letter.key, letter.message_id))

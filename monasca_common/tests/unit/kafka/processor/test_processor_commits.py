@@ -16,7 +16,7 @@ class Witness(RebalanceListener):
         self.lost_partitions.extend(partitions)
 
 
-class HeldCommitTest(ProcessorCase):
+class UnansweredCommitTest(ProcessorCase):
     # Rule 14
     def test_a_commit_without_an_answer_costs_no_membership_even_with_a_short_poll_interval(self):
         self.fill(b"1")

@@ -13,7 +13,7 @@ def broken():
     raise ClosedError("closed by another thread")
 
 
-class EndingTest(base.BaseTestCase):
+class ShutdownTest(base.BaseTestCase):
     def ended_by(self, failure):
         shutdown = Shutdown(SystemClock(), SETTINGS)
         if failure is not None:

@@ -58,7 +58,7 @@ class PublishTest(ProducerCase):
             self.producer().publish("t", [b"a", b"b"])
         self.assertEqual(4, len(set(self.ids())))
 
-    def test_messages_of_a_topic_with_a_natural_key_have_no_ids(self):
+    def test_messages_to_a_topic_with_a_natural_key_have_no_ids(self):
         report = self.producer(topics_without_message_id=frozenset({"t"})).publish("t", [b"a"])
         self.assertEqual((), self.broker.records("t")[0].headers)
         self.assertIsNone(report.delivered[0].message_id)
@@ -620,7 +620,7 @@ class CloseTest(ProducerCase):
         producer = self.producer()
         self.assertIs(producer.close(), producer.close())
 
-    def test_a_closed_producer_refuses_everything(self):
+    def test_every_call_of_a_closed_producer_is_refused(self):
         producer = self.producer()
         report = producer.publish("t", [b"a"])
         producer.close()

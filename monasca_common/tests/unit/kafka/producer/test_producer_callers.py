@@ -28,7 +28,7 @@ class LimitTest(ProducerCase):
         self.assertEqual([], self.values("small"))
 
 
-class LeftTest(ProducerCase):
+class UndeliveredLogTest(ProducerCase):
     """The report of a close at the end of a block is not returned."""
 
     def setUp(self):

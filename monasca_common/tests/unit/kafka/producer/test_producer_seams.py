@@ -72,7 +72,7 @@ class SeamCase(ProducerCase):
         return producer, opened
 
 
-class ReopenedMeanwhileTest(SeamCase):
+class ReopenDuringCallTest(SeamCase):
     # Rule 9
     def test_an_arriving_limit_does_not_deadlock_with_a_reopening(self):
         producer = self.producer()

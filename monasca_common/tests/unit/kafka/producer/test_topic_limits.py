@@ -217,7 +217,7 @@ class TestByTopic(TopicLimitsCase):
         self.assertEqual(([b"1", b"3"], []), (self.values("early"), self.values("late")))
 
 
-class TestAborted(TopicLimitsCase):
+class TestAbortedTransactions(TopicLimitsCase):
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())  # whose time passes

@@ -28,7 +28,7 @@ forgotten = producer()
 """
 
 
-class ForgottenTest(base.BaseTestCase):
+class UnclosedProducerTest(base.BaseTestCase):
     def ended(self, program):
         """Return the output and log of a process that runs this program; it must exit by itself with status 0."""
         process = subprocess.run(

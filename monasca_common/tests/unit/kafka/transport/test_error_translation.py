@@ -12,9 +12,9 @@ class TranslateTest(base.BaseTestCase):
             self.assertIsInstance(translate(KafkaError(code)), RetriableError)
 
     def test_an_untrusted_certificate_is_reported_as_such_under_either_code(self):
-        said = "ssl://kafka1:9093/1: error:0A000086:SSL routines::certificate verify failed (after 1ms in state X)"
+        message = "ssl://kafka1:9093/1: error:0A000086:SSL routines::certificate verify failed (after 1ms in state X)"
         for code in (KafkaError._SSL, KafkaError._TRANSPORT):
-            error = translate(KafkaError(code, said))
+            error = translate(KafkaError(code, message))
             self.assertIsInstance(error, AuthenticationError)
             self.assertEqual(("_SSL", KafkaError._SSL), (error.name, error.code))
             for part in ("ssl://kafka1:9093/1", "expired", "another host", "authority", "openssl s_client"):

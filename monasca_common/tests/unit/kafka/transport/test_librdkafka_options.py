@@ -169,7 +169,7 @@ class RefusedOptionsTest(base.BaseTestCase):
             ("broker.address.family", "hush"),
             ("socket.keepalive.enable", "hush"),
         ):
-            said = self.refusal_of(name, value)
-            self.assertIn("producer_options", said)
-            self.assertNotIn(value, said)
-            self.assertNotIn("sh", said.replace("shared", ""))
+            refusal = self.refusal_of(name, value)
+            self.assertIn("producer_options", refusal)
+            self.assertNotIn(value, refusal)
+            self.assertNotIn("sh", refusal.replace("shared", ""))

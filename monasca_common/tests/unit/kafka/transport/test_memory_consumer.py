@@ -65,7 +65,7 @@ class ReadingTest(ConsumerCase):
         self.assertEqual([b"3", b"4"], self.values())
         self.assertEqual([], self.values())
 
-    def test_the_ends_of_the_log_may_be_named(self):
+    def test_a_position_may_be_the_beginning_or_the_end_of_the_log(self):
         self.fill(3)
         self.consumer.assign({TP: END})
         self.assertEqual([], self.values())
@@ -131,7 +131,7 @@ class ReadingTest(ConsumerCase):
         ):
             self.assertEqual("UNKNOWN_TOPIC_OR_PART", self.assertRaises(TransportError, ask).name)
 
-    def test_a_closed_consumer_refuses_and_closes_twice(self):
+    def test_a_closed_consumer_refuses_calls_and_can_be_closed_again(self):
         self.consumer.close()
         self.consumer.close()
         self.assertRaises(ClosedError, self.poll)
@@ -146,13 +146,13 @@ class OutOfRangeTest(ConsumerCase):
         self.assertEqual(("_AUTO_OFFSET_RESET", offset), (element.error.name, element.offset))
         self.assertEqual([], self.poll())
 
-    def test_a_position_before_the_log_is_one_error_and_a_dead_partition(self):
+    def test_a_position_before_the_log_is_reported_once_and_ends_the_fetches(self):
         self.fill(5)
         self.broker.delete_records("t", 0, before=3)
         self.consumer.assign({TP: 1})
         self.assert_out_of_range_once(1)
 
-    def test_a_position_beyond_the_log_is_one_error_and_a_dead_partition(self):
+    def test_a_position_beyond_the_log_is_reported_once_and_ends_the_fetches(self):
         self.consumer.assign({TP: 7})
         self.assert_out_of_range_once(7)
 
@@ -163,7 +163,7 @@ class OutOfRangeTest(ConsumerCase):
         self.broker.delete_records("t", 0, before=4)
         self.assert_out_of_range_once(1)
 
-    def test_a_dead_partition_refuses_a_seek_and_is_revived_by_an_assignment(self):
+    def test_a_partition_out_of_range_refuses_seeks_until_it_is_assigned_again(self):
         self.fill(1)
         self.consumer.assign({TP: 7})
         self.poll()

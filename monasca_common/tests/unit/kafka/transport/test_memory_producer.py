@@ -180,7 +180,7 @@ class ProduceTest(ProducerCase):
         limits = self.producer.max_message_bytes(("nope", "t"), 1)
         self.assertEqual(("UNKNOWN_TOPIC_OR_PART", 1_048_588), (limits["nope"].name, limits["t"]))
 
-    def test_a_closed_producer_refuses(self):
+    def test_a_closed_producer_refuses_calls(self):
         self.producer.close(1)
         self.assertRaises(KafkaException, self.produce, "t", b"v")
         self.assertEqual(0, self.producer.produce("t", [b"v", b"w"], None, 0, None))
@@ -276,7 +276,7 @@ class FaultsTest(ProducerCase):
         error = self.assertRaises(KafkaException, self.produce, "t", b"w")
         self.assertEqual("_FATAL", self.producer.fault(error).name)
 
-    def test_an_unreachable_broker_answers_no_question(self):
+    def test_an_unreachable_broker_answers_no_request(self):
         self.broker.create_topic("t")
         self.broker.disconnect()
         error = self.producer.max_message_bytes(("t",), 0)["t"]

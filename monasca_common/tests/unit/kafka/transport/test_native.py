@@ -109,7 +109,10 @@ class TestAvailability(base.BaseTestCase):
             self.assertIn("was not built", native.reason.__wrapped__())
 
     def test_the_reason_names_a_function_that_the_client_library_lacks(self):
-        for library, said in ((_ctypes.__file__, "the library has no function rd_kafka_"), (__file__, __file__)):
+        for library, reported_text in (
+            (_ctypes.__file__, "the library has no function rd_kafka_"),
+            (__file__, __file__),
+        ):
             program = f"""
 import sys, types
 client = sys.modules["confluent_kafka.cimpl"] = types.ModuleType("confluent_kafka.cimpl")
@@ -121,7 +124,7 @@ import _librdkafka
 """
             run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
             self.assertIn("ImportError: ", run.stderr)
-            self.assertIn(said, run.stderr)
+            self.assertIn(reported_text, run.stderr)
 
     def test_only_a_build_that_requires_the_extension_fails_without_a_compiler(self):
         folder = self.useFixture(fixtures.TempDir()).path

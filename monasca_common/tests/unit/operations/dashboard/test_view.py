@@ -68,7 +68,7 @@ class VerdictTest(base.BaseTestCase):
             [(each.text, href) for each, href in line.concerns],
         )
 
-    def test_a_panel_without_current_data_is_not_called_fine(self):
+    def test_a_panel_without_current_data_is_not_reported_as_healthy(self):
         line = verdict([EMPTY, replace(EMPTY, stale="not reachable since 12:00")])
         self.assertEqual((Tone.UNKNOWN, "1 panel without current data."), (line.tone, line.headline))
         self.assertIn("not reachable since 12:00", line.concerns[0][0].text)
@@ -115,5 +115,5 @@ class PanelTest(base.BaseTestCase):
 
 class SpanTest(base.BaseTestCase):
     def test_a_duration_has_its_two_largest_units(self):
-        told = [span(each) for each in (0.25, 42, 60, 61, 3600, 7260, 90_000, 10 * 86_400)]
-        self.assertEqual(["0.2 s", "42 s", "1 min", "1 min 1 s", "1 h", "2 h 1 min", "1 d 1 h", "10 d"], told)
+        reported = [span(each) for each in (0.25, 42, 60, 61, 3600, 7260, 90_000, 10 * 86_400)]
+        self.assertEqual(["0.2 s", "42 s", "1 min", "1 min 1 s", "1 h", "2 h 1 min", "1 d 1 h", "10 d"], reported)

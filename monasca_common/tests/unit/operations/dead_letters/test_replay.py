@@ -319,7 +319,7 @@ class PatienceTest(ReplayCase):
         self.assertIn(f"{LETTERS}/0 has more", str(error))
 
 
-class LetterTest(ReplayCase):
+class DeadLetterTest(ReplayCase):
     def test_a_replayed_message_is_unchanged_except_for_its_replay_headers(self):
         self.die(b"one", headers=(("room", b"hall"),))
 

@@ -162,8 +162,8 @@ class LagServiceTest(base.BaseTestCase):
         service = self.service(max_partitions=1)
         service.survey(self.producer)
         lines = generate_latest(service.metrics.registry).decode().splitlines()
-        told = [line for line in lines if line.startswith("monasca_lag_messages{")]
-        self.assertEqual(['monasca_lag_messages{group="g",partition="0",topic="metrics"} 4.0'], told)
+        reported = [line for line in lines if line.startswith("monasca_lag_messages{")]
+        self.assertEqual(['monasca_lag_messages{group="g",partition="0",topic="metrics"} 4.0'], reported)
         self.assertIn("monasca_lag_left_out_partitions 2.0", lines)
 
 

@@ -173,7 +173,7 @@ def survey(admin, *, silent=(), per_poll=5000, timeout_seconds=0.3, ticks=None, 
     return {tp: (state, partition_lag(state, NOW, window)) for tp, state in states.items()}
 
 
-class TestTimeIsUp(base.BaseTestCase):
+class TestTimeOut(base.BaseTestCase):
     def test_a_read_time_out_does_not_mean_that_nothing_is_unread(self):
         """A consumer has been dead for an hour with 1000 unread messages, and its partition cannot be read in time."""
         log = FakeLog([NOW - 3_600_000 + n for n in range(1000)])
@@ -361,23 +361,23 @@ class TestThreshold(base.BaseTestCase):
             return mock.patch("monasca_common.operations.group_positions.load_storage", lambda _: storage)
 
         database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
-        said = "metrics/0: 7 in the database, 0 in Kafka"
+        error_text = "metrics/0: 7 in the database, 0 in Kafka"
         cases = (
-            (stored("g"), database, ("database", True), {said}),
+            (stored("g"), database, ("database", True), {error_text}),
             (stored(usable=False), database, ("unknown", None), {"monasca-common db upgrade"}),
             (stored("another"), database, ("kafka", False), set()),
             (stored("g", capabilities=frozenset()), database, ("kafka", False), set()),
             (contextlib.nullcontext(), "", ("kafka", False), set()),
         )
-        for patched, more, expected, told in cases:
+        for patched, more, expected, reported in cases:
             with patched:
                 for command in (("list",), ("show", "--group", "g")):
                     _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
                     self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
-                    self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
+                    self.assertEqual(reported, self.reported_by(error_text, "monasca-common db upgrade"))
                     self.assertNotIn("--kept-in", self.errors)  # options that these commands do not have
                 self.run_command("durability", "check", "--topic", "metrics", least_headroom=0.9, more=more)
-                self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
+                self.assertEqual(reported, self.reported_by(error_text, "monasca-common db upgrade"))
 
     def test_the_groups_of_another_cluster_are_not_those_of_the_database(self):
         offsets = (StoredOffset("g", "metrics", 0, None, 7),)
@@ -393,7 +393,7 @@ class TestThreshold(base.BaseTestCase):
                 self.run_command("durability", "check", "--topic", "metrics", *options, least_headroom=0.9, more=more)
                 self.assertEqual(kept_in == "database", "7 in the database" in self.errors, self.errors)
 
-    def told_of(self, *texts):
+    def reported_by(self, *texts):
         return {text for text in texts if text in self.errors}
 
     def test_the_dashboard_uses_the_same_options(self):

@@ -27,14 +27,16 @@ class GoldenTest(pipeline_case.PipelineCase):
             specs = only(shipped_row("mem_total_all", usage_fetch_operation=operation), "mem.total_mb")
             usage = self.usage(specs, golden("mem_and_pod_metrics.jsonl"))
             self.assert_close(quantity, usage)
-            told = pipeline.output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
+            reported = pipeline.output(
+                pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0
+            )
             self.assertEqual(
                 {
                     "record_count": "4",
                     "firstrecord_timestamp_string": "2016-01-20 16:40:00",
                     "lastrecord_timestamp_string": "2016-01-20 16:40:46",
                 },
-                json.loads(told.value)["metric"]["value_meta"],
+                json.loads(reported.value)["metric"]["value_meta"],
             )
 
     def test_memory_is_aggregated_by_host(self):

@@ -224,7 +224,7 @@ class ManyTest(PublisherCase):
         return [row[1:3] for row in self.log()]
 
 
-class ClosingTest(PublisherCase):
+class EndedPeriodTest(PublisherCase):
     END_MS = START_MS + HOUR_MS + SLACK_MS
 
     def test_an_ended_period_is_published_without_the_provisional_mark(self):

@@ -167,9 +167,9 @@ class RejectedTest(RecordCase):
             (self.envelope(dimensions={"hostname": "x" * 256}), "host, by which mem_total_all is grouped, has 256"),
             (self.envelope(dimensions={"hostname": "\0"}), "host, by which mem_total_all is grouped, has a NUL"),
         ):
-            kind, told = self.rejection(value)
+            kind, reported = self.rejection(value)
             self.assertEqual("malformed", kind)
-            self.assertIn(reason, told)
+            self.assertIn(reason, reported)
 
     # Rule 31
     def test_event_times_are_limited_in_both_directions(self):

@@ -53,8 +53,10 @@ class UsageTest(pipeline_case.PipelineCase):
                 aggregation_group_by_list=by, setter_rollup_group_by_list=by, dimension_list=["project_id"]
             )
             usage = self.usage(specs, [cpu(1, 1, project_id="p")])
-            told = pipeline.output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
-            self.assertIn(b'"dimensions":{"project_id":"p"}', told.value)
+            reported = pipeline.output(
+                pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0
+            )
+            self.assertIn(b'"dimensions":{"project_id":"p"}', reported.value)
 
     def test_a_rolled_up_sum_is_exact(self):
         usage = self.usage(fetching(), [cpu(1, 1e16, "a"), cpu(1, 1, "b"), cpu(1, -1e16, "c")])

@@ -73,7 +73,7 @@ POINTS = ("evaluate.inside_page", "evaluate.between_pages", "evaluate.after_comm
 few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-Told = namedtuple("Told", "old new time_ms reason")
+StateChange = namedtuple("StateChange", "old new time_ms reason")
 
 
 class StoredAlarms:
@@ -186,14 +186,17 @@ class PassesContract:
         with self.offset_store.reading() as connection:
             return connection.execute(sa.select(table).order_by(*table.primary_key.columns)).all()
 
-    def told(self, alarm_id):
+    def reported(self, alarm_id):
         """Return the transitions of the alarm in the outbox, in order."""
         messages = [json.loads(row.value)["alarm-transitioned"] for row in self.rows(tables.alarm_outbox)]
         names = ("oldState", "newState", "timestamp", "stateChangeReason")
-        return [Told(*(each[name] for name in names)) for each in messages if each["alarmId"] == alarm_id]
+        return [StateChange(*(each[name] for name in names)) for each in messages if each["alarmId"] == alarm_id]
 
     def expected(self, evaluator):
-        return [Told(each.old_state, each.new_state, each.timestamp_ms, each.reason) for each in evaluator.transitions]
+        return [
+            StateChange(each.old_state, each.new_state, each.timestamp_ms, each.reason)
+            for each in evaluator.transitions
+        ]
 
     def stored(self, alarms):
         with self.offset_store.reading() as connection:
@@ -229,7 +232,7 @@ class PassesContract:
                 self.run_perhaps_crashing(alarms, data.draw, scan(watermark_ms, next_ms))
                 watermark_ms = next_ms
             for alarm_id, evaluator in evaluators.items():
-                self.assertEqual(self.expected(evaluator), self.told(alarm_id))
+                self.assertEqual(self.expected(evaluator), self.reported(alarm_id))
             states = {row.id: row.state for row in self.rows(tables.alarm)}
             self.assertEqual({key: each.alarm.state for key, each in evaluators.items()}, states)
             self.assertEqual(END_MS, self.stored(alarms).evaluated_to_ms)
@@ -271,7 +274,7 @@ class PassesContract:
         second.finish()
         self.assertRaises(EvaluatorFenced, first._run_pages, stale)
         self.assertRaises(EvaluatorFenced, first._open, stale, scan(0, 2000))
-        self.assertEqual([1, 1, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
+        self.assertEqual([1, 1, 1], [len(self.reported(alarm_id)) for alarm_id in alarms.ids])
 
     def test_a_fenced_evaluator_does_not_overwrite_a_stored_idle_period(self):
         alarms = self.alarms("last(m) > 1")
@@ -300,7 +303,7 @@ class PassesContract:
         self.runner(alarms).run(scan(0, 2000))
         self.assertEqual(["OK", "ALARM"], [row.state for row in self.rows(tables.alarm)])
         self.assertEqual(["ALARM", "ALARM"], [row.state for row in self.rows(tables.sub_alarm)])
-        self.assertEqual([0, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
+        self.assertEqual([0, 1], [len(self.reported(alarm_id)) for alarm_id in alarms.ids])
 
     def test_values_without_a_change_are_stored_only_if_another_sub_alarm_could_publish_them(self):
         for text, written in (("avg(m) > 5", [1.0]), ("avg(m) > 5 or avg(n) > 5", [2.0])):
@@ -344,7 +347,8 @@ class PassesContract:
             later.run(scan(after_ms, until_ms))
             self.assertEqual(empty, self.rows(tables.sub_alarm)[0].empty_evaluations, until_ms)
         self.assertEqual(
-            [("OK", 90_000), ("UNDETERMINED", 270_000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
+            [("OK", 90_000), ("UNDETERMINED", 270_000)],
+            [(each.new, each.time_ms) for each in self.reported(alarms.ids[0])],
         )
 
     # Rule 47
@@ -353,8 +357,8 @@ class PassesContract:
         alarms.arrive(alarms.ids[0], [(1000, 0.0, 0), (61_000, 2.0, 0), (121_000, 0.0, 0)])
         self.runner(alarms, delay_ms=90_000).run(scan(0, 200_000))
         self.runner(alarms).run(scan(200_000, 211_000))
-        told = [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
-        self.assertEqual([("OK", 150_000), ("ALARM", 150_001), ("OK", 210_000)], told)
+        reported = [(each.new, each.time_ms) for each in self.reported(alarms.ids[0])]
+        self.assertEqual([("OK", 150_000), ("ALARM", 150_001), ("OK", 210_000)], reported)
 
     def test_an_interrupted_pass_is_finished_with_its_original_delay(self):
         alarms = self.alarms("avg(m) > 1", count=2)
@@ -374,7 +378,7 @@ class PassesContract:
         self.change(alarms, "last(m) > 5")
         self.runner(alarms, delay_ms=90_000).run(scan(2000, 3000))
         self.assertEqual(
-            [("ALARM", 1000), ("OK", 3000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
+            [("ALARM", 1000), ("OK", 3000)], [(each.new, each.time_ms) for each in self.reported(alarms.ids[0])]
         )
 
     def test_a_new_period_of_last_is_evaluated_without_a_new_reading(self):
@@ -383,7 +387,7 @@ class PassesContract:
         self.runner(alarms).run(scan(0, 2000))
         self.change(alarms, "last(m, 120) > 5 times 3")
         self.runner(alarms).run(scan(2000, 3000))
-        self.assertEqual(["ALARM", "OK"], [each.new for each in self.told(alarms.ids[0])])
+        self.assertEqual(["ALARM", "OK"], [each.new for each in self.reported(alarms.ids[0])])
 
     def test_a_new_threshold_or_structure_of_last_is_evaluated_without_a_new_reading(self):
         alarms = self.alarms("last(m) > 1 or last(n) > 1")
@@ -392,8 +396,8 @@ class PassesContract:
         for time_ms, text in ((3000, "last(m) > 1 and last(n) > 1"), (4000, "last(m) > 1 and last(n) < 1")):
             self.change(alarms, text)
             self.runner(alarms).run(scan(time_ms - 1000, time_ms))
-        told = [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
-        self.assertEqual([("ALARM", 1000), ("OK", 2000), ("ALARM", 3000)], told)
+        reported = [(each.new, each.time_ms) for each in self.reported(alarms.ids[0])]
+        self.assertEqual([("ALARM", 1000), ("OK", 2000), ("ALARM", 3000)], reported)
 
     def test_two_new_thresholds_in_one_change_publish_no_intermediate_state(self):
         alarms = self.alarms("last(m) > 1 or last(n) > 1")
@@ -401,7 +405,7 @@ class PassesContract:
         self.runner(alarms).run(scan(0, 2000))
         self.change(alarms, "last(m) > 5 or last(n) > -1")
         self.runner(alarms).run(scan(2000, 3000))
-        self.assertEqual(["ALARM"], [each.new for each in self.told(alarms.ids[0])])
+        self.assertEqual(["ALARM"], [each.new for each in self.reported(alarms.ids[0])])
         self.assertEqual(["ALARM", "OK"], sorted(row.state for row in self.rows(tables.sub_alarm)))
 
     def test_a_state_set_by_hand_is_recomputed_only_after_a_change_of_structure(self):
@@ -467,7 +471,7 @@ class PassesContract:
             report = runner.run(scan(after_ms, until_ms))
             states.append((self.rows(tables.alarm)[0].state, report.alarms))
         self.assertEqual([("UNDETERMINED", 2), ("UNDETERMINED", 1), ("ALARM", 1), ("ALARM", 0)], states)
-        self.assertEqual(61_000, self.told(alarms.ids[0])[0].time_ms)
+        self.assertEqual(61_000, self.reported(alarms.ids[0])[0].time_ms)
 
     def test_unneeded_windows_and_series_are_deleted(self):
         alarms = self.alarms("max(m) > 1 times 2")
@@ -658,9 +662,9 @@ class PassesContract:
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
         self.runner(alarms).run(scan(0, 2000))
         (row,) = self.rows(tables.alarm_outbox)
-        told = json.loads(row.value)["alarm-transitioned"]
-        self.assertEqual(9_000, told["metrics_total"])
-        self.assertEqual(hosts[:MOST_METRICS], [each["dimensions"]["hostname"] for each in told["metrics"]])
+        reported = json.loads(row.value)["alarm-transitioned"]
+        self.assertEqual(9_000, reported["metrics_total"])
+        self.assertEqual(hosts[:MOST_METRICS], [each["dimensions"]["hostname"] for each in reported["metrics"]])
         self.assertLess(len(row.value), MOST_MESSAGE_BYTES)
 
     def publish(self, producer):
@@ -714,14 +718,14 @@ class SqlitePassesTest(PassesContract, DatabaseCase):
             )
             connection.execute(sa.text("ANALYZE"))
         with self.offset_store.writing() as connection:
-            told = []
-            event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
+            reported = []
+            event.listen(connection, "before_cursor_execute", lambda *each: reported.append(each[2:4]))
             span = EvaluationSpan(30_000, 90_000, 90_000, 30_000)
             rows = passes.next_alarms(connection, span, "", 100)
             definitions = load_definitions(connection, [alarms.definition.id])
             self.assertEqual(100, len(passes.load_alarms(connection, rows, definitions, span)))
             raw = connection.connection.dbapi_connection
-            plans = [step for each in told for (*_, step) in raw.execute(f"EXPLAIN QUERY PLAN {each[0]}", each[1])]
+            plans = [step for each in reported for (*_, step) in raw.execute(f"EXPLAIN QUERY PLAN {each[0]}", each[1])]
         self.assertIn("alarm_window", "".join(plans))
         for table in ("alarm", "sub_alarm", "alarm_part", "alarm_window"):
             self.assertNotIn(f"SCAN {table}", plans)

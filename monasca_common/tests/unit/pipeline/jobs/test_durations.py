@@ -73,10 +73,10 @@ class NewestTimeTest(base.BaseTestCase):
             }
         )
         specs = specifications([pre_row("cpu", "mem_total_all")], [shipped_row("mem_total_all")])
-        told = []
-        decoding = RecordDecoder(pickle.dumps(specs), EVER, lambda *_: None, lambda *counts: told.append(counts))
+        reported = []
+        decoding = RecordDecoder(pickle.dumps(specs), EVER, lambda *_: None, lambda *counts: reported.append(counts))
         list(decoding([batch]))
-        ((_, _, newest, _),) = told
+        ((_, _, newest, _),) = reported
         return newest
 
     def test_the_newest_time_of_one_partition_is_kept(self):

@@ -11,7 +11,7 @@ from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
 
 
-class FilingTest(base.BaseTestCase):
+class StoredFilesTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.storage = MemoryStorage()

@@ -250,9 +250,9 @@ class ConfigurationTest(base.BaseTestCase):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         brief = f"-Dlog4j2.configurationFile={folder}/log4j2.properties"
         self.useFixture(fixtures.EnvironmentVariable("SPARK_CONF_DIR", None))
-        for level, told in ((logging.INFO, True), (logging.DEBUG, False)):
+        for level, reported in ((logging.INFO, True), (logging.DEBUG, False)):
             self.useFixture(fixtures.FakeLogger(level=level))
-            self.assertEqual(told, brief in session._java_options(folder).split(), level)
+            self.assertEqual(reported, brief in session._java_options(folder).split(), level)
         self.useFixture(fixtures.FakeLogger(level=logging.INFO))
         self.useFixture(fixtures.EnvironmentVariable("SPARK_CONF_DIR", str(folder)))
         self.assertNotIn(brief, session._java_options(folder))

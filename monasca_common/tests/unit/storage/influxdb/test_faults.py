@@ -303,11 +303,11 @@ class CredentialsTest(ConfigurationTestCase):
 
     def test_a_password_without_tls_to_another_machine_is_refused_with_the_option_and_the_remedy(self):
         for host in ("influx.example.org", "10.0.0.7", "[2001:db8::7]", "localhost.example.org", "128.0.0.1"):
-            said = self.refused(load_storage, self.storage(f"influxdb://mona:hidden@{host}:8086/monasca"))
-            self.assertIn(f"sends a password to {host.strip('[]')} without TLS: write influxdb+https://", said)
-            self.assertIn("set allow_insecure_credentials = true in group [storage]", said)
-            self.assertNotIn("hidden", said)
-            self.assertNotIn("mona:", said)
+            refusal = self.refused(load_storage, self.storage(f"influxdb://mona:hidden@{host}:8086/monasca"))
+            self.assertIn(f"sends a password to {host.strip('[]')} without TLS: write influxdb+https://", refusal)
+            self.assertIn("set allow_insecure_credentials = true in group [storage]", refusal)
+            self.assertNotIn("hidden", refusal)
+            self.assertNotIn("mona:", refusal)
 
     def test_a_password_is_sent_without_tls_if_the_option_allows_it(self):
         conf = self.storage("influxdb://mona:hidden@host/monasca", "allow_insecure_credentials = true")
@@ -330,9 +330,9 @@ class CredentialsTest(ConfigurationTestCase):
         self.assertIsNone(storage_of(self.storage("influxdb://mona:hidden@host/monasca")))
 
     def test_an_old_file_needs_the_option_too(self):
-        said = self.refused(load_storage, self.configured(_OLD))
-        self.assertIn("sends a password to influx.example.org without TLS", said)
-        self.assertIn("[influxdb] ssl = true", said)
-        self.assertNotIn("hidden", said)
+        refusal = self.refused(load_storage, self.configured(_OLD))
+        self.assertIn("sends a password to influx.example.org without TLS", refusal)
+        self.assertIn("[influxdb] ssl = true", refusal)
+        self.assertNotIn("hidden", refusal)
         for more in ("ssl = true\n", "[storage]\nallow_insecure_credentials = true\n"):
             self.assertIsInstance(load_storage(self.configured(_OLD + more)), InfluxdbStorage)
