@@ -218,11 +218,12 @@ class EnduranceRun:
             series: judgement.expected_changes(EXPRESSION, values) for series, values in evidence.wave().items()
         }
         outcome.transitions = sum(map(len, expected.values()))
-        accepted = self._wait_for_notifications(outcome.transitions)
+        accepted = self._wait_for_notifications(outcome.transitions, evidence)
+        outcome.superseded = evidence.superseded()
         outcome.violations += judgement.alarm_violations(expected, evidence.transitions())
         outcome.notifications = len(accepted)
         outcome.repeats = sum(count > 1 for count in accepted.values())
-        outcome.violations += judgement.notification_violations(outcome.transitions, len(accepted))
+        outcome.violations += judgement.notification_violations(outcome.transitions, len(accepted), outcome.superseded)
         rows = evidence.audit()
         outcome.audit_rows = len(rows)
         outcome.violations += judgement.audit_violations(rows)
@@ -235,11 +236,13 @@ class EnduranceRun:
         outcome.slopes = judgement.slopes(samples, warm_up_seconds=_WARM_UP_SECONDS)
         outcome.violations += judgement.slope_violations(outcome.slopes)
 
-    def _wait_for_notifications(self, count: int) -> dict[str, int]:
+    def _wait_for_notifications(self, count: int, evidence: Evidence) -> dict[str, int]:
         deadline = time.monotonic() + _NOTIFIED_SECONDS
-        while len(accepted := accepted_notifications(self._received)) < count and time.monotonic() < deadline:
+        while True:
+            accepted = accepted_notifications(self._received)
+            if len(accepted) + evidence.superseded() >= count or time.monotonic() > deadline:
+                return accepted
             time.sleep(1.0)
-        return accepted
 
 
 def main() -> int:

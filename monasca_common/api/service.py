@@ -32,6 +32,8 @@ from monasca_common.storage.settings import StorageSettings, has_database, row_l
 LOG = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
+# A publish ends the linger. While it lasts, messages behind others in flight do not make librdkafka use a CPU core.
+_LINGER_MS = 1000
 
 
 class Service:
@@ -83,7 +85,7 @@ def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettin
     """Return the settings of a topic's producer. Each producer gets an equal share of ``[kafka] budget_bytes``."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
-    return replace(read, budget_bytes=share)
+    return replace(read, budget_bytes=share, linger_ms=_LINGER_MS)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:

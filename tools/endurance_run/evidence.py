@@ -87,6 +87,12 @@ class Evidence:
                 found[series].append((old, new, time_ms))
         return dict(found)
 
+    def superseded(self) -> int:
+        """Return the number of notifications that were refused, and whose alarm changed before the retry."""
+        with psycopg.connect(self._stack.url) as session:
+            [(count,)] = session.execute("SELECT count(*) FROM notification WHERE state = 'superseded'")
+        return int(count)
+
     def audit(self) -> list[dict[str, Any]]:
         """Return the rows of ``audit show`` when no bucket is open."""
         command = [sys.executable, "-m", "monasca_common.cli.main", "audit", "show", "-f", "json"]

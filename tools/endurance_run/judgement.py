@@ -135,11 +135,12 @@ def alarm_violations(
     return violations
 
 
-def notification_violations(transitions: int, accepted: int) -> list[str]:
-    """Judge the number of different notifications that the webhook accepted."""
-    if transitions == accepted:
+def notification_violations(transitions: int, accepted: int, superseded: int) -> list[str]:
+    """Judge the number of different notifications that the webhook accepted, or that the next transition superseded
+    before a retry."""
+    if transitions == accepted + superseded:
         return []
-    return [f"notifications: {accepted} accepted, and {transitions} transitions"]
+    return [f"notifications: {accepted} accepted, {superseded} superseded, and {transitions} transitions"]
 
 
 def error_violations(errors: Iterable[ErrorLine], faults: Sequence[InjectedFault]) -> list[str]:

@@ -51,6 +51,7 @@ class Outcome:
     audit_rows: int = 0
     transitions: int = 0
     notifications: int = 0
+    superseded: int = 0
     repeats: int = 0
     errors: int = 0
     slopes: list[Slope] = field(default_factory=list)
@@ -94,7 +95,8 @@ def _sections(outcome: Outcome) -> Iterable[str]:
     )
     yield (
         f"Audit: {outcome.audit_rows} rows. Alarms: {outcome.transitions} transitions of the reference evaluator. "
-        f"Notifications: {outcome.notifications} different ids accepted, {outcome.repeats} of them repeatedly. "
+        f"Notifications: {outcome.notifications} different ids accepted, {outcome.repeats} of them repeatedly, and "
+        f"{outcome.superseded} superseded by the next transition before a retry. "
         f"Error lines in logs: {outcome.errors}."
     )
     yield "## Faults"

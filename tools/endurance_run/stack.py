@@ -41,8 +41,6 @@ _SHARED = """\
 bootstrap_servers = {servers}
 session_timeout_seconds = {session}
 linger_ms = 5
-# Otherwise librdkafka uses a CPU core while messages wait for a broker that does not answer.
-producer_options = max.in.flight=1
 
 [storage]
 driver = postgresql

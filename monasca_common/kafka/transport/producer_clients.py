@@ -84,13 +84,14 @@ class ProducerClients:
 
     # Calls of all clients in use
 
-    def collect(self, flush_seconds: float) -> Iterator[Outcomes]:
-        """Yield the outcomes of flushing each client, for ``flush_seconds`` in total; with 0, of polling each client. A
-        client that raises does not delay the others: the error is raised at the end."""
+    def collect(self, seconds: float, *, flush: bool) -> Iterator[Outcomes]:
+        """Yield the outcomes of polling or flushing each client, for at most ``seconds`` in total. A client that raises
+        does not delay the others: the error is raised at the end."""
         clients, failure = self.in_use(), None
         for client in clients:
             try:
-                outcomes = client.flush(flush_seconds / len(clients)) if flush_seconds else client.poll(0)
+                timeout = seconds / len(clients) if client.queued() else 0
+                outcomes = (client.flush if flush else client.poll)(timeout)
             except Exception as error:
                 failure = error
             else:

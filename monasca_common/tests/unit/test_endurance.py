@@ -163,9 +163,10 @@ class AlarmTest(EnduranceCase):
         self.assertEqual(1, len(self.judgement.alarm_violations({}, {"0": self.changes})))
 
     def test_one_notification_too_few_or_too_many_is_a_violation(self):
-        self.assertEqual([], self.judgement.notification_violations(3, 3))
-        for accepted in (2, 4):
-            self.assertEqual(1, len(self.judgement.notification_violations(3, accepted)))
+        self.assertEqual([], self.judgement.notification_violations(3, 3, 0))
+        self.assertEqual([], self.judgement.notification_violations(3, 2, 1))
+        for accepted, superseded in ((2, 0), (4, 0), (3, 1)):
+            self.assertEqual(1, len(self.judgement.notification_violations(3, accepted, superseded)))
 
 
 class ErrorTest(EnduranceCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The serving thread waits briefly for callers that usually return together."""
+"""The serving thread waits briefly for callers that usually return together, and limits its flushes."""
 
 from functools import partial
 from unittest import mock
@@ -9,17 +9,18 @@ from oslotest import base
 from monasca_common.kafka.producer import serving
 from monasca_common.kafka.producer.serving import Serving
 from monasca_common.kafka.producer.table import Waiter
+from monasca_common.kafka.transport.base import Outcomes
 from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 
-class TestReturningCallers(base.BaseTestCase):
+class ServingCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.patch(Serving, "start", lambda serving: None)
         # Otherwise the millisecond could pass on a busy machine.
         self.patch(serving, "_REAL_TIME", mock.Mock(monotonic=mock.Mock(return_value=1000.0)))
         self.transport = mock.Mock()
-        self.table = mock.Mock(waiters={}, due=())
+        self.table = mock.MagicMock(waiters={}, due=())
         self.table.in_flight.return_value = (0, 0)
         self.clients = mock.Mock(tap=None)
         self.clients.in_use.return_value = [self.transport]
@@ -36,6 +37,8 @@ class TestReturningCallers(base.BaseTestCase):
     def come(self, callers):
         self.table.waiters |= {Waiter(lambda: False): None for _ in range(callers)}
 
+
+class TestReturningCallers(ServingCase):
     def collect_for(self, callers):
         """Let ``callers`` wait, and release all of them with the next outcomes."""
         self.come(callers)
@@ -80,3 +83,47 @@ class TestReturningCallers(base.BaseTestCase):
         self.serving._stopping = True
         self.serving._turn()
         self.assertEqual([], self.waits)
+
+
+class TestFlushes(ServingCase):
+    """Without outcomes and new callers, the thread mostly polls, because a flush can make librdkafka use a CPU core."""
+
+    def setUp(self):
+        super().setUp()
+        self.transport.queued.return_value = 1
+        self.transport.flush.return_value = self.transport.poll.return_value = Outcomes()
+        self.come(1)
+
+    def collect(self):
+        """Collect outcomes, and return whether it was with a flush."""
+        before = self.transport.flush.call_count
+        self.serving._collect()
+        return self.transport.flush.call_count > before
+
+    def test_after_flushes_without_outcomes_it_polls_for_the_same_time(self):
+        self.assertEqual([True] * 4 + [False] * 3, [self.collect() for _ in range(7)])
+        self.assertEqual(self.transport.flush.call_args, self.transport.poll.call_args)
+
+    def test_outcomes_permit_further_flushes(self):
+        for outcomes in (Outcomes(sequences=[1]), Outcomes(undelivered=[mock.Mock()])):
+            self.transport.poll.return_value = outcomes
+            self.assertEqual([True] * 4 + [False], [self.collect() for _ in range(5)])
+
+    def test_a_new_caller_permits_further_flushes(self):
+        for _ in range(5):
+            self.collect()
+        self.serving._clock = mock.Mock(monotonic=mock.Mock(return_value=0.0))
+        self.assertFalse(self.serving.wait(lambda: False, 0.0))
+        self.assertTrue(self.collect())
+
+    def test_a_tenth_of_a_second_permits_one_flush(self):
+        for _ in range(5):
+            self.collect()
+        for seconds, flushes in ((0.099, False), (0.1, True), (0.1, False)):
+            serving._REAL_TIME.monotonic.return_value = 1000.0 + seconds
+            self.assertEqual(flushes, self.collect())
+
+    def test_a_client_without_messages_delays_no_other_client(self):
+        self.transport.queued.return_value = 0
+        self.collect()
+        self.transport.flush.assert_called_once_with(0)
