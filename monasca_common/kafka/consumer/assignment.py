@@ -137,22 +137,17 @@ class Positions:
 
     def lag(self, timeout: float) -> dict[TopicPartition, int]:
         """Return the lag of each partition from the last fetch, otherwise from a request within ``timeout`` seconds."""
-        deadline = self._clock.monotonic() + timeout
-        lags = {}
-        for partition, position in self._assignment.positions.copy().items():
-            end = self._end(partition, deadline)
-            if end is not None:
-                lags[partition] = max(0, end - max(position, self._assignment.ends.get(partition, 0)))
-        return lags
-
-    def _end(self, partition: TopicPartition, deadline: float) -> int | None:
-        with contextlib.suppress(TransportError):
-            return self._transport.watermarks(partition, 0)[1]
-        left = deadline - self._clock.monotonic()
-        if left > 0:
+        positions = self._assignment.positions.copy()
+        ends = self._transport.fetched_ends(positions)
+        missing = positions.keys() - ends.keys()
+        if missing and timeout > 0:
             with contextlib.suppress(TransportError):
-                return self._transport.watermarks(partition, left)[1]
-        return None
+                ends |= self._transport.end_offsets(missing, timeout)
+        return {
+            tp: max(0, ends[tp] - max(position, self._assignment.ends.get(tp, 0)))
+            for tp, position in positions.items()
+            if tp in ends
+        }
 
     def _seek(self, partition: TopicPartition, offset: int) -> bool:
         try:

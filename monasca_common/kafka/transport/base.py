@@ -252,16 +252,16 @@ class ConsumerTransport(ABC):
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]: ...
 
     @abstractmethod
-    def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Return (low, high): the first offset in the log, and the next offset to be written."""
+    def fetched_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the ends of logs as of their last fetches, without a request; without logs that were not fetched."""
 
+    @abstractmethod
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """Return the first existing offset in each log."""
-        return {partition: self.watermarks(partition, timeout)[0] for partition in partitions}
 
+    @abstractmethod
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """Return the offset that will be written next in each log."""
-        return {partition: self.watermarks(partition, timeout)[1] for partition in partitions}
 
     @abstractmethod
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:

@@ -200,6 +200,7 @@ class BoundedConsumer(ConsumerTransport):
     pause = _direct(ConsumerTransport.pause)
     resume = _direct(ConsumerTransport.resume)
     seek = _direct(ConsumerTransport.seek)
+    fetched_ends = _direct(ConsumerTransport.fetched_ends)
     group_metadata = _direct(ConsumerTransport.group_metadata)
 
     committed = _on_helper(ConsumerTransport.committed)
@@ -216,11 +217,6 @@ class BoundedConsumer(ConsumerTransport):
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
         return self.thread.call("commit", lambda _: self._living().commit(offsets), COMMIT_SECONDS)
-
-    def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        if timeout <= 0:
-            return self._living().watermarks(partition, 0)
-        return self.thread.call("watermarks", lambda left: self._living().watermarks(partition, left), timeout)
 
     def close(self) -> None:
         """Close the client; `ClientThread.finish` runs this as the last call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -32,6 +32,14 @@ _IDENTITY: ContextVar[int] = getattr(cimpl, "_reentry_identity_var", None) or Co
 
 _Partitions = list[ClientTopicPartition]
 
+
+def _fetched_ends(client: Consumer, partitions: _Partitions, _timeout: Any) -> _Partitions:
+    for partition in partitions:
+        with suppress(KafkaException):  # for an unknown partition
+            _, partition.offset = client.get_watermark_offsets(partition, cached=True)
+    return partitions
+
+
 _CALLS: Mapping[str, Callable[[Consumer, _Partitions, Any], _Partitions | None]] = {
     "unsubscribe": lambda client, _partitions, _timeout: client.unsubscribe(),
     "assign": lambda client, partitions, _timeout: client.assign(partitions),
@@ -44,6 +52,7 @@ _CALLS: Mapping[str, Callable[[Consumer, _Partitions, Any], _Partitions | None]]
     "position": lambda client, partitions, _timeout: client.position(partitions),
     "commit": lambda client, partitions, _timeout: client.commit(offsets=partitions, asynchronous=False),
     "committed": lambda client, partitions, timeout: client.committed(partitions, timeout=timeout),
+    "fetched_ends": _fetched_ends,
     "offsets_for_times": lambda client, partitions, timeout: client.offsets_for_times(partitions, timeout=timeout),
 }
 
@@ -112,13 +121,6 @@ class ConfluentConsumer(LibrdkafkaConsumer):
             )
             for tp in answers or ()
         }
-
-    def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None:
-        asked = ClientTopicPartition(*partition)
-        with self._calling():
-            if timeout > 0:
-                return self._client.get_watermark_offsets(asked, timeout=timeout)
-            return self._client.get_watermark_offsets(asked, cached=True)
 
     def _poll_for_rebalances(self, timeout: float) -> None:
         with self._calling():

@@ -62,9 +62,6 @@ class LibrdkafkaConsumer(ConsumerTransport):
         """Call a client method that takes or returns partitions."""
 
     @abstractmethod
-    def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None: ...
-
-    @abstractmethod
     def _poll_for_rebalances(self, timeout: float) -> None:
         """Poll, and drop the messages."""
 
@@ -138,16 +135,9 @@ class LibrdkafkaConsumer(ConsumerTransport):
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
         return _known(self._ask("committed", _without_offsets(partitions), timeout))
 
-    def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Return the watermarks; with ``timeout`` 0, return the watermarks of the last fetch, without a request."""
-        marks = self._watermarks(partition, timeout)
-        if marks is None or marks[1] < 0:
-            raise RetriableError(
-                f"no watermarks of {partition.topic}/{partition.partition} within {timeout} s", name="_TIMED_OUT"
-            )
-        return max(0, marks[0]), marks[1]
-
-    # One request for all partitions: `watermarks` waits for the fetch in flight for each partition.
+    def fetched_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        answers = self._ask("fetched_ends", _without_offsets(partitions))
+        return {tp: answer.offset for tp, answer in answers.items() if answer.error is None and answer.offset >= 0}
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout)
@@ -161,16 +151,18 @@ class LibrdkafkaConsumer(ConsumerTransport):
         deadline = self.clock.monotonic() + timeout
         try:
             answers = _known(self._ask("offsets_for_times", times_ms, timeout))
+            later = [tp for tp, offset in answers.items() if offset is None]  # than the last record
+            if later:
+                ends, left = dict.fromkeys(later, OFFSET_END), max(0.1, deadline - self.clock.monotonic())
+                answers |= _known(self._ask("offsets_for_times", ends, left))
         except TransportError as error:
             if error.code != KafkaError._UNKNOWN_PARTITION:
                 raise
             # A group can assign a new partition before this client knows it.
             raise RetriableError(str(error), code=error.code, name=error.name) from error
-        found = {}
-        for tp, offset in answers.items():
-            if offset is None:
-                offset = self.watermarks(tp, max(0.1, deadline - self.clock.monotonic()))[1]
-            found[tp] = offset
+        found = {tp: offset for tp, offset in answers.items() if offset is not None}
+        if len(found) < len(times_ms):
+            raise RetriableError(f"the ends of {len(times_ms) - len(found)} logs are not known", name="_TIMED_OUT")
         return found
 
     def partition_count(self, topic: str, timeout: float) -> int:

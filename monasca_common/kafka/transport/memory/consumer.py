@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -139,10 +139,18 @@ class MemoryConsumer(ConsumerTransport):
             offsets = self._broker.group(self._group_id).offsets
             return {partition: offsets.get(partition) for partition in partitions}
 
-    def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        with self._use(), self._broker.serve("metadata", partition.topic, timeout):
-            log = self._log(partition)
-            return log.low, log.high
+    def fetched_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        with suppress(TransportError):  # during an outage, nothing was fetched
+            return self.end_offsets(partitions, 0)
+        return {}
+
+    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        with self._use(), self._broker.serve("metadata", None, timeout):
+            return {partition: self._log(partition).low for partition in partitions}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        with self._use(), self._broker.serve("metadata", None, timeout):
+            return {partition: self._log(partition).high for partition in partitions}
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         with self._use(), self._broker.serve("metadata", None, timeout):

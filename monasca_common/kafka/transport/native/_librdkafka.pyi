@@ -63,6 +63,5 @@ class Consumer:
     def group_metadata(self, partitions: Sequence[tuple[str, int, int]], /) -> bytes: ...
     def close(self) -> None: ...  # leaves the group
     def abandon(self) -> None: ...  # without leaving the group; otherwise like `Producer.close`
-    # Calls that take and return partitions; those that ask a broker have a time-out in milliseconds. `watermarks` takes
-    # its partition twice, and returns it with the lowest and with the next offset.
+    # Calls that take and return partitions; those that ask a broker have a time-out in milliseconds.
     def __getattr__(self, name: str) -> Callable[[Sequence[tuple[str, int, int]], int], list[Partition]]: ...

@@ -307,14 +307,14 @@ static int get_assignment(rd_kafka_t *rk, question_t *asked) {
     return rd.assignment(rk, &asked->partitions);
 }
 
-/* The lowest and the next offset of a partition that is given twice; with time-out 0, the values of the last fetch. */
-static int get_watermarks(rd_kafka_t *rk, question_t *asked) {
-    rd_kafka_topic_partition_t *low = asked->partitions->elems, *high = low + 1;
-    if (asked->partitions->cnt != 2)
-        return RD_KAFKA_RESP_ERR__INVALID_ARG;
-    if (asked->timeout_ms <= 0)
-        return rd.get_watermark_offsets(rk, low->topic, low->partition, &low->offset, &high->offset);
-    return rd.query_watermark_offsets(rk, low->topic, low->partition, &low->offset, &high->offset, asked->timeout_ms);
+/* The end of each log as of its last fetch; negative if nothing was fetched yet. */
+static int get_fetched_ends(rd_kafka_t *rk, rd_kafka_partitions_t *partitions) {
+    for (int i = 0; i < partitions->cnt; i++) {
+        int64_t first;
+        rd_kafka_topic_partition_t *of = partitions->elems + i;
+        of->err = rd.get_watermark_offsets(rk, of->topic, of->partition, &first, &of->offset);
+    }
+    return 0;
 }
 
 /* As confluent-kafka's producer accepts it, which are bytes as well. */
@@ -341,7 +341,7 @@ static int get_group_metadata(rd_kafka_t *rk, question_t *asked) {
     F(commit, rd.commit_queue(rk, asked->partitions, NULL, on_committed, asked))                                       \
     F(committed, rd.committed(rk, asked->partitions, asked->timeout_ms))                                               \
     F(offsets_for_times, rd.offsets_for_times(rk, asked->partitions, asked->timeout_ms))                               \
-    F(watermarks, get_watermarks(rk, asked))                                                                           \
+    F(fetched_ends, get_fetched_ends(rk, asked->partitions))                                                           \
     F(group_metadata, get_group_metadata(rk, asked))
 
 #define DEFINE_CALL(name, expression)                                                                                  \

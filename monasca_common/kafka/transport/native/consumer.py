@@ -99,12 +99,6 @@ class NativeConsumer(LibrdkafkaConsumer):
             for topic, number, offset, code in answers
         }
 
-    def _watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int] | None:
-        twice = [(*partition, OFFSET_INVALID)] * 2
-        with self._calling():
-            (_, _, low, _), (_, _, high, _) = self._client.watermarks(twice, milliseconds(timeout))
-        return low, high
-
     def _poll_for_rebalances(self, timeout: float) -> None:
         try:
             with self._calling():

@@ -142,7 +142,6 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(offsets_for_times, int, (rd_kafka_t *, rd_kafka_partitions_t *, int timeout_ms))                                 \
     F(commit_queue, int, (rd_kafka_t *, rd_kafka_partitions_t *, void *queue, rd_kafka_rebalance_cb_t *, void *))      \
     F(get_watermark_offsets, int, (rd_kafka_t *, const char *, int32_t, int64_t *low, int64_t *high))                  \
-    F(query_watermark_offsets, int, (rd_kafka_t *, const char *, int32_t, int64_t *low, int64_t *high, int ms))        \
     F(consumer_group_metadata, rd_kafka_consumer_group_metadata_t *, (rd_kafka_t *))                                   \
     F(consumer_group_metadata_write, rd_kafka_error_t *, (rd_kafka_consumer_group_metadata_t *, void **, size_t *))    \
     F(consumer_group_metadata_destroy, void, (rd_kafka_consumer_group_metadata_t *))                                   \

@@ -156,7 +156,7 @@ def read(reading: Reading, numbers: random.Random) -> None:
     elif kind == 12 and reading.has_broker:
         client.commit([(topic, number, 1) for topic, number, _ in partitions], 0)
     elif kind == 13:
-        client.watermarks([("a", 0, 0)] * numbers.choice((1, 2, 2, 2)), numbers.choice((0, 5)))
+        client.fetched_ends(partitions, 0)
         client.group_metadata(())
     elif kind == 14:
         wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 1, 2, 3)))]

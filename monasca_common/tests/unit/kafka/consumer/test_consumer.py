@@ -92,8 +92,14 @@ class ScriptedTransport(ConsumerTransport):
         self.calls.append(("committed", sorted(partitions)))
         return {partition: self.stored.get(partition) for partition in partitions}
 
-    def watermarks(self, partition, timeout):
-        return 3, 50
+    def fetched_ends(self, partitions):
+        return dict.fromkeys(partitions, 50)
+
+    def first_offsets(self, partitions, timeout):
+        return dict.fromkeys(partitions, 3)
+
+    def end_offsets(self, partitions, timeout):
+        return dict.fromkeys(partitions, 50)
 
     def offsets_for_times(self, times_ms, timeout):
         return dict.fromkeys(times_ms, 20)

@@ -241,7 +241,7 @@ PRODUCER_CALLS = {
 CONSUMER_CALLS = {
     "commit": lambda bounded: bounded.commit({}),
     "committed": lambda bounded: bounded.committed([T], _SECONDS),
-    "watermarks": lambda bounded: bounded.watermarks(T, _SECONDS),
+    "fetched_ends": lambda bounded: bounded.fetched_ends([T]),
     "first_offsets": lambda bounded: bounded.first_offsets([T], _SECONDS),
     "end_offsets": lambda bounded: bounded.end_offsets([T], _SECONDS),
     "offsets_for_times": lambda bounded: bounded.offsets_for_times({T: 0}, _SECONDS),
@@ -262,7 +262,7 @@ CONSUMER_CALLS = {
 # librdkafka keeps the time-out of these calls or sends no request; requests about topics have a separate client.
 ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
     *("new_reservation", "send", "produce", "produce_record", "queued", "count"),
-    *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "group_metadata"),
+    *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "fetched_ends", "group_metadata"),
     "abandon",
 }
 

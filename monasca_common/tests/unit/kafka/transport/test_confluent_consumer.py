@@ -35,13 +35,18 @@ class TestOffsetsForTimes(base.BaseTestCase):
         self.assertEqual({}, consumer.offsets_for_times({}, 1.0))
 
 
-class TestWatermarks(base.BaseTestCase):
-    def test_missing_watermarks_are_retriable(self):
+class TestEnds(base.BaseTestCase):
+    def test_the_end_of_a_log_that_was_not_fetched_is_not_returned(self):
         consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
         self.addCleanup(consumer.close)
-        client = mock.Mock(get_watermark_offsets=mock.Mock(return_value=None))
+        self.assertEqual({}, consumer.fetched_ends([TopicPartition("metrics", 4)]))
+
+    def test_an_end_that_the_client_does_not_return_is_retriable(self):
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        client = mock.Mock(offsets_for_times=mock.Mock(side_effect=lambda partitions, timeout: partitions))
         with mock.patch.object(consumer, "_client", client):
-            self.assertRaises(RetriableError, consumer.watermarks, TopicPartition("metrics", 4), 1.0)
+            self.assertRaises(RetriableError, consumer.end_offsets, [TopicPartition("metrics", 4)], 1.0)
 
 
 class TestSignals(base.BaseTestCase):

@@ -127,7 +127,7 @@ class ReadingTest(ConsumerCase):
     def test_an_unknown_topic_is_a_transport_error(self):
         for ask in (
             lambda: self.consumer.partition_count("nope", 1),
-            lambda: self.consumer.watermarks(TopicPartition("nope", 0), 1),
+            lambda: self.consumer.end_offsets([TopicPartition("nope", 0)], 1),
         ):
             self.assertEqual("UNKNOWN_TOPIC_OR_PART", self.assertRaises(TransportError, ask).name)
 

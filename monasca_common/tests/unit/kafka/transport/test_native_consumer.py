@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Producer
 from oslotest import base
 
 from monasca_common.kafka.errors import ClosedError, ConfigurationError, RetriableError, TransportError
@@ -105,7 +105,7 @@ for thread in threads:
             lambda: consumer.assign({partition: 0}),
             lambda: consumer.pause([partition]),
             lambda: consumer.seek(partition, 0),
-            lambda: consumer.watermarks(partition, 0),
+            lambda: consumer.fetched_ends([partition]),
             consumer.assignment,
             consumer.group_metadata,
         ):
@@ -148,18 +148,12 @@ for thread in threads:
             (client.assign, ([["t", 0, 0]],)),
             (client.assign, ([("t\0", 0, 0)],)),
             (client.assign, ([("t", 2**40, 0)],)),
-            (client.watermarks, ([("t", "0", 0)] * 2, 0)),
+            (client.fetched_ends, ([("t", "0", 0)], 0)),
             (client.group_metadata, ()),
             (type(client), ({},)),
             (type(client), ({1: "2"}, print)),
         ):
             self.assertRaises((TypeError, ValueError, OverflowError), call, *arguments)
-
-    def test_watermarks_require_one_partition_given_twice(self):
-        client = self.open()._client
-        for partitions in ([], [("t", 0, 0)], [("t", 0, 0)] * 3):
-            error = self.assertRaises(self.client_error(), client.watermarks, partitions, 0)
-            self.assertEqual(KafkaError._INVALID_ARG, error.args[0])
 
     def test_a_poll_may_request_more_messages_than_memory_could_hold(self):
         parts, _ = self.open()._client.poll(2**60, 0) or ([], [])
@@ -333,14 +327,13 @@ class TestWithBroker(NativeConsumerCase):
         self.read(consumer, 3)
         self.assertEqual({partition}, consumer.assignment())
         self.assertEqual({partition: 3}, consumer.position([partition]))
-        self.assertEqual((0, 3), consumer.watermarks(partition, 0))
-        self.assertEqual((0, 3), consumer.watermarks(partition, PATIENCE_SECONDS))
+        self.assertEqual({partition: 3}, consumer.fetched_ends([partition, TopicPartition("facts", 99)]))
         self.assertEqual({partition: 0}, consumer.first_offsets([partition], PATIENCE_SECONDS))
         self.assertEqual({partition: 3}, consumer.end_offsets([partition], PATIENCE_SECONDS))
         self.assertEqual({partition: None}, consumer.commit({partition: 2}))
         stored = consumer.committed([partition, TopicPartition("facts", 1)], PATIENCE_SECONDS)
         self.assertEqual({partition: 2, TopicPartition("facts", 1): None}, stored)
-        self.assertRaises(TransportError, consumer.watermarks, TopicPartition("facts", 99), 0)
+        self.assertEqual({partition: 3}, consumer.offsets_for_times({partition: 12346}, PATIENCE_SECONDS))
 
     def test_a_rebalance_calls_back_within_polls_and_closing(self):
         received = []
