@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send a metric and a log with OpenTelemetry's SDK: ``python otlp.py http://127.0.0.1:8070 TOKEN``."""
+"""Send a metric and a log with OpenTelemetry's SDK: ``python otlp.py http://127.0.0.1:8070 ID SECRET``, with the id and
+the secret of an application credential of Keystone."""
 
+import base64
 import sys
 
 from opentelemetry._logs import LogRecord, SeverityNumber
@@ -13,9 +15,9 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
 
-def main(url: str, token: str) -> None:
+def main(url: str, user: str, secret: str) -> None:
     resource = Resource({"service.name": "shop"})
-    headers = {"X-Auth-Token": token}
+    headers = {"Authorization": "Basic " + base64.b64encode(f"{user}:{secret}".encode()).decode()}
     # The exporters repeat a request until this time has passed: longer than a restart of the API.
     metrics = OTLPMetricExporter(f"{url}/v1/metrics", headers=headers, timeout=60)
     meters = MeterProvider([PeriodicExportingMetricReader(metrics)], resource)

@@ -6,6 +6,7 @@ The status 200 means that Kafka has acknowledged all items except those that ``p
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import falcon
@@ -31,6 +32,8 @@ from monasca_common.models.times import Window
 from monasca_common.storage.base import Kind
 
 _PROTOBUF = "application/x-protobuf"
+# A hostile body takes up to a hundred times its size as messages, and the GIL permits only one conversion anyway.
+_CONVERSION = threading.Lock()
 
 
 def add_routes(app: falcon.App[Any, Any], posts: PostContext) -> None:
@@ -55,8 +58,8 @@ class _Export:
         created = posts.creation_time(key)
         media_type, body = read_typed_body(request, settings, (_PROTOBUF, falcon.MEDIA_JSON))
         try:
-            message = (from_protobuf if media_type == _PROTOBUF else from_json)(body, self._request())
-            post = posts.within(self._kind, self._parse, created)(message)
+            with _CONVERSION:
+                post = self._converted(body, created, is_protobuf=media_type == _PROTOBUF)
         except InvalidEnvelope as error:
             problem = too_large if any(violation.too_large for violation in error.violations) else bad_request
             raise problem(f"the body {error}") from None
@@ -70,6 +73,10 @@ class _Export:
             answer.partial_success.error_message = f"{refused} were refused: {violations_text(post.violations)}"
         response.content_type = media_type
         response.data = answer.SerializeToString() if media_type == _PROTOBUF else MessageToJson(answer).encode()
+
+    def _converted(self, body: bytes, created: float, *, is_protobuf: bool) -> ParsedPost:
+        message = (from_protobuf if is_protobuf else from_json)(body, self._request())
+        return self._posts.within(self._kind, self._parse, created)(message)
 
     def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
         raise NotImplementedError

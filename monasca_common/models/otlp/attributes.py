@@ -12,6 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from monasca_common.models import json_text
+from monasca_common.models.otlp.requests import ItemCount
 
 SCOPE_NAME, SCOPE_VERSION = "otel.scope.name", "otel.scope.version"
 
@@ -50,10 +51,12 @@ def dimensions(attributes: Iterable[KeyValue]) -> dict[str, str]:
     return {attribute.key: value for attribute in attributes if (value := text(attribute.value))}
 
 
-def common_dimensions(resource: Resource, scope: InstrumentationScope, allowed: frozenset[str]) -> dict[str, str]:
+def common_dimensions(
+    resource: Resource, scope: InstrumentationScope, allowed: frozenset[str], items: ItemCount
+) -> dict[str, str]:
     """Return the dimensions of all items of a scope: attributes of the resource and the scope, and the name and version
     of the scope, if ``allowed`` contains their keys."""
-    found = dimensions(attribute for attribute in resource.attributes if attribute.key in allowed)
-    found |= dimensions(attribute for attribute in scope.attributes if attribute.key in allowed)
+    found = dimensions(attribute for attribute in items.of(resource.attributes) if attribute.key in allowed)
+    found |= dimensions(attribute for attribute in items.of(scope.attributes) if attribute.key in allowed)
     named = {SCOPE_NAME: scope.name, SCOPE_VERSION: scope.version}
     return found | {key: value for key, value in named.items() if value and key in allowed}

@@ -38,8 +38,9 @@ def parse_logs(
     total = 0
     for of_resource in items.of(request.resource_logs):
         for of_scope in items.of(of_resource.scope_logs):
-            common = common_dimensions(of_resource.resource, of_scope.scope, attributes)
+            common = common_dimensions(of_resource.resource, of_scope.scope, attributes, items)
             for index, record in enumerate(items.of(of_scope.log_records), total):
+                items.of(record.attributes)
                 fields = Fields(_members(record, common), [])
                 try:
                     valid.append(log.normalised(fields, STORED, {}, allowed=allowed, max_dimensions=max_dimensions))

@@ -66,7 +66,7 @@ def add_samples(request: ExportMetricsServiceRequest, attributes: frozenset[str]
     items = ItemCount()
     for of_resource in items.of(request.resource_metrics):
         for of_scope in items.of(of_resource.scope_metrics):
-            common = common_dimensions(of_resource.resource, of_scope.scope, attributes)
+            common = common_dimensions(of_resource.resource, of_scope.scope, attributes, items)
             for metric in items.of(of_scope.metrics):
                 data = getattr(metric, metric.WhichOneof("data") or "gauge")
                 for point in items.of(data.data_points):

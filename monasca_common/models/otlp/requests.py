@@ -18,12 +18,13 @@ Items = TypeVar("Items", bound=Sized)
 
 MOST_JSON_OBJECTS = 250_000  # 5 MiB of points with many attributes have 230,000; each takes 10 us
 NS_PER_MS = 1_000_000
-MOST_ITEMS = 50_000  # resources, scopes, metrics, and data points or log records
+MOST_ITEMS = 250_000  # logs with many attributes have 50,000 in a MiB
 _HEX_IDS = frozenset({"traceId", "spanId", "trace_id", "span_id"})
 
 
 class ItemCount:
-    """Counts the items of a request while it is converted, because a small body can have millions of empty items."""
+    """Counts the items of a request while it is converted, because a small body can have millions of empty items:
+    resources, scopes, metrics, data points, logs, and attributes except those of data points, which have a limit."""
 
     def __init__(self) -> None:
         self._left = MOST_ITEMS
@@ -32,7 +33,7 @@ class ItemCount:
         """Return the items. Raises `InvalidEnvelope`."""
         self._left -= len(items)
         if self._left < 0:
-            raise _too_large(f"has more than {MOST_ITEMS} resources, scopes, metrics and data points, or logs")
+            raise _too_large(f"has more than {MOST_ITEMS} items and attributes")
         return items
 
 

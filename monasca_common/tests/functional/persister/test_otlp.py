@@ -159,7 +159,7 @@ class OtlpTest(OtlpCase):
         self.assertEqual({"attributes": {"number": 0}, "severity_text": "INFO"}, fields)
 
     def test_the_program_of_the_page_stores_its_metric_and_its_log(self):
-        command = [sys.executable, EXAMPLES / "otlp.py", self.url_of_api, "no-token"]
+        command = [sys.executable, EXAMPLES / "otlp.py", self.url_of_api, "id", "secret"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         self.assertEqual((0, ""), (done.returncode, done.stderr))
         self.wait_until(lambda: self.stored("SELECT value FROM measurements") and self.stored("SELECT time FROM logs"))
