@@ -309,10 +309,12 @@ def _basic(environ: Mapping[str, Any]) -> bytes | None:
 
 
 def _exchange(plugin: Any, session: Any) -> str:
-    try:
+    # Keystone returns 404 for a deleted credential.
+    with contextlib.suppress(
+        keystone_exceptions.Unauthorized, keystone_exceptions.BadRequest, keystone_exceptions.NotFound
+    ):
         return str(plugin.get_token(session))
-    except (keystone_exceptions.Unauthorized, keystone_exceptions.BadRequest):
-        raise auth_token.InvalidToken("Keystone refuses the application credential") from None
+    raise auth_token.InvalidToken("Keystone refuses the application credential")
 
 
 def _outcome(error: Exception) -> ValidationOutcome:

@@ -18,7 +18,7 @@ from monasca_common.models.times import ANY_TIME, Window
 
 NO_META = "null"
 STALE_META = json_text.write(STALE).decode()
-_MOST_BYTES = 64 * 1024 * 1024
+_MOST_BYTES = 16 * 1024 * 1024  # of one request, which a worker serves next to others
 _MOST_VIOLATIONS = 100
 
 

@@ -393,6 +393,10 @@ class TestCredentials(ConfigurationTestCase):
         self.request()
         self.assertNotIn("a-secret", self.logged.output)
 
+    def test_a_deleted_credential_is_401(self):
+        self.error = exceptions.NotFound("no application credential", method="POST")
+        self.assertEqual(401, self.request().status_code)
+
     def test_without_an_answer_of_keystone_the_status_is_503(self):
         self.error = exceptions.ConnectFailure("refused")
         answer = self.request()

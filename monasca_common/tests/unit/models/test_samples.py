@@ -63,4 +63,4 @@ class SamplesTest(base.BaseTestCase):
         self.assertRaises(InvalidEnvelope, given.refuse, "", ["rule"])
         given, head = Samples(), series_head("up", {f"{n}": "x" * 255 for n in range(100)})
         error = self.assertRaises(InvalidEnvelope, lambda: [given.add(head, 1, 1.0) for _ in range(MOST_ELEMENTS)])
-        self.assertLess(sum(map(len, given.valid)), 2**26)
+        self.assertLess(sum(map(len, given.valid)), 2**24)
