@@ -22,7 +22,7 @@ from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.properties import COORDINATOR_PARTITIONS, NodePorts, node_properties, render
 from monasca_common.devbroker.proxy import KafkaProxy, Route
 from monasca_common.devbroker.security import ADMIN, DEFAULT_USERS, Security
-from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.devbroker.supervisor import Supervisor, wait_until
 
 if TYPE_CHECKING:
     from monasca_common.kafka import Admin
@@ -261,6 +261,4 @@ class KafkaCluster:
         nodes that hang."""
         for node in self._nodes:
             node.signal(signal.SIGTERM)
-        deadline = time.monotonic() + _ORDERLY_STOP_SECONDS
-        while any(node.running for node in self._nodes) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: not any(node.running for node in self._nodes), _ORDERLY_STOP_SECONDS)

@@ -2,7 +2,6 @@
 """A node of a cluster: a JVM that can be started, stopped, killed and frozen."""
 
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,13 +34,10 @@ class Node(ServerProcess):
 
     def wait_until_listening(self, timeout: float = START_SECONDS) -> None:
         """Wait until the node accepts clients. Raises `BrokerFailed` with the end of the log, or `BrokerTooSlow`."""
-        deadline = time.monotonic() + timeout
-        while not ports.accepts(self.ports.client):
+        if not self.ready_within(timeout, lambda: ports.accepts(self.ports.client)):
             if not self.running:
                 raise BrokerFailed(f"node {self.id} ended while it started; its log ends with\n{self.log_tail()}")
-            if time.monotonic() >= deadline:
-                raise BrokerTooSlow(f"node {self.id} did not listen", timeout, self.log_tail())
-            time.sleep(0.02)
+            raise BrokerTooSlow(f"node {self.id} did not listen", timeout, self.log_tail())
 
     def restart(self) -> None:
         """Stop the node if it runs, start it with the same ports and data, and wait until it listens."""

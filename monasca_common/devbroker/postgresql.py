@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ from monasca_common.devbroker import ports
 from monasca_common.devbroker.errors import DatabaseFailed, PostgresqlNotFound
 from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.ports import HOST
-from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
+from monasca_common.devbroker.supervisor import ServerProcess, Supervisor, wait_until
 
 _USER = "monasca"
 _END_SECONDS = 15.0
@@ -126,9 +125,7 @@ class PostgresqlServer:
         self._server().signal(signal.SIGKILL)
         self._server().ended_within(_END_SECONDS)
         # Sessions end by themselves, but a busy session would hold the shared memory that the next start needs.
-        deadline = time.monotonic() + _LINGER_SECONDS
-        while any(map(_exists, sessions)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: not any(map(_exists, sessions)), _LINGER_SECONDS)
         _kill(sessions)
 
     def restart(self) -> None:
@@ -185,18 +182,12 @@ class PostgresqlServer:
         arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self._data), *arguments]
         self._server().launch(command, user=self._user)
-        deadline = time.monotonic() + START_SECONDS
-        # The port is open before recovery ends; after recovery, this file contains the line "ready".
-        while not self._is_ready():
-            if not self.running:
-                raise DatabaseFailed(f"the server ended while it started; its log ends with\n{self.log_tail()}")
-            if time.monotonic() >= deadline:
-                raise DatabaseFailed(
-                    f"no session was accepted within {START_SECONDS:g} s; its log ends with\n{self.log_tail()}"
-                )
-            time.sleep(0.01)
+        if not self._server().ready_within(START_SECONDS, self._is_ready):
+            failed = f"no session was accepted within {START_SECONDS:g} s" if self.running else "the server ended"
+            raise DatabaseFailed(f"{failed} while it started; its log ends with\n{self.log_tail()}")
 
     def _is_ready(self) -> bool:
+        """The port is open before recovery ends; after recovery, this file contains the line "ready"."""
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except OSError:

@@ -4,7 +4,6 @@
 import http.client
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -67,13 +66,10 @@ class ApicurioRegistry(ServerProcess):
         options = [f"-Djava.io.tmpdir={self._folder}", f"-Dquarkus.http.host={HOST}"]
         options.append(f"-Dquarkus.http.port={self._port}")
         self.launch([self._java, *_JAVA_OPTIONS, *options, "-jar", str(jar)])
-        deadline = time.monotonic() + self._start_timeout
-        while not self._answers():
+        if not self.ready_within(self._start_timeout, self._answers):
             if not self.running:
                 raise BrokerFailed(f"the schema registry ended; its log ends with\n{self.log_tail()}")
-            if time.monotonic() >= deadline:
-                raise BrokerTooSlow("the schema registry did not answer", self._start_timeout, self.log_tail())
-            time.sleep(0.1)
+            raise BrokerTooSlow("the schema registry did not answer", self._start_timeout, self.log_tail())
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=1.0)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,16 @@ from monasca_common.devbroker.errors import DevBrokerError
 _CHILD = Path(__file__).with_name("supervisor_child.py")
 _CLOSE_SECONDS = 15.0
 _LOG_TAIL_LINES = 15
+
+
+def wait_until(holds: Callable[[], object], seconds: float, *, every: float = 0.02) -> bool:
+    """Call ``holds`` until it returns a true value. Return whether it did within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(every)
+    return True
 
 
 class Supervisor:
@@ -126,12 +136,11 @@ class ServerProcess:
             self._supervisor.signal(self._pid, signum)
 
     def ended_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while self.running:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)
-        return True
+        return wait_until(lambda: not self.running, seconds)
+
+    def ready_within(self, seconds: float, is_ready: Callable[[], object]) -> bool:
+        """Wait for a server that starts. Return whether it is ready; also return if it has ended."""
+        return wait_until(lambda: is_ready() or not self.running, seconds) and bool(self.running)
 
     def log_tail(self) -> str:
         """Return the last lines of the log."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from monasca_common.devbroker.supervisor import wait_until
 from monasca_common.quickstart.services import ServiceFailed, ServiceProcess
 
 SUFFIX = "_agg"
@@ -58,12 +59,9 @@ def write_specifications(folder: Path) -> None:
 
 def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
     """Wait until the job has ended and its rows are stored. Raises `ServiceFailed`."""
-    deadline = time.monotonic() + _JOB_SECONDS
-    while (output := job.finished()) is None:
-        if time.monotonic() > deadline:
-            raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_log_line()}")
-        time.sleep(_POLL_SECONDS)
-    lines = reversed(output.splitlines())  # most lines are of Java's log
+    if not wait_until(lambda: job.finished() is not None, _JOB_SECONDS, every=_POLL_SECONDS):
+        raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_log_line()}")
+    lines = reversed((job.finished() or "").splitlines())  # most lines are of Java's log
     result = next((line for line in lines if line.startswith("{")), None)
     if result is None:
         raise ServiceFailed(f"the job aggregate printed no result: {job.last_log_line()}")
@@ -72,13 +70,12 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
         raise ServiceFailed(
             f"{messages} aggregates were published, fewer than the {len(_NAMES)} metrics have: {job.last_log_line()}"
         )
-    deadline = time.monotonic() + _STORED_SECONDS
-    while len(found := stored(database)) < messages:
-        if time.monotonic() > deadline:
-            raise ServiceFailed(
-                f"{messages} aggregates were published, and after {_STORED_SECONDS:.0f} s {len(found)} are stored"
-            )
-        time.sleep(_POLL_SECONDS)
+    is_stored = wait_until(lambda: len(stored(database)) >= messages, _STORED_SECONDS, every=_POLL_SECONDS)
+    found = stored(database)
+    if not is_stored:
+        raise ServiceFailed(
+            f"{messages} aggregates were published, and after {_STORED_SECONDS:.0f} s {len(found)} are stored"
+        )
     return found
 
 

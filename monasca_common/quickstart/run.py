@@ -88,14 +88,7 @@ class Run:
 
     def _wait_for_first_row(self, own: OwnMetrics) -> None:
         self._post_one(own, 0)
-        deadline = time.monotonic() + _FIRST_ROW_SECONDS
-        while self._watch.waiting():
-            self._persister.check()
-            if time.monotonic() > deadline:
-                raise ServiceFailed(
-                    f"no row was stored within {_FIRST_ROW_SECONDS:.0f} s: {self._persister.last_log_line()}"
-                )
-            time.sleep(_BETWEEN_POSTS_SECONDS)
+        self._persister.wait_until(lambda: not self._watch.waiting(), _FIRST_ROW_SECONDS, "stored no row")
 
     def _post(self, own: OwnMetrics, started: float) -> None:
         disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]

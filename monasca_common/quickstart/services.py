@@ -8,13 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from monasca_common.devbroker import DevBrokerError
-from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.devbroker.supervisor import Supervisor, wait_until
 
 TENANT = "quickstart"
 PUBLISH_SECONDS = 2.0
@@ -192,33 +191,27 @@ class ServiceProcess:
         return None if status is None else self._log.read_text(errors="replace")
 
     def wait_until_answers(self, url: str) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < deadline:
-            self.check()
-            try:
-                with urllib.request.urlopen(url, timeout=5):
-                    return
-            except (OSError, http.client.HTTPException):
-                time.sleep(_POLL_SECONDS)
-        raise ServiceFailed(f"{self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_log_line()}")
+        self.wait_until(lambda: _answer(url) is not None, _READY_SECONDS, "did not answer")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
         """Wait until a job has completed a batch and has nothing left to read."""
-        deadline = time.monotonic() + _CAUGHT_UP_SECONDS
-        while time.monotonic() < deadline:
+        self.wait_until(lambda: _caught_up(metrics_url), _CAUGHT_UP_SECONDS, "completed no batch")
+
+    def wait_until(self, holds: Callable[[], object], seconds: float, failure: str) -> None:
+        """Wait while the command runs. Raises `ServiceFailed`."""
+
+        def held() -> object:
             self.check()
-            if _caught_up(metrics_url):
-                return
-            time.sleep(_POLL_SECONDS)
-        raise ServiceFailed(f"{self.name} completed no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_log_line()}")
+            return holds()
+
+        if not wait_until(held, seconds, every=_POLL_SECONDS):
+            raise ServiceFailed(f"{self.name} {failure} within {seconds:.0f} s: {self.last_log_line()}")
 
     def stop(self) -> None:
         """Send SIGTERM and wait. The supervisor kills a process that has still not ended."""
         try:
             self._supervisor.signal(self._pid, signal.SIGTERM)
-            deadline = time.monotonic() + _STOP_SECONDS
-            while self._supervisor.poll(self._pid) is None and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
+            wait_until(lambda: self._supervisor.poll(self._pid) is not None, _STOP_SECONDS)
         except DevBrokerError:
             return
 
@@ -231,12 +224,16 @@ class ServiceProcess:
         return f"{last} (log: {self._log})"
 
 
-def _caught_up(metrics_url: str) -> bool:
+def _answer(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(metrics_url, timeout=5) as answer:
-            gauges = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", answer.read().decode()))
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
     except (OSError, http.client.HTTPException):
-        return False
+        return None
+
+
+def _caught_up(metrics_url: str) -> bool:
+    gauges = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", _answer(metrics_url) or ""))
     return float(gauges.get("last_batch_time_seconds", 0)) > 0 and float(gauges.get("behind_offsets", 1)) == 0
 
 

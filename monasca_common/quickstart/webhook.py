@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from monasca_common.devbroker.supervisor import wait_until
+
 REFUSED, ACCEPTED = 503, 200
 _PATH = "/alarms"
 _MOST_BYTES = 1_000_000
 _READ_SECONDS = 10.0
-_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,7 @@ class LocalWebhook:
 
     def wait_for(self, count: int, seconds: float) -> tuple[ReceivedNotification, ...]:
         """Wait at most ``seconds`` until ``count`` notifications were accepted; return the received ones."""
-        deadline = time.monotonic() + seconds
-        while sum(each.accepted for each in self.received()) < count and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+        wait_until(lambda: sum(each.accepted for each in self.received()) >= count, seconds)
         return self.received()
 
     def record(self, notification_id: str, body: dict[str, Any]) -> int:
