@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from pyarrow import parquet
 
 from endurance_run import load
 from endurance_run.judgement import Tier, compare
 from endurance_run.load import JournalEntry
 from endurance_run.stack import GRACE_SECONDS, Stack
-from monasca_common.kafka import TopicPartition, plugins
+from monasca_common.kafka import Message, TopicPartition, plugins
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.log_reading import LogReader
+from monasca_common.pipeline.archive import reader as archive
 from monasca_common.quickstart import aggregates
 from monasca_common.storage import row_keys
 
@@ -66,7 +68,9 @@ class Evidence:
         hours = {(name + aggregates.SUFFIX, host, hour): float(n) for (name, host, hour), n in counted.items()}
         names = list(load.NAMES)
         readers: list[Callable[[], Tier]] = [
-            lambda: compare("log", self._expected, self._log()),
+            lambda: compare("log", self._expected, self._log(self._stack.kafka.bootstrap_servers)),
+            lambda: compare("mirror", self._expected, self._log(self._stack.mirror.bootstrap_servers)),
+            lambda: compare("archive", self._expected, self._archive()),
             lambda: compare("persister", self._expected, self._rows(_ROWS, names)),
             lambda: compare("sink", self._expected, self._rows(_SINK_ROWS, names)),
             lambda: compare("aggregate", hours, self._rows(_AGGREGATES, [name + aggregates.SUFFIX for name in names])),
@@ -108,25 +112,37 @@ class Evidence:
                 return rows
             time.sleep(_POLL_SECONDS)
 
-    def _log(self) -> Iterator[tuple[Key, float]]:
-        """Yield the records of the log, without repeats of a message id, which each reader removes."""
-        connection = ConnectionSettings(self._stack.kafka.bootstrap_servers)
+    def _log(self, servers: str) -> Iterator[tuple[Key, float]]:
+        """Yield the metrics of a cluster."""
+        connection = ConnectionSettings(servers)
         admin = plugins.open_admin(connection)
         partitions = [TopicPartition(_TOPIC, number) for number in range(admin.partition_counts()[_TOPIC])]
-        ids = set[bytes]()
-        for message in LogReader(connection).messages(admin.first_offsets(partitions), admin.end_offsets(partitions)):
-            key = row_keys.message_key(message.headers, message.topic, message.partition, message.offset)
-            if key in ids or message.value is None:
-                continue
-            ids.add(key)
-            metric = json.loads(message.value)["metric"]
-            if metric["name"] in load.NAMES:
-                yield (metric["name"], metric["dimensions"]["hostname"], int(metric["timestamp"])), metric["value"]
+        starts, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
+        return _metrics(LogReader(connection).messages(starts, ends))
+
+    def _archive(self) -> Iterator[tuple[Key, float]]:
+        """Yield the metrics of the archive."""
+        files = sorted((self._stack.folder / "archive").glob(f"topic={_TOPIC}/**/*.parquet"))
+        batches = (batch for file in files for batch in parquet.ParquetFile(file).iter_batches())
+        return _metrics(message for batch in batches for message in archive.messages(_TOPIC, batch))
 
     def _rows(self, statement: str, names: list[str]) -> Iterator[tuple[Key, float]]:
         with psycopg.connect(self._stack.url) as session:
             for name, host, time_ms, value in session.execute(statement.encode(), (names,)):
                 yield (name, host, time_ms), value
+
+
+def _metrics(messages: Iterable[Message]) -> Iterator[tuple[Key, float]]:
+    """Yield the metrics of messages, without repeats of a message id, which each reader removes."""
+    ids = set[bytes]()
+    for message in messages:
+        key = row_keys.message_key(message.headers, message.topic, message.partition, message.offset)
+        if key in ids or message.value is None:
+            continue
+        ids.add(key)
+        metric = json.loads(message.value)["metric"]
+        if metric["name"] in load.NAMES:
+            yield (metric["name"], metric["dimensions"]["hostname"], int(metric["timestamp"])), metric["value"]
 
 
 def _settled(read: Callable[[], Tier], deadline: float) -> Tier:

@@ -109,6 +109,15 @@ def _restart_the_database(stack: Stack, _choice: int) -> str:
     return "PostgreSQL"
 
 
+def _restart_the_registry(stack: Stack, _choice: int) -> str:
+    stack.registry.signal(signal.SIGKILL)
+    stack.registry.ended_within(_DOWN_SECONDS)
+    time.sleep(_DOWN_SECONDS)
+    stack.registry.start()
+    stack.register_schemas()
+    return "the registry, which has lost its schemas"
+
+
 def _fill_the_disk(stack: Stack, _choice: int) -> str:
     ballast = stack.disk / "ballast"
     try:
@@ -160,6 +169,10 @@ FAULTS: dict[str, tuple[str, Callable[[Stack, int], str]]] = {
         _lose_answers,
     ),
     "database restart": ("a fast restart of PostgreSQL, which ends all sessions", _restart_the_database),
+    "registry restart": (
+        f"SIGKILL to the schema registry; started again after {_DOWN_SECONDS:g} s; its schemas are registered again",
+        _restart_the_registry,
+    ),
     "full disk": (f"the file system of PostgreSQL's tables is full for {_FULL_SECONDS:g} s", _fill_the_disk),
     "clock skew": (
         f"a service runs {_SKEWED_SECONDS:g} s with a clock that differs by {_SKEW_SECONDS} s",

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from monasca_common.devbroker import KafkaCluster, ports
+from monasca_common.devbroker import ApicurioRegistry, KafkaCluster, ports
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
+from monasca_common.models import avro
 from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.services import ServiceFailed, run_command
 from monasca_common.tests.functional import nginx
@@ -83,6 +84,28 @@ duplicates_lookback = 100000
 [pipeline_evaluate]
 trigger_seconds = 2
 duplicates_lookback = 100000
+transitions_format = avro
+
+[pipeline_archive]
+location = {folder}/archive
+trigger_seconds = 30
+
+[schema_registry]
+url = {registry}
+subject_name_strategy = topic
+mixed_topics = alarm-state-transitions
+
+[mirror]
+topics = metrics
+
+[mirror_source]
+bootstrap_servers = {servers}
+
+[mirror_target]
+bootstrap_servers = {mirror}
+
+[dashboard]
+login = none
 
 [notification]
 allowed_networks = 127.0.0.1/32
@@ -149,6 +172,9 @@ SERVICES = {
     "notification": Service("notification", "notification", 2, ("kafka_notifications",)),
     "evaluate": Service("pipeline run evaluate", "pipeline_evaluate", is_job=True),
     "aggregate": Service("pipeline run aggregate", "pipeline_aggregate", is_job=True),
+    "archive": Service("pipeline run archive", "pipeline_archive", is_job=True),
+    "mirror": Service("mirror run", "mirror"),
+    "dashboard": Service("dashboard", "dashboard"),
     "audit-count": Service("audit count", "audit_count"),
     "audit": Service("audit serve", "audit"),
     "lag": Service("lag serve", "lag"),
@@ -168,7 +194,7 @@ class Instance:
         own = folder / f"{name}.conf"
         self._command = [sys.executable, "-m", "monasca_common.cli.main", *service.command.split()]
         self._command += ["--config-file", str(folder / "monasca.conf"), "--config-file", str(own)]
-        more = f"port = {ports.free_ports(1)[0]}\n" if self.kind == "api" else ""
+        more = f"port = {ports.free_ports(1)[0]}\n" if self.kind in ("api", "dashboard") else ""
         self.api_port = int(more.split()[-1]) if more else 0
         for section in service.groups:
             identity = f"group_instance_id = {name}\n"
@@ -261,6 +287,8 @@ class Stack:
         self.folder = folder
         self.disk = folder / "disk"
         self.kafka = KafkaCluster(3, data_dir=folder / "kafka", proxied=True, start_timeout=_READY_SECONDS)
+        self.mirror = KafkaCluster(1, data_dir=folder / "mirror", start_timeout=_READY_SECONDS)
+        self.registry = ApicurioRegistry(start_timeout=_READY_SECONDS)
         self.postgresql = PostgresqlServer(data_dir=folder / "postgresql", settings={"max_connections": "300"})
         self.instances: dict[str, Instance] = {}
         self.api_port = 0
@@ -272,11 +300,13 @@ class Stack:
         """Start everything, and stop it at the end. Even if this process is killed, no process remains."""
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as opened:
-            self._say("starting three Kafka nodes and PostgreSQL")
-            opened.enter_context(self.kafka)
+            self._say("starting four Kafka nodes, the schema registry and PostgreSQL")
+            for server in (self.kafka, self.mirror, self.registry):
+                opened.enter_context(server)
             self._mount()
             opened.enter_context(self.postgresql)
             self._configure()
+            self.register_schemas()
             supervisor = Supervisor()
             opened.callback(supervisor.close)
             self._start_services(supervisor)
@@ -319,6 +349,8 @@ class Stack:
         self.configuration.write_text(
             _SHARED.format(
                 servers=self.kafka.bootstrap_servers,
+                mirror=self.mirror.bootstrap_servers,
+                registry=self.registry.url,
                 session=SESSION_SECONDS,
                 database=self.postgresql.url(_DATABASE),
                 tenant=TENANT,
@@ -338,6 +370,19 @@ class Stack:
         services = [word for name in _INITIALIZED for word in ("--service", name)]
         run_command("init", "--execute", "--partitions", str(PARTITIONS), *services, configuration=self.configuration)
         run_command("sink", "plan", "--execute", configuration=self.configuration)
+
+    def register_schemas(self) -> None:
+        """Register the schemas, which the registry keeps in memory."""
+        file = self.folder / "transitions.avsc"
+        file.write_text(avro.schema_text("transitions"))
+        run_command(
+            "schema",
+            "register",
+            "alarm-state-transitions-value",
+            str(file),
+            "--execute",
+            configuration=self.configuration,
+        )
 
     def _tables(self) -> Path:
         """Return the folder of the tablespace, which belongs to the user of the server."""
