@@ -15,7 +15,7 @@ ORDERS = [
 failures = [ConnectionError("the stock is unavailable")]
 
 
-def reserve(item: str, count: int) -> None:
+def reserve(order_id: bytes, item: str, count: int) -> None:
     if item == "desk" and failures:
         raise failures.pop()
     print(f"reserved {count} {item}")

@@ -10,8 +10,11 @@ Order = dict[str, Any]
 
 
 class Orders:
-    def __init__(self, reserve: Callable[[str, int], None]) -> None:
-        """``reserve`` takes items from the stock. It raises `ConnectionError` while the stock is unavailable."""
+    def __init__(self, reserve: Callable[[bytes, str, int], None]) -> None:
+        """``reserve(order_id, item, count)`` takes items from the stock, only once for each order id.
+
+        It raises `ConnectionError` while the stock is unavailable.
+        """
         self._reserve = reserve
         self._json = kafka.load_serializer("json")
 
@@ -30,7 +33,7 @@ class Orders:
         if order["count"] < 1:
             raise kafka.Poison(f"the count is {order['count']}, but must be at least 1")
         try:
-            self._reserve(order["item"], order["count"])
+            self._reserve(message.message_id, order["item"], order["count"])
         except ConnectionError:
             raise kafka.RetryLater() from None
         return [("invoices", self._json.dumps(order))]

@@ -5,7 +5,11 @@ import unittest
 
 from orders import Orders
 
+from monasca_common import kafka
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
+
+
+def reserve_nothing(order_id: bytes, item: str, count: int) -> None: ...
 
 
 class OrdersTest(unittest.TestCase):
@@ -19,7 +23,9 @@ class OrdersTest(unittest.TestCase):
 
     def handle(self, *orders: bytes) -> None:
         self.producer.publish("orders", orders).raise_for_undelivered()
-        service = Orders(lambda item, count: None)
+        self.run_service(Orders(reserve_nothing))
+
+    def run_service(self, service: Orders) -> None:
         self.kafka.drain(service.processor(self.kafka.consumer("orders", "shop"), self.producer))
 
     def test_an_order_has_an_invoice(self) -> None:
@@ -30,6 +36,24 @@ class OrdersTest(unittest.TestCase):
         self.kafka.broker.inject("produce", LoseAnswer(seconds=0.02), topic="invoices")
         self.handle(b'{"item": "lamp", "count": 2}')
         self.assertEqual(1, len(self.kafka.broker.records("invoices")))
+
+    def test_an_order_handled_again_after_a_crash_keeps_its_id(self) -> None:
+        order_ids = []
+
+        def reserve_then_crash_once(order_id: bytes, item: str, count: int) -> None:
+            order_ids.append(order_id)
+            if len(order_ids) == 1:
+                [member] = self.kafka.broker.members("shop")
+                self.kafka.broker.kill_member("shop", member.member_id)
+
+        service = Orders(reserve_then_crash_once)
+        self.producer.publish("orders", [b'{"item": "lamp", "count": 2}']).raise_for_undelivered()
+        with self.assertRaises(kafka.MessagingError):
+            self.run_service(service)
+        self.run_service(service)
+        self.assertEqual(2, len(order_ids))
+        self.assertEqual(1, len(set(order_ids)))
+        self.assertEqual(1, len({each.message_id for each in self.kafka.broker.records("invoices")}))
 
     def test_an_order_of_nothing_is_a_dead_letter(self) -> None:
         self.handle(b'{"item": "lamp", "count": 0}')

@@ -152,9 +152,9 @@ def _untranslated(
 ) -> str | None:
     """Return the reason why ``[influxdb]`` is not used, or ``None`` if it is used."""
     if named.connection:
-        return "[storage] driver and [database] connection count"
+        return "[storage] driver and [database] connection take effect"
     if driver_is_set and named.driver != "influxdb":
-        return f"[storage] driver = {named.driver} counts, whose [database] connection has to be set"
+        return f"[storage] driver = {named.driver} takes effect; set its [database] connection"
     if metrics_driver and "influxdb" not in metrics_driver.lower():
         return f"the class in [repositories] metrics_driver has no driver here, {_WRITE}"
     if server.db_per_tenant:

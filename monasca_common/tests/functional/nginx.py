@@ -41,12 +41,12 @@ http {{
 
 
 def program():
-    """The path of nginx; None if there is none."""
+    """The path of nginx, or ``None`` if it is not installed."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
 def write_configuration(folder, port, tls_port, api_ports, **changes):
-    """Write nginx's files into the folder, and return the path of the main file. ``api_ports``: of one or two APIs."""
+    """Write nginx's files for one or two APIs into the folder, and return the path of the main file."""
     certificates.issue(folder, [])
     first, *second = (f"server 127.0.0.1:{api_port}" for api_port in api_ports)
     patterns = {
@@ -69,8 +69,7 @@ def write_configuration(folder, port, tls_port, api_ports, **changes):
 
 
 class Nginx(fixtures.Fixture):
-    """Serves ``port`` and, with TLS, ``tls_port`` before the API at ``api_port``. ``changes``: of directives by name,
-    for example times."""
+    """Serves ``port`` and, with TLS, ``tls_port`` before the API at ``api_port``. ``changes``: values of directives."""
 
     def __init__(self, api_port, **changes):
         self._api_port = api_port

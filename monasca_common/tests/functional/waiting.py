@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until a state is reached that other processes and threads cause, with one time limit for all tests."""
+"""Wait for a state that other processes or threads reach, with one time limit for all tests."""
 
 import time
 
-PATIENCE_SECONDS = 120.0  # long, because a busy machine is slow; a state that is reached ends the wait
+PATIENCE_SECONDS = 120.0  # long, because a busy machine is slow; the wait ends as soon as the state is reached
 _TURN_SECONDS = 0.02
 
 
 class Waiting:
-    """Mixed into a test case."""
+    """A mixin for a test case."""
 
     def wait_until(self, condition, what="it", *, seconds=PATIENCE_SECONDS):
         """Wait until ``condition()`` is true. ``what``: the text of the failure, or a function that returns it."""

@@ -53,7 +53,7 @@ class TutorialTest(ExampleCase):
         done = self.run_example("first_service/test_orders.py")
 
         self.assertEqual(0, done.returncode, done.stderr)
-        self.assertIn("Ran 3 tests", done.stderr)
+        self.assertIn("Ran 4 tests", done.stderr)
 
     def test_the_page_shows_each_program(self):
         page = (USER / "first_service.rst").read_text()

@@ -14,7 +14,7 @@ from monasca_common.tests.unit.api.test_answers import AnswersContract
 
 _MIB = 1024 * 1024
 _LONG_SERIES = 400
-_LONG_BYTES = 400_000  # of dimensions, as were stored before they were limited: 160 MB together
+_LONG_BYTES = 400_000  # dimensions as large as they could be before the limit: 160 MB in total
 
 _FILL = f"""INSERT INTO series SELECT substring(sha256(n::text::bytea) FOR 16), 'tenant', 'region', 'long',
     jsonb_build_object('n', n::text, 'note', repeat('x', {_LONG_BYTES})) FROM generate_series(1, {_LONG_SERIES}) AS n"""

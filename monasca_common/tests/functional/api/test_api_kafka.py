@@ -25,7 +25,7 @@ LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.
 
 
 def api_stalled_after(seconds):
-    """Return a command in which a topic is stalled after this time without an acknowledgement."""
+    """Return a command for which a topic is stalled after this time without an acknowledgement."""
     return [*command_with({"monasca_common.kafka.producer_pool.STALLED_AFTER_SECONDS": seconds}), "api"]
 
 
@@ -239,7 +239,7 @@ class TestIdempotencyKey(ApiProcessCase):
         for client in clients[1:]:
             client.start()
         self.wait_until(lambda: self.in_flight(api) == alone + len(clients), "all of them in flight")
-        time.sleep(0.5)  # and each worker has found the delivery to wait for
+        time.sleep(0.5)  # and each worker has found the delivery for which it waits
         self.assertEqual([], answers)
         self.fixture.proxy.remove(held)
         for client in clients:

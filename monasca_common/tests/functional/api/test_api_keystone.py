@@ -211,7 +211,7 @@ class TestKeystone(KeystoneCase):
         self.assertEqual(204, self.served.post(metric(), {"X-Auth-Token": token})[0])
 
     def test_cached_tokens_are_served_while_others_wait_for_keystone(self):
-        served = self.authenticated_api("max_in_flight = 2")  # and as many requests wait for Keystone
+        served = self.authenticated_api("max_in_flight = 2")  # and the same number of requests wait for Keystone
         known, *strangers = [self.keystone.token("writer", "observed") for _ in range(4)]
         self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
         answers = []

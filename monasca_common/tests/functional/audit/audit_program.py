@@ -39,7 +39,7 @@ class ReportsAfterTheCommit(ReaderAudit):
 
 
 def send_new_ids():
-    """A mutant in which a repeated report counts again."""
+    """A mutant that counts a repeated report again."""
     mock.patch.object(reporter, "Record", _with_new_id).start()
 
 
@@ -90,7 +90,7 @@ def read(arguments, connection, reporter):
 
 def main(arguments):
     connection = ConnectionSettings(arguments["servers"])
-    # A source reports only after each bulk, so that the loss of a kill is known.
+    # A source reports only after each bulk, so that the loss caused by a kill is known.
     if arguments["role"] == "source":
         mock.patch.object(AuditSettings, "report_seconds", 3600.0).start()
     settings = AuditSettings(

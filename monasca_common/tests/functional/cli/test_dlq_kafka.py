@@ -71,7 +71,7 @@ class TestReplay(DlqCase):
     # Rule 17
     @periodic("100,000 messages; test_selected_dead_letters_are_replayed_and_the_others_stay_pending is quick")
     def test_a_hundred_thousand_dead_letters_are_replayed_once_despite_interrupts(self):
-        self.bury(1, first=LETTERS, origin="gone")  # so that later dead letters of this partition are in notes
+        self.bury(1, first=LETTERS, origin="gone")  # so that later dead letters of this partition are listed in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
         for look in (("list", "--by-reason"), ("purge", "--all")):

@@ -78,7 +78,7 @@ class Member(threading.Thread):
 
 
 class ConsumerCase(Waiting, base.BaseTestCase):
-    """Tests over a real broker; each has its own topics and groups."""
+    """Base class of tests with a real broker; each test has its own topics and groups."""
 
     cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True}
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of the native clients, in random order and from several threads. Checks for crashes, lost or doubled
-outcomes, columns of unequal length, and growing memory.
+"""Random calls of the native clients, in random order and from several threads.
+
+Checks for crashes, lost or duplicated outcomes, columns of unequal length, and growing memory::
 
     PYTHONMALLOC=malloc python -m monasca_common.tests.functional.kafka.native_calls --minutes 10 [--seed N]
 """

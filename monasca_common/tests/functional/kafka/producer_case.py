@@ -31,7 +31,7 @@ class Logged:
 
 
 class ProducerCase(Waiting, base.BaseTestCase):
-    """Tests over a real broker, which the tests of a process share; each has its own topics."""
+    """Base class of tests with a real broker, which all tests of a process share; each test has its own topics."""
 
     nodes = 1
     cluster_settings: dict[str, Any] = {"proxied": True}  # noqa: RUF012  # oslotest's style; the value is never changed

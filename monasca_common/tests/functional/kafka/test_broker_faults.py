@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that are killed, frozen, absent or full under load: no acknowledged message is lost, and none is doubled."""
+"""Brokers that are killed, frozen, absent or full under load: no acknowledged message is lost or duplicated."""
 
 import itertools
 import subprocess

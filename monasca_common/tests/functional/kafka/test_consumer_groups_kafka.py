@@ -149,14 +149,14 @@ class Protocol(ProtocolCase):
         self.wait_until(lambda: set(self.admin.group_offsets(self.group).values()) == {10}, "its commits alone")
 
     def test_a_commit_by_another_thread_waits_neither_for_a_poll_nor_for_a_callback(self):
-        """Our threads share an identity, because the client otherwise admits one caller at a time."""
+        """The threads share an identity, because the client otherwise admits one caller at a time."""
         committed = []
 
         def commit_elsewhere(partitions, deadline):
             results: list[CommitResult] = []
             thread = threading.Thread(target=lambda: results.extend(consumer.commit({partitions[0]: 0}).values()))
             thread.start()
-            thread.join(BUSY_SECONDS)  # it would have no answer before this callback returns
+            thread.join(BUSY_SECONDS)  # a call would get no answer before this callback returns
             committed.append([result.committed for result in results])
 
         consumer = self.consumer(self.topic, listener=Recorder(on_revoked=commit_elsewhere), **self.protocol)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a real client that exceed their time-outs: the caller returns, and no message is lost or doubled."""
+"""Calls of a real client that exceed their time-outs: the caller returns, and no message is lost or duplicated."""
 
 import concurrent.futures
 import json
@@ -150,7 +150,7 @@ class TestTransactionsThatHang(HangCase):
         self.addCleanup(flapping.join)
         self.addCleanup(flaps.set)
         self.run_until_done(time.monotonic() + 3 * SECONDS)
-        flaps.set()  # the client that reads the result is not cut off
+        flaps.set()  # the client that reads the result keeps its connections
         flapping.join()
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())

@@ -79,8 +79,8 @@ class TestAnotherProducer(ProducerCase):
     """One producer abandons a message, and another sends it again."""
 
     def close_and_send_again(self):
-        """Write a message, lose its answer, abandon it by close, and send it with the next producer. Return the
-        reader's messages and the log."""
+        """Write a message, lose its answer, abandon it by `close`, and send it with the next producer.
+        Return the reader's messages and the log."""
         topic = self.fixture.topic()
         first, second = self.producer(), self.producer()
         first.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()

@@ -242,7 +242,7 @@ class CrashCase(ProcessorCase):
         self.assertEqual(0, process.wait(SECONDS))
 
     def found(self):
-        """Return lost or doubled values for a reader that reads each message id once; empty if there are none."""
+        """Return lost or duplicated values for a reader that reads each message id once; empty if there are none."""
         problems: list[tuple[str, object]] = []
         for name, expected in ((self.out, {value * 2 for value in GOOD}), (f"{self.topic}.dlq", BAD)):
             by_id = dict(self.log(name))

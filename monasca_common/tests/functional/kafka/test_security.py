@@ -27,10 +27,10 @@ from monasca_common.tests.functional.permissions import Permission, allow, revok
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0
 BUSY_SECONDS = 60.0  # extra time for a busy machine
-DEADLINE_SECONDS = 200.0  # of a caller, which must get the error long before
+DEADLINE_SECONDS = 200.0  # a caller's deadline; the error must arrive long before it
 SEVERAL_SECONDS = 5
-IDLE_SHARE = 0.5  # of one CPU; a spinning client uses all of it
-ONCE_SECONDS = 2.0  # of CPU time for one-time work
+IDLE_SHARE = 0.5  # share of one CPU; a spinning client uses all of it
+ONCE_SECONDS = 2.0  # CPU time for one-time work
 
 
 class SecurityCase(ProducerCase):

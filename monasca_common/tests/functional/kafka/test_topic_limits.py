@@ -10,8 +10,8 @@ from monasca_common.tests.functional.kafka.producer_case import SECONDS, Produce
 from monasca_common.tests.periodic import periodic
 
 TOPICS = 60
-MOST_THREADS = 22  # two clients of three or four threads, one request, and ours
-MOST_SOCKETS = 20  # with those that librdkafka's threads wake each other by
+MOST_THREADS = 22  # two clients with three or four threads each, one for a request, and those of the library
+MOST_SOCKETS = 20  # including the pipes by which librdkafka's threads wake each other
 
 
 def threads():

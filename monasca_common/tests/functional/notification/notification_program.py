@@ -2,7 +2,7 @@
 """The notification command for crash tests: ``python -m … '<json>' notification --config-file F``.
 
 ``fail_points`` are armed in the first ``deaths`` worker processes, which are counted in the file ``starts``; fail
-points separated by ``|`` take turns. ``mutant`` removes a guarantee.
+points separated by ``|`` are used in turn. ``mutant`` removes a guarantee.
 """
 
 import collections

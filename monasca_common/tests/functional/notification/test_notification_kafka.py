@@ -70,7 +70,7 @@ class MailServer:
 CHANGES = 24
 DEATHS = 3
 MOST_OF_A_CORE = 0.5  # during an outage
-# The time after which a dead member is removed. It is long enough that a busy machine does not remove a live one.
+# The time after which a dead member is removed. It is so long that a live member is not removed on a busy machine.
 QUICK_SESSION_SECONDS = 1.5
 _CONFIGURATION = """\
 [kafka]

@@ -208,7 +208,7 @@ class RealServices(Waiting):
 
 
 class Entered(fixtures.Fixture):
-    """A context that is entered for the test. ``value``: the value of the context."""
+    """A context that is entered for the duration of a test. ``value``: the value of the context."""
 
     def __init__(self, context):
         self._context = context
@@ -226,7 +226,7 @@ _TOKENS = "monasca_api_token_validation_seconds"  # without Keystone, no token i
 
 
 class PrometheusNeeded:
-    """Mixed into a test case."""
+    """A mixin for a test case."""
 
     def setUp(self):
         super().setUp()

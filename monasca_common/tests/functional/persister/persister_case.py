@@ -71,7 +71,7 @@ _WITHOUT_KEY = {
 
 
 class PersisterProcess:
-    """The running command. ``url``: of its status. ``service``: its name."""
+    """The running command. ``url``: the address of its status. ``service``: its name."""
 
     def __init__(self, process, port, log, service):
         self.service = service
@@ -207,7 +207,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
             self.outcomes |= {numbers[delivery.index]: outcome for delivery in deliveries}
 
     def dead_letters(self):
-        """Return (number, cause, origin) of each."""
+        """Return (number, cause, origin) of each dead letter."""
         letters = []
         for message in read_topic(self.cluster, self.dlq):
             headers = dict(message.headers())

@@ -9,7 +9,7 @@ from monasca_common.tests.periodic import periodic
 _WAITING = "waiting for the database"
 _AWAY_SECONDS = 3
 _BACK_SECONDS = 60  # a few seconds are documented, but the machine may be busy
-_SPINNING = 0.5  # of a core; a waiting process takes a tenth of it
+_SPINNING = 0.5  # share of a core; a waiting process takes a tenth of it
 
 
 class TestPostgresqlUnavailable(PersisterCase):

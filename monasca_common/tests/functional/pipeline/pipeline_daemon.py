@@ -35,7 +35,7 @@ def spring(name):
 
 
 if __name__ == "__main__":  # not in a test process, which imports the names above
-    from monasca_common.pipeline import worker_daemon  # after the other, which says where from
+    from monasca_common.pipeline import worker_daemon  # must be imported after `fail_points`
 
     failpoints.arm(POINT, "raise")  # without an armed fail point, `_spring` is not called
     failpoints._spring = spring

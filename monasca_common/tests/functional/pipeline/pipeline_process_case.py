@@ -27,7 +27,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     cpu,
 )
 
-SECONDS = 240  # for one run, which starts Spark while other tests do the same
+SECONDS = 240  # time limit of one run, which starts Spark while other tests do the same
 
 _CONFIGURATION = """\
 [kafka]
@@ -139,7 +139,7 @@ class PipelineProcessCase(CpuCase):
     def is_through(self):
         """Return whether everything is counted and published.
 
-        A status reads the log before the periods: messages that are published in between are unread only in the next.
+        A status reads the log before the periods, so messages published in between are unread only in the next status.
         """
         conf = cfg.ConfigOpts()
         conf(["--config-file", str(self.configuration)])

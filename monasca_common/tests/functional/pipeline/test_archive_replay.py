@@ -85,7 +85,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.archiver().step()
         seven = {"from_ms": SIX_MS + HOUR_MS + 4000, "to_ms": SIX_MS + HOUR_MS + 10_000}
         for selection, count in (
-            (seven, 2),  # seconds 4 and 7; that of second 10 is not JSON
+            (seven, 2),  # seconds 4 and 7; the message of second 10 is not JSON
             ({"from_ms": SIX_MS + 100 * HOUR_MS}, 1),  # not JSON: archived by Kafka's time, which is now
             ({}, 14),
         ):

@@ -291,7 +291,7 @@ class InputTest(CpuCase):
             producer.flush()  # an abort drops messages that are not yet in the log
             (producer.commit_transaction if is_kept else producer.abort_transaction)()
             self.sent += [(cpu(1, value), 0, offset)] * is_kept
-            offset += 2  # the marker has an offset too
+            offset += 2  # the marker also has an offset
         job = self.job()
         self.assertEqual({"offsets": 8, "records": 4}, _some(self.until_quiet(job), "offsets", "records", less=2))
         self.assert_exact()

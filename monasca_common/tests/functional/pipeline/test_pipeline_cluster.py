@@ -23,7 +23,7 @@ class ClusterTest(PipelineProcessCase):
         self.assertEqual([], list(self.deaths.iterdir()))
         self.assert_clean()
         self.wait_until(lambda: self.masters_view() == (2, 1), self.masters_view)
-        # The rows that the killed executor had staged are lost too.
+        # The rows that the killed executor had staged are lost, too.
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
 
     def test_sigterm_ends_the_job_in_order(self):

@@ -22,7 +22,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
 _DASHBOARD = re.compile(r"the dashboard is at (http://\S+/)")
-_LATE_SECONDS = 1.0  # it takes a tenth of this on an idle machine
+_LATE_SECONDS = 1.0  # takes a tenth of this on an idle machine
 _PATIENCE_SECONDS = 480  # longer than the command's own time-outs, so that its error is shown
 
 

@@ -179,7 +179,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         flushed, in_memory, later = self.bulk("a"), self.bulk("b", BATCH - 1), self.bulk("c")
         self.assertEqual(200, forwarder.post(flushed))
         self.wait_for(flushed)
-        # Its answer covers only its memory, in which less than a batch stays for three seconds.
+        # Its answer only means that the measurements are in memory, where less than a batch stays for three seconds.
         self.assertEqual(200, forwarder.post(in_memory))
         forwarder.kill()
         forwarder.start()
@@ -203,7 +203,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         again = self.start_api(text.replace("{port}", str(api.port)))
         again.port = api.port
         again.wait_until_ready()
-        # Kept measurements are sent after the next ones that it accepts.
+        # Kept measurements are sent after the next accepted ones.
         forwarder.post(after)
         self.wait_for(before, gone, after)
         with each_once():

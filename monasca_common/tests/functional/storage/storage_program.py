@@ -2,7 +2,7 @@
 """A writer as a separate process, for crash tests: ``python -m … '<json>'``.
 
 It writes a log of lines, a log of measurements and a log of events, starting at the offset in its file ``progress``.
-The file stands for the commits in Kafka, which are behind the stored offsets after a crash. Lines have new message ids
+The file represents the commits in Kafka, which are behind the stored offsets after a crash. Lines have new message ids
 in each process, so that only offsets can identify repeats. Events keep their ids, and each event is repeated in a
 second partition at another time. ``mutant`` removes one guarantee; the environment arms fail points.
 """

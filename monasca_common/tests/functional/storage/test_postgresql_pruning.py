@@ -177,7 +177,7 @@ class PruningTest(Waiting, PartitionsCase):
         [count] = (
             self.session().execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'measurements\\_%'").fetchone()
         )
-        self.assertEqual(2 * 3 + 2, count)  # three days with keys, the key's table, another's table
+        self.assertEqual(2 * 3 + 2, count)  # three days with keys, the table of keys, and another table
 
 
 def _name(day, table="measurements"):
@@ -224,7 +224,7 @@ class SeriesCase(Scenario, PostgresqlTestCase):
         return self.session().execute(query).fetchone()[0]
 
     def at(self, point, happening):
-        """Call once at this fail point of a writer or of pruning."""
+        """Call a function once, at this fail point of a writer or of pruning."""
         left = [happening]
 
         def reached(name):

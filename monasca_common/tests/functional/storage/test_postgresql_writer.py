@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Behaviour that only PostgreSQL's writer has: two ways into a table, concurrent writers at the fence, and its own
-refusals."""
+"""Behaviour that only PostgreSQL's writer has: two ways to insert rows, concurrent writers, and its own refusals."""
 
 import dataclasses
 import random
@@ -80,8 +79,8 @@ class CopyAndStagingTest(PostgresqlTestCase):
         self.assertEqual(Written(repeated=1, conflicting=1), self.write([old[1], old[2]], 4))
 
     def test_value_meta_decides_within_a_call_as_between_calls(self):
-        # The first is smaller as text and greater as jsonb (shorter keys first): the way into the table must not
-        # matter.
+        # The first is smaller as text and greater as jsonb (shorter keys first); the result must not depend on the way
+        # of insertion.
         metas = ['{"aa": "1", "b": "2"}', '{"b": "2", "aa": "0"}', '{"b":"2","aa":"1"}', None, '{"ü": "\\u00e4"}']
         outcomes = set()
         for partition in range(40):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of the API for each user of a test class, and what the tests say of its answers."""
+"""A client of the API for each user of a test class, and helpers that check its answers."""
 
 import json
 import time
@@ -16,7 +16,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 class MonitoringClient(rest_client.RestClient):
-    """Answers are parsed; a refusal raises what tempest has for its status."""
+    """Returns parsed answers; a refusal raises tempest's exception for its status."""
 
     def __init__(self, manager):
         region = CONF.monasca_common.region or CONF.identity.region
@@ -31,17 +31,17 @@ class MonitoringClient(rest_client.RestClient):
         return self.find(path, **query)["elements"]
 
     def make(self, path, body):
-        """The parsed answer to a POST; `None` for an empty one."""
+        """Return the parsed answer to a POST, or `None` if it is empty."""
         _, text = self.post(path, json.dumps(body))
         return json.loads(text) if text else None
 
     def change(self, path, body, *, whole=False):
-        """By PATCH; by PUT if ``whole``."""
+        """Send a PATCH, or a PUT if ``whole``."""
         _, text = (self.put if whole else self.patch)(path, json.dumps(body))
         return json.loads(text)
 
     def pages(self, path, **query):
-        """The elements of each page, from the links to the next one."""
+        """Return the elements of all pages, following next links."""
         while True:
             answer = self.find(path, **query)
             yield answer["elements"]
@@ -52,7 +52,7 @@ class MonitoringClient(rest_client.RestClient):
 
 
 class MonitoringCase(test.BaseTestCase):
-    """Each class has two tenants: ``self.client`` writes for the one, ``self.stranger`` for the other."""
+    """Each class has two tenants: ``self.client`` belongs to one, ``self.stranger`` to the other."""
 
     credentials: ClassVar = [["writer", WRITER], ["stranger", WRITER]]
 
@@ -71,11 +71,11 @@ class MonitoringCase(test.BaseTestCase):
         super().resource_cleanup()
 
     def name(self, what="metric"):
-        """One that no other test has."""
+        """Return a name that no other test uses."""
         return data_utils.rand_name(what, prefix="tempest")
 
     def post(self, name, *values, client=None, **dimensions):
-        """Post values a millisecond apart; the time of the first one."""
+        """Post values a millisecond apart, and return the time of the first one."""
         begin = int(time.time() * 1000)
         (client or self.client).make(
             "metrics",
@@ -93,7 +93,7 @@ class MonitoringCase(test.BaseTestCase):
         )
 
     def alarms_of(self, definition, count=1):
-        """The alarms of the definition, as soon as there are so many."""
+        """Wait until the definition has this number of alarms, and return them."""
         return self.wait_for(
             lambda: self.client.elements("alarms", alarm_definition_id=definition["id"]),
             lambda found: len(found) == count,
@@ -101,7 +101,7 @@ class MonitoringCase(test.BaseTestCase):
         )
 
     def history(self, alarm_id, count):
-        """The changes of the alarm, as soon as there are so many."""
+        """Wait until the alarm has this number of changes, and return them."""
         return self.wait_for(
             lambda: self.client.elements(f"alarms/{alarm_id}/state-history"),
             lambda found: len(found) >= count,
@@ -109,7 +109,7 @@ class MonitoringCase(test.BaseTestCase):
         )
 
     def wait_for(self, read, accepted, what):
-        """What was read, as soon as it is accepted."""
+        """Read until the result is accepted, and return it."""
         seconds = CONF.monasca_common.patience_seconds
         deadline = time.monotonic() + seconds
         while not accepted(found := read()):

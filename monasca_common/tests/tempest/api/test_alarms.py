@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an alarm: defined, made by a series, changed by measurements, windows and by hand, deleted."""
+"""The life of an alarm: definition, creation by a series, changes by measurements, windows and users, and deletion."""
 
 import time
 
@@ -72,7 +72,7 @@ class TestLifeCycle(MonitoringCase):
         self.post(metric, *range(5), host="a")
         (alarm,) = self.alarms_of(definition)
         self.assertEqual("OK", alarm["state"])
-        self.post(metric, *range(40), host="a")  # so many that a minute that ends within them leaves enough
+        self.post(metric, *range(40), host="a")  # so many that enough remain if a minute ends between them
         posted = time.monotonic()
         self.wait_for(
             lambda: self.client.find(f"alarms/{alarm['id']}"),

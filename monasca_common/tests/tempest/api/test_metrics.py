@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is posted comes back: measurements, statistics, names and dimensions, page by page."""
+"""Posted metrics can be read: measurements, statistics, names and dimensions, page by page."""
 
 import json
 import time
@@ -21,14 +21,14 @@ def iso(milliseconds):
 
 
 class MetricsCase(MonitoringCase):
-    """Each test has a metric of its own, ``self.metric``."""
+    """Each test has its own metric, ``self.metric``."""
 
     def setUp(self):
         super().setUp()
         self.metric = self.name()
 
     def measurements(self, count, client=None, **query):
-        """The rows of all series together, as soon as there are so many."""
+        """Wait until all series together have this number of rows, and return the rows."""
         found = self.wait_for(
             lambda: (client or self.client).elements(
                 "metrics/measurements", name=self.metric, start_time=LONG_AGO, group_by="*", **query

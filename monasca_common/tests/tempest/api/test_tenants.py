@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants see and change what is theirs, under the same names and with the other's ids in hand."""
+"""Tenants see and change only their own data, even with equal names and with the ids of another tenant."""
 
 from tempest.lib import exceptions
 
@@ -28,7 +28,7 @@ class TestTenants(MonitoringCase):
         self.post(metric, 1, host="a")
         (alarm,) = self.alarms_of(definition)
         self.history(alarm["id"], 1)
-        # The other definition was met by the same batch, or by none.
+        # If the other definition matched the series, the same batch created its alarm.
         self.assertEqual([], self.stranger.elements("alarms", alarm_definition_id=other["id"]))
         self.assertEqual([], self.stranger.elements("alarms", alarm_definition_id=definition["id"]))
         self.assertEqual([[0]], self.stranger.find("alarms/count", metric_name=metric)["counts"])

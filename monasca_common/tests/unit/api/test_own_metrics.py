@@ -6,7 +6,7 @@ from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
 class TestPage(ApiCase):
     def samples(self, client=None):
-        """Return the values by name and values of the labels, ordered by label name."""
+        """Return the values by metric name and label values, ordered by label name."""
         answer = (client or self.client).simulate_get("/metrics")
         self.assertEqual(200, answer.status_code)
         self.assertTrue(answer.headers["content-type"].startswith("text/plain; version=0.0.4"))

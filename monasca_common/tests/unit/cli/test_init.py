@@ -25,7 +25,7 @@ auth_strategy = noauth
 
 
 class Cluster:
-    """``topics``: the numbers of partitions by topic. ``asked``: the topics that were checked."""
+    """``topics``: the numbers of partitions by topic. ``asked``: the checked topics."""
 
     def __init__(self):
         self.topics = {}

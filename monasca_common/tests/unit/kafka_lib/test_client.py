@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client asks of its administrator, and what becomes of the answers."""
+"""The requests of a client to its administrator, and how it uses the answers."""
 
 import fixtures
 from oslotest import base
@@ -12,7 +12,7 @@ from monasca_common.kafka_lib.consumer import SimpleConsumer
 
 
 class Cluster:
-    """Stands for the `Admin` of a cluster with "metrics" (two partitions) and "alarms" (one)."""
+    """Replaces the `Admin` of a cluster with "metrics" (two partitions) and "alarms" (one)."""
 
     def __init__(self):
         self.options = None

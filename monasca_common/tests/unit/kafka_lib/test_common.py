@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clauses of the services' code, word for word: what the core raises arrives in them."""
+"""The ``except`` clauses of the services, word for word, catch the errors of the library."""
 
 from oslotest import base
 

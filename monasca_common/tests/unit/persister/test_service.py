@@ -69,7 +69,7 @@ class JobsTest(ServiceCase):
 
 
 class HangingMember:
-    """Ends with the test."""
+    """A service that ends with the test."""
 
     ended = threading.Event()
 

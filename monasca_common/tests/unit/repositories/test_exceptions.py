@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services catch the root and mean all of them."""
+"""Services catch the base class for all of these errors."""
 
 from oslotest import base
 

@@ -71,7 +71,7 @@ class EnvelopesTest(base.BaseTestCase):
         for _ in range(100):
             try:
                 return call()
-            except RegistryUnavailable as later:  # until the unknown id has been asked for long enough
+            except RegistryUnavailable as later:  # until the unknown id has been requested for long enough
                 self.clock.advance(later.after)
         raise AssertionError("it still waits")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a member, and what probes learn of it."""
+"""The status of a member, and its effect on probes."""
 
 from types import SimpleNamespace
 from unittest import mock
@@ -226,7 +226,7 @@ class ProbesTest(MemberHealthCase):
     def test_a_member_without_waiting_messages_does_not_stall(self):
         self.clock.advance(1000.0)
         self.assertEqual([], self.reasons())
-        self.behind = {TP: 1}  # it came this moment
+        self.behind = {TP: 1}  # it has just arrived
         self.assertEqual([], self.reasons())
 
     def test_a_member_without_partitions_is_not_ready_for_a_minute(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a service's workers, and the threads of one."""
+"""The distribution of a service's work over workers, and the threads of a worker."""
 
 import pathlib
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What configurations of monasca-api and monasca-persister name is found, and what they misspell is named."""
+"""Names in configurations of monasca-api and monasca-persister are found, and misspelled names are reported."""
 
 import json
 import sys

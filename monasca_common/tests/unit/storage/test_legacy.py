@@ -91,7 +91,7 @@ class OldStorageTest(ConfigurationTestCase):
             self.assertEqual(1, len(logged))
             self.assertEqual(
                 "[influxdb] is ignored (database_name, ip_address, password, port): [storage] driver and [database] "
-                "connection count",
+                "connection take effect",
                 logged[0],
             )
             self.forget_warnings()
@@ -99,7 +99,7 @@ class OldStorageTest(ConfigurationTestCase):
     def test_another_driver_in_the_new_form_does_not_use_the_old_server(self):
         refusal = self.refused_with(_SERVER + "[storage]\ndriver = postgresql\n")
 
-        self.assertIn("[storage] driver = postgresql counts", refusal)
+        self.assertIn("[storage] driver = postgresql takes effect", refusal)
 
     def test_the_influxdb_driver_in_the_new_form_uses_the_old_server(self):
         settings, _ = self.logged(_SERVER + "[storage]\ndriver = influxdb\n")

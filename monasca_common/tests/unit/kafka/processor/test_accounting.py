@@ -16,13 +16,13 @@ IN_1 = TopicPartition("in", 1)
 
 
 class Positions:
-    """A database that stores a position, moved by compare-and-swap; the next ``away`` calls find it unavailable."""
+    """A database that stores a position by compare-and-swap, and fails the next ``failing_calls`` calls."""
 
     def __init__(self):
         self.next = 0
         self.rows = []
         self.claims = []
-        self.away = 0
+        self.failing_calls = 0
         self.asked = 0
 
     def handle(self, part):
@@ -34,8 +34,8 @@ class Positions:
 
     def accounted(self, partition, start, end):
         self.asked += 1
-        if self.away:
-            self.away -= 1
+        if self.failing_calls:
+            self.failing_calls -= 1
             raise RetryLater
         self.claims.append((start, end))
         self.move(start, end)
@@ -136,18 +136,18 @@ class DeadLettersMoveThePositionTest(AccountingCase):
 
     # Rule 17
     def test_kafkas_commit_waits_for_the_database_and_the_dead_letter_is_not_sent_again(self):
-        self.positions.away = 1000
+        self.positions.failing_calls = 1000
         self.fill(b"bad0", b"bad1")
         self.begin()
         self.until(lambda: self.positions.asked > 3)
         self.pass_time(5)
         self.assertEqual((0, [b"bad0", b"bad1"]), (self.committed(), self.letters()))
-        self.positions.away = 0
+        self.positions.failing_calls = 0
         self.until(lambda: self.committed() == 2)
         self.assertEqual((2, [b"bad0", b"bad1"]), (self.positions.next, self.letters()))
 
     def test_the_database_is_retried_with_pauses(self):
-        self.positions.away = 1000
+        self.positions.failing_calls = 1000
         self.fill(b"bad")
         self.begin()
         self.until(lambda: self.positions.asked)
@@ -155,7 +155,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertLess(self.positions.asked, 30)
 
     def test_a_stop_does_not_wait_for_the_database(self):
-        self.positions.away = 1000
+        self.positions.failing_calls = 1000
         self.fill(b"bad")
         running = self.begin()
         self.until(lambda: self.positions.asked > 5)
@@ -166,16 +166,16 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.assertEqual((0, 0), (self.committed(), self.positions.next))
 
     def test_a_stop_attempts_pending_accounting_once_more(self):
-        self.positions.away = 1000
+        self.positions.failing_calls = 1000
         self.fill(b"bad")
         running = self.begin(retry=ONCE)
         self.until(lambda: self.positions.asked > 5)
-        self.positions.away = 0
+        self.positions.failing_calls = 0
         self.stop(running)
         self.assertEqual((1, 1), (self.positions.next, self.committed()))
 
     def test_pending_accounting_of_a_lost_member_is_left_to_the_next_owner(self):
-        self.positions.away = 1000
+        self.positions.failing_calls = 1000
         self.fill(b"bad")
         self.begin()
         self.until(lambda: self.positions.asked > 5)
@@ -331,10 +331,10 @@ class RevokedTest(AccountingCase):
         self.assertEqual({IN: 1, IN_1: 1}, self.moved)
 
     def test_an_unavailable_database_is_tried_once_more_without_a_wait(self):
-        def away(partition, start, end):
+        def unavailable(partition, start, end):
             raise RetryLater(after=3600)
 
-        consumer = self.both_ask(away)
+        consumer = self.both_ask(unavailable)
         began = self.clock.monotonic()
         taken = self.take_one()
         self.assertLess(self.clock.monotonic() - began, consumer.settings.stop_timeout_seconds / 2)
@@ -412,12 +412,12 @@ class EndOfTheLogTest(AccountingCase):
         self.assertEqual({IN: 1}, dict(report.left))
 
     def test_kafkas_commit_waits_for_the_database(self):
-        self.positions.away = 1000
+        self.positions.failing_calls = 1000
         self.skip(2)
         self.begin()
         self.until(lambda: self.positions.asked > 3)
         self.assertEqual(0, self.committed())
-        self.positions.away = 0
+        self.positions.failing_calls = 0
         self.until(lambda: self.committed() == 2)
 
     def test_messages_after_the_end_are_read_without_a_gap(self):

@@ -20,7 +20,8 @@ class UnansweredCommitTest(ProcessorCase):
     # Rule 14
     def test_a_commit_without_an_answer_costs_no_membership_even_with_a_short_poll_interval(self):
         self.fill(b"1")
-        self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)  # the first commit stores the start
+        # the first commit stores the start offset
+        self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)
         listener = Witness()
         consumer = self.consumer(max_poll_interval_seconds=4, stop_timeout_seconds=2)
         consumer.listener = listener

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each caller gets the outcome of its message, also if another caller sends the same message."""
+"""Each caller gets the outcome of its message, even if another caller sends the same message."""
 
 import threading
 from unittest import mock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON from strangers: what is accepted means what it says, and what is refused is never quoted."""
+"""Untrusted JSON: accepted values keep their meaning, and refused values are never quoted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oslotest import base
 from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.serialization.json import JsonSerializer
 
-# Colons, quotes, backslashes and digits: what the look for repeated keys and for long numbers might trip over.
+# Characters that could mislead the search for repeated keys and long numbers.
 TEXT = st.text(
     alphabet=st.sampled_from(':"\\{}[],09ae \u00e9\u20ac\U0001f600') | st.characters(exclude_categories=["Cs"])
 )
@@ -27,7 +27,7 @@ VALUES = st.recursive(
 
 
 def escaped(text: str) -> str:
-    """The same JSON string with every character written as an escape."""
+    """Return the same JSON string with every character written as an escape."""
     units = text.encode("utf-16-be")
     return '"' + "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)) + '"'
 

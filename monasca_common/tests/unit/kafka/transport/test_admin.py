@@ -83,8 +83,8 @@ class FakeBrokers:
         self.created = False
         self.requests = []  # the topics of each create request
         self.asked = []
-        self.late = {1: 3, 2: 0}  # how often each is asked after the creation before it hears of it
-        self.between = None  # what those who had no id tell until then
+        self.late = {1: 3, 2: 0}  # how often each broker is asked after the creation before it knows the topic
+        self.between = None  # the answer of brokers without the topic's id until then
 
     def metadata(self):
         partitions = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=2)}

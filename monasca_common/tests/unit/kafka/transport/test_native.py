@@ -41,7 +41,7 @@ def send(producer, topic, value, key, sequence, id_prefix):
 
 
 def flush(producer):
-    """Return the outcomes of all queued messages. Those of each call are in the order of their sequences."""
+    """Return the outcomes of all queued messages. The outcomes of each call are in the order of their sequences."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     rows, undelivered, counts, size = [], [], Counter(), 0
     while producer.queued() and time.monotonic() < deadline:

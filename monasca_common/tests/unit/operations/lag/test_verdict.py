@@ -169,7 +169,7 @@ class TestPace(base.BaseTestCase):
 
 
 class TestHistory(base.BaseTestCase):
-    """Facts that only earlier scans show."""
+    """Conditions that only earlier scans show."""
 
     def test_messages_with_old_timestamps_are_unread_since_the_last_scan_without_any(self):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alarms created from series, case by case and in any order of the series."""
+"""The alarms that series create, case by case and in any order of the series."""
 
 from hypothesis import given
 from hypothesis import strategies as st
