@@ -23,8 +23,8 @@ Each test needs a result. A class in which a test failed runs once more. A test 
 passed, and its first traceback is printed above the last line. More than two flaky tests fail the run; lost or
 duplicated messages always do. The run has 60 minutes, with --all 150: what has not ended then has failed.
 
-  --all    everything: also the classes marked @periodic, our whole tempest plugin, the environments of the published
-           services and of the oldest versions, and the software bill of materials
+  --all    everything: also the classes marked @periodic, our whole tempest plugin, 10 minutes of the endurance test, the
+           environments of the published services and of the oldest versions, and the software bill of materials
   --unit   unit tests only: no checks, no Java, no broker
   --help   print this text
 
@@ -34,7 +34,8 @@ Environment:
   XDG_CACHE_HOME    the cache (default ~/.cache); monasca-common/stestr holds the times that distribute the tests
 
 Needs Python 3.11 or newer with its headers, a C compiler, bash and git; the functional tests need Java 17 or newer,
-influxd, Chromium, nginx, and prometheus with promtool. As root on Debian, it installs the missing ones.
+influxd, Chromium, nginx, prometheus with promtool, and with --all faketime. As root on Debian, it installs the missing
+ones.
 EOF
 }
 
@@ -89,6 +90,7 @@ install_programs() {
     command -v chromium >/dev/null || packages+=(chromium)
     command -v promtool >/dev/null || packages+=(prometheus)
     command -v nginx >/dev/null || packages+=(nginx-light)
+    [[ "$mode" != all ]] || command -v faketime >/dev/null || packages+=(faketime)
     install_packages "${packages[@]}"
     [[ " ${packages[*]} " != *" nginx-light "* ]] || service nginx stop >/dev/null 2>&1 || true  # its package starts one
 }
@@ -129,6 +131,7 @@ results="$(mktemp -d)"
 finish() {
     kill $(jobs -p) 2>/dev/null || true
     [[ "$(tail -n 1 "$results/line" 2>/dev/null)" == *" skipped" ]] || echo "0 passed, 1 failed, 0 skipped"
+    umount "$results/endurance.run/disk" 2>/dev/null || true
     rm -rf "$results"
 }
 trap finish EXIT
@@ -201,6 +204,7 @@ else
     archive_classes
     run_suite functional 300 --worker-file tools/workers.yaml
     run_tempest
+    [[ "$mode" == gate ]] || check "endurance" python tools/endurance.py --minutes 10 --report "$results/endurance.md"
 fi
 say "result"
 python tools/verdict.py "$results" "${suites[@]}" --passed "$passed_checks" --failed "$failed_checks" |
