@@ -35,7 +35,7 @@ ROUNDS = 5
 # In a separate process, because the broker keeps all written data in memory.
 BROKER = """
 import sys
-from monasca_common.kafka.transport.mock_broker import MockBroker
+from monasca_common.tests.mock_broker import MockBroker
 broker = MockBroker()
 print(broker.bootstrap_servers, flush=True)
 sys.stdin.read()

@@ -24,7 +24,7 @@ from monasca_common.kafka.errors import ConfigurationError, FatalError, Retriabl
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.transport import native
 from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, message_id
-from monasca_common.kafka.transport.mock_broker import MockBroker
+from monasca_common.tests.mock_broker import MockBroker
 
 CHECKOUT = Path(__file__).parents[5]
 PREFIX = b"0123456789abcdef"

@@ -16,7 +16,7 @@ from monasca_common.kafka.message import COLUMNS, PartitionBatch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport import native
 from monasca_common.kafka.transport.base import BEGINNING
-from monasca_common.kafka.transport.mock_broker import MockBroker
+from monasca_common.tests.mock_broker import MockBroker
 
 NO_BROKER = "127.0.0.1:1"
 PATIENCE_SECONDS = 30.0
@@ -178,8 +178,8 @@ import os, signal, sys
 from confluent_kafka import KafkaError, Producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.mock_broker import MockBroker
 from monasca_common.kafka.transport.native.consumer import NativeConsumer
+from monasca_common.tests.mock_broker import MockBroker
 broker = MockBroker()
 broker.create_topic("t")
 producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
