@@ -154,9 +154,10 @@ class _TableDecoder:
             values, reasons = column.type.converted(read, required=column.required, default=column.default)
             for position, reason in reasons.items():
                 index = None if self.table.each is None else self.indexes[position]
-                self.faults.add(offsets[position], index, f"column {column.name!r} {reason}")
+                self.faults.add(offsets[position], index, f"column {column.name!r} {reason}", self.table.name)
             stored.append(values)
-        return TableRows(list(zip(*stored, strict=True)), offsets, () if self.table.each is None else self.indexes)
+        indexes = () if self.table.each is None else self.indexes
+        return TableRows(list(zip(*stored, strict=True)), offsets, indexes, self.table.name)
 
     def _read(self, source: ColumnSource) -> Sequence[Any]:
         part = self.part

@@ -23,7 +23,7 @@ from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.runtime.member_health import MemberHealth, MemberState
 from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Claim, Kind, Rows, Writer
-from monasca_common.storage.batch_rows import BatchRows, Place
+from monasca_common.storage.batch_rows import BatchRows, RowOrigin
 from monasca_common.storage.errors import MessagesRefused, RangeBeyondNext, StorageError, StorageUnavailable
 from monasca_common.storage.parts import PartSize, WriteResult
 from monasca_common.storage.start_offsets import StartOffsets
@@ -41,22 +41,22 @@ class Faults:
     def __init__(self) -> None:
         self.reasons: dict[int, list[str]] = {}
         self._messages: set[int] = set()
-        self._elements: set[Place] = set()
+        self._elements: set[RowOrigin] = set()
 
-    def add(self, offset: int, index: int | None, reason: str) -> None:
-        """Add the element of a message; ``None``: the whole message."""
+    def add(self, offset: int, index: int | None, reason: str, table: str = "") -> None:
+        """Add the element of a message; ``None``: the whole message. ``table``: see `RowOrigin`."""
         if index is None:
             self._messages.add(offset)
         else:
-            self._elements.add((offset, index))
+            self._elements.add(RowOrigin(offset, index, table))
             reason = f"element {index}: {reason}"
         self.reasons.setdefault(offset, []).append(reason)
 
     def has_message(self, offset: int) -> bool:
         return offset in self._messages
 
-    def __contains__(self, place: Any) -> bool:
-        return place[0] in self._messages or place in self._elements
+    def __contains__(self, origin: Any) -> bool:
+        return origin.offset in self._messages or origin in self._elements
 
 
 class Decoder(Protocol[R_co]):
@@ -70,7 +70,7 @@ class Decoder(Protocol[R_co]):
     also those without a row.
 
     A message in ``faults`` becomes a dead letter with all its reasons. Its other elements are stored; rows of refused
-    places may be returned, and are not stored. A decoder raises `RetryLater` if it cannot decode now, for example
+    elements may be returned, and are not stored. A decoder raises `RetryLater` if it cannot decode now, for example
     because a schema registry is unavailable; no other error.
     """
 
@@ -99,8 +99,8 @@ def rows_of_kind(
     offsets = of_rows(part.offsets)
     if kind is Kind.METRICS:
         return Rows(kind, values, offsets, indexes=indexes)
-    headers, place = of_rows(part.headers), part.topic_partition
-    ids = [row_keys.message_key(each, *place, offset) for each, offset in zip(headers, offsets, strict=True)]
+    headers, partition = of_rows(part.headers), part.topic_partition
+    ids = [row_keys.message_key(each, *partition, offset) for each, offset in zip(headers, offsets, strict=True)]
     if indexes:
         ids = list(map(row_keys.row_id, ids, indexes))
     return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed), indexes)
@@ -157,8 +157,8 @@ class BatchHandler(Generic[R]):
                 self._write(self._claim(partition, part.start_offset, part.next_offset), rows)
                 return
             except MessagesRefused as refused:
-                for place, reason in refused.reasons.items():
-                    faults.add(*place, reason)
+                for origin, reason in refused.reasons.items():
+                    faults.add(origin.offset, origin.element, reason, origin.table)
         rows = rows.without(faults)
         for offset in faults.reasons:
             if len(kept := rows.between(offset, offset + 1)):
@@ -187,9 +187,9 @@ class BatchHandler(Generic[R]):
                     writer.accounted(claim)
                     self._stored()
         except MessagesRefused as error:
-            others = {place: reason for place, reason in error.reasons.items() if place[0] not in siblings}
-            for place in error.reasons.keys() - others.keys():
-                self._drop(partition, place, error.reasons[place])
+            others = {origin: reason for origin, reason in error.reasons.items() if origin.offset not in siblings}
+            for origin in error.reasons.keys() - others.keys():
+                self._drop(partition, origin, error.reasons[origin])
             if others:
                 raise MessagesRefused(others) from error
             self._write(claim, rows)
@@ -204,13 +204,12 @@ class BatchHandler(Generic[R]):
             self._wrote(stored.written, time.monotonic() - began)
             began = time.monotonic()
 
-    def _drop(self, partition: TopicPartition, place: Place, reason: str) -> None:
+    def _drop(self, partition: TopicPartition, origin: RowOrigin, reason: str) -> None:
         """Drop a kept element that the database refuses. Its message is a dead letter."""
-        offset = place[0]
         siblings = self._siblings[partition]
-        siblings[offset] = siblings[offset].without({place})
+        siblings[origin.offset] = siblings[origin.offset].without({origin})
         text = "element %s of %s/%d/%d, which is a dead letter, is not stored: %s"
-        LOG.warning(text, place[1], *partition, offset, reason)
+        LOG.warning(text, origin.element, *partition, origin.offset, reason)
 
     def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
         topic_id = self._starts.topic_ids.get(partition.topic)

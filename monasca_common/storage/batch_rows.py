@@ -7,10 +7,16 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Sequence
 from itertools import chain, compress
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-#: The offset of a message, and the index of one of its elements; ``None``: the message has only one row.
-Place = tuple[int, int | None]
+
+class RowOrigin(NamedTuple):
+    """The offset of a message, and the index of one of its elements; ``None``: the message has only one row. ``table``:
+    of the row, if elements have rows in several tables."""
+
+    offset: int
+    element: int | None
+    table: str = ""
 
 
 class BatchRows(Protocol):
@@ -22,14 +28,14 @@ class BatchRows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def place(self, position: int) -> Place:
-        """Return the place of the row at this position, as `RowsRefused` counts."""
+    def origin(self, position: int) -> RowOrigin:
+        """Return the origin of the row at this position, as `RowsRefused` counts."""
 
     def between(self, start: int, end: int) -> Self:
         """Return the rows of the offsets from ``start`` to before ``end``."""
 
-    def without(self, refused: Container[Place]) -> Self:
-        """Return the rows at other places."""
+    def without(self, refused: Container[RowOrigin]) -> Self:
+        """Return the rows with other origins."""
 
     def joined(self, others: Iterable[Self]) -> Self:
         """Return these rows and others, which are of other offsets."""
@@ -57,8 +63,8 @@ class RowColumns(ABC):
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def place(self, position: int) -> Place:
-        return self.offsets[position], self.indexes[position] if self.indexes else None
+    def origin(self, position: int) -> RowOrigin:
+        return RowOrigin(self.offsets[position], self.indexes[position] if self.indexes else None)
 
     def part(self, start: int, stop: int | None = None) -> Self:
         """Return the rows at the positions from ``start`` to before ``stop``."""
@@ -69,8 +75,8 @@ class RowColumns(ABC):
     def between(self, start: int, end: int) -> Self:
         return self.part(bisect_left(self.offsets, start), bisect_left(self.offsets, end))
 
-    def without(self, refused: Container[Place]) -> Self:
-        kept = [self.place(position) not in refused for position in range(len(self))]
+    def without(self, refused: Container[RowOrigin]) -> Self:
+        kept = [self.origin(position) not in refused for position in range(len(self))]
         return self.of(list(compress(column, kept)) for column in self.columns())
 
     def joined(self, others: Iterable[Self]) -> Self:

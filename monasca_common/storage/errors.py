@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from monasca_common.storage.batch_rows import RowOrigin
+
 
 class StorageError(Exception):
     """Base of the errors of storage."""
@@ -55,10 +57,10 @@ class RowsRefused(StorageError):
 
 
 class MessagesRefused(StorageError):
-    """Messages, or elements of them, that can never be stored: the reason of each `batch_rows.Place`. No row of
+    """Messages, or elements of them, that can never be stored: the reason of each `RowOrigin`. No row of
     their part of the batch was stored."""
 
-    def __init__(self, reasons: Mapping[tuple[int, int | None], str]) -> None:
+    def __init__(self, reasons: Mapping[RowOrigin, str]) -> None:
         self.reasons = dict(reasons)
         example = next(iter(self.reasons.values()), "")
         super().__init__(f"{len(self.reasons)} rows can never be stored, the first because: {example}")

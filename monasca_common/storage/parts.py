@@ -84,7 +84,7 @@ def write(
         try:
             written = store(part, chosen)
         except RowsRefused as error:
-            raise MessagesRefused({chosen.place(n): reason for n, reason in error.reasons.items()}) from error
+            raise MessagesRefused({chosen.origin(n): reason for n, reason in error.reasons.items()}) from error
         except TooMuchAtOnce as error:
             size.too_much(len(chosen), monotonic() - started_at)
             if len(chosen) and chosen.offsets[0] < chosen.offsets[-1]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
-from monasca_common.storage.batch_rows import Place, RowColumns
+from monasca_common.storage.batch_rows import RowColumns, RowOrigin
 from monasca_common.storage.tables.column_types import ColumnType
 
 Row = tuple[Any, ...]
@@ -36,17 +36,24 @@ class StoredTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableRows(RowColumns):
-    """Rows, or keys of rows to delete; see `RowColumns`."""
+    """Rows, or keys of rows to delete; see `RowColumns`. ``table``: the name of their table."""
 
     rows: Sequence[Row]
     offsets: Sequence[int]
     indexes: Sequence[int] = ()
+    table: str = ""
 
     def columns(self) -> Sequence[Sequence[Any]]:
         return self.rows, self.offsets, self.indexes
 
     def of(self, columns: Iterable[Sequence[Any]]) -> TableRows:
-        return TableRows(*columns)
+        rows, offsets, indexes = columns
+        return TableRows(rows, offsets, indexes, self.table)
+
+    def origin(self, position: int) -> RowOrigin:
+        # A message without elements is refused by all tables.
+        origin = RowColumns.origin(self, position)  # no super(), because slots replace the class
+        return origin if origin.element is None else origin._replace(table=self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +90,10 @@ class TopicChanges:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def place(self, position: int) -> Place:
+    def origin(self, position: int) -> RowOrigin:
         for part in self.parts:
             if position < len(part):
-                return part.place(position)
+                return part.origin(position)
             position -= len(part)
         raise IndexError(position)
 
@@ -101,7 +108,7 @@ class TopicChanges:
     def between(self, start: int, end: int) -> TopicChanges:
         return self._of(part.between(start, end) for part in self.parts)
 
-    def without(self, refused: Container[Place]) -> TopicChanges:
+    def without(self, refused: Container[RowOrigin]) -> TopicChanges:
         return self._of(part.without(refused) for part in self.parts)
 
     def joined(self, others: Iterable[TopicChanges]) -> TopicChanges:

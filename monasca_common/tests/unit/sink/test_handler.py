@@ -102,6 +102,15 @@ class SinkHandlerTest(SinkTestCase):
         self.handler(batch("t", [message(b"[7]")]))  # of a recreated topic
         self.assertEqual([7], self.numbers("lines"))
 
+    def test_an_element_of_one_table_does_not_refuse_the_same_element_in_another(self):
+        texts = '[texts]\ntopic = "t"\neach = "value"\n[texts.columns]\nvalue = {type = "json", from = "element"}\n'
+        self.open(_LINES + texts)
+        self.assertEqual(
+            {0: "element 1: column 'n' is text, not an integer"}, self.process(batch("t", [message(b'[1, "x"]')]))
+        )
+        self.assertEqual(([1], 1), (self.numbers("lines"), self.offset()))
+        self.assertEqual([(1,), ('"x"',)], self.select("SELECT value FROM texts ORDER BY element_index"))
+
     def test_rows_that_the_database_refuses_are_dead_letters_with_its_reason(self):
         self.open(_FACTS)
         self.execute("CREATE UNIQUE INDEX other ON facts (text)")

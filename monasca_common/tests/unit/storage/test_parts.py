@@ -5,6 +5,7 @@ from oslotest import base
 
 from monasca_common.storage import parts
 from monasca_common.storage.base import Kind, Rows, Written
+from monasca_common.storage.batch_rows import RowOrigin
 from monasca_common.storage.errors import MessagesRefused, RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.testing.scenario import claim, measurement
 
@@ -120,14 +121,14 @@ class PartsTest(base.BaseTestCase):
         self.size.most_rows = 3
         self.database.refused = {40.0}
         refused = self.assertRaises(MessagesRefused, self.write, step=10)
-        self.assertEqual({(40, None): "refused"}, refused.reasons)
+        self.assertEqual({RowOrigin(40, None): "refused"}, refused.reasons)
         self.assertEqual([0.0, 10.0, 20.0], self.database.stored)
 
     def test_refused_rows_of_a_message_have_the_indexes_of_their_elements(self):
         self.size.most_rows = 3
         self.database.refused = {4.0, 6.0}
         refused = self.assertRaises(MessagesRefused, self.write_messages, 3, 3, 3)
-        self.assertEqual({(1, 1): "refused"}, refused.reasons)
+        self.assertEqual({RowOrigin(1, 1): "refused"}, refused.reasons)
         self.assertEqual([0.0, 1.0, 2.0], self.database.stored)
 
     # Rule 25
