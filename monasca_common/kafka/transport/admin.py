@@ -90,7 +90,7 @@ class GroupAssignment:
 
 
 class Admin:
-    """An administrator of the cluster that ``options`` (librdkafka's names) connect to.
+    """An administrator of the cluster that ``options`` (librdkafka's names) connect to; ``lazy``: from the first call.
 
     Its connections and threads end with the last reference to it. Several threads may call it concurrently.
 
@@ -98,7 +98,7 @@ class Admin:
     another, which also requests the current leaders and controller.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], *, lazy: bool = False) -> None:
         self._login = _Login()  # not `self`: a reference cycle would keep the client alive after its last use
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
@@ -107,7 +107,7 @@ class Admin:
         own = {"allow.auto.create.topics": False, "error_cb": self._login.handle_error}
         self._client_options: dict[str, Any] = {"log_level": 2, **options, **own}
         self._lock = threading.Lock()
-        self._opened: AdminClient | None = AdminClient(self._client_options)
+        self._opened: AdminClient | None = None if lazy else AdminClient(self._client_options)
         self._opened_at = time.monotonic()
 
     @property

@@ -143,7 +143,7 @@ class ConfluentProducer(LibrdkafkaProducer):
 
     def close(self, timeout: float) -> None:
         """Destroy the client, which waits for its threads without a limit."""
-        self._close_admin()
+        self._admin = None
         self._produce = _refuse
         del self._client
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -50,10 +49,9 @@ class LibrdkafkaConsumer(ConsumerTransport):
         # leaves the group.
         self._leaves = settings.group_instance_id is None
         self._started: dict[TopicPartition, int] = {}
-        self._admin: Admin | None = None
-        self._admin_options = admin_options(settings.connection)
-        self._admin_lock = threading.Lock()
+        self._admin = Admin(admin_options(settings.connection), lazy=True)
         self._guard = ForkGuard("KafkaConsumer")
+        self._guard.pin(self._admin)
 
     @abstractmethod
     def _ask(
@@ -169,12 +167,12 @@ class LibrdkafkaConsumer(ConsumerTransport):
         # Do not use the consumer's list_topics: within a rebalance callback, it leaves confluent-kafka's client without
         # its state, and the next callback of the same poll aborts the process.
         try:
-            return self._ask_admin().partition_count(topic, timeout)
+            return self._admin.partition_count(topic, timeout)
         except ValueError as error:  # raised for an invalid topic name
             raise translate(error) from error
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        return self._ask_admin().topic_ids(topics, timeout)
+        return self._admin.topic_ids(topics, timeout)
 
     def close(self) -> None:
         self._closing = True
@@ -195,13 +193,6 @@ class LibrdkafkaConsumer(ConsumerTransport):
             self._poll_for_rebalances(_FINISH_TURN_SECONDS)
             if not self._rebalanced and not (self._leaves and self.assignment()):
                 return
-
-    def _ask_admin(self) -> Admin:
-        with self._admin_lock:
-            if self._admin is None:
-                self._admin = Admin(self._admin_options)
-                self._guard.pin(self._admin)
-            return self._admin
 
 
 def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

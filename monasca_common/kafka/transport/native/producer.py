@@ -134,7 +134,7 @@ class NativeProducer(LibrdkafkaProducer):
 
     def close(self, timeout: float) -> None:
         """Destroy the client, which waits for its threads without a limit; if a call uses it, when that call ends."""
-        self._close_admin()
+        self._admin = None
         self._client.close()
         del self._client, self.send, self.produce  # the references to it
 
