@@ -47,7 +47,7 @@ def archive(folder: Path, variable: str, jars: Path, run: Callable[[], None]) ->
 
 
 def fingerprint(jars: Path) -> str:
-    """Return a digest of the versions that an archive depends on."""
+    """Return a digest of the versions on which an archive depends."""
     version = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
     return hashlib.sha256(version + "\n".join(described(jars)).encode()).hexdigest()[:16]
 

@@ -50,7 +50,8 @@ def compose() -> int:
 
 
 def systemd() -> int:
-    """Check the units with the program of this environment, because verify requires that their program exists."""
+    """Check the units with this environment's program in place of theirs, because verify requires an existing
+    program."""
     program = Path(sys.executable).with_name("monasca-common")
     with tempfile.TemporaryDirectory() as folder:
         units = []

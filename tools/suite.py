@@ -49,7 +49,7 @@ def main() -> None:
     # A background job of a script ignores Ctrl-C; the tests would inherit this, but they send Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # `run` then ends the processes that it started
-    with ProcessPoolExecutor(1) as importer:  # in a process, because the imported tests need memory
+    with ProcessPoolExecutor(1) as importer:  # in a separate process, because the imported tests need memory
         reasons = importer.submit(listed, arguments.folder).result()
     ids = [test for test, reason in reasons.items() if arguments.all or reason is None]
     with repository(arguments.name) as path:

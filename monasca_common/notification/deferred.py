@@ -28,7 +28,7 @@ from monasca_common.storage.sql import tables
 #: The kinds of rows that are not a state of the ledger.
 REPEAT, SCHEDULED = "repeat", "scheduled"
 MOST_MEMBERS = 200
-MOST_BYTES = 500_000  # of the changes of one message of a group
+MOST_BYTES = 500_000  # maximum bytes of the changes in one message of a group
 
 _DEFERRED, _RATE, _NOTIFICATION = tables.notification_deferred, tables.notification_rate, tables.notification
 _SILENCE = tables.silence
@@ -38,7 +38,7 @@ _WHOLE = [*_COLUMNS, _DEFERRED.c.value]
 
 @dataclass(frozen=True, slots=True)
 class DeferredRow:
-    """A row without its change, which may have megabytes.
+    """A row without its change, whose size may be megabytes.
 
     ``notification_id``: for a repeat, the id of the first notification. ``message_id``: the id of the group's message,
     once its members are fixed. ``number``: the number of a repeat, or of the attempt of a retry.
@@ -70,7 +70,7 @@ class ClaimedRetry:
 
 
 class DeferredNotifications:
-    """Each call raises `StorageError`. ``now_ms`` is the caller's time."""
+    """Each call may raise `StorageError`. ``now_ms`` is the caller's time."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
@@ -146,7 +146,7 @@ class DeferredNotifications:
     def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[ClaimedRetry]:
         """Claim and return due retries, oldest due time first. Other processes cannot claim them before ``until_ms``.
 
-        ``takes_over``: include those whose claim has ended.
+        ``takes_over``: include retries whose claim has ended.
         """
         columns = [_DEFERRED.c[name] for name in ("notification_id", "method_id", "number", "due", "value")]
         due = sa.select(_DEFERRED.c.id, *columns).where(_DEFERRED.c.kind == SCHEDULED, _DEFERRED.c.due <= now_ms)

@@ -28,13 +28,13 @@ LOG = logging.getLogger(__name__)
 
 RETRY_THREADS = 64
 _ROWS_A_PASS = 100
-_PASS_SECONDS = 1.0  # the time to release rows, after which due attempts are started
+_PASS_SECONDS = 1.0  # the time limit for releasing rows, after which due attempts are started
 _REST_SECONDS = 0.5
 _BUSY_REST_SECONDS = 0.05  # the pause between passes while rows are due
-_LEASE_MS = 30_000  # after which another process takes over the claims of a dead process
-_CHANGING_MS = 1_000  # after which an alarm is read again if another transaction was changing it
-_DATABASE_SECONDS = 1.0  # between two tries of an attempt while the database is unavailable
-_LONGEST_MS = 600_000  # between two tries of a row after permanent errors
+_LEASE_MS = 30_000  # the time after which another process takes over the claims of a dead process
+_CHANGING_MS = 1_000  # the time after which an alarm is read again if another transaction was changing it
+_DATABASE_SECONDS = 1.0  # the pause between two tries of an attempt while the database is unavailable
+_LONGEST_MS = 600_000  # the pause between two tries of a row after permanent errors
 
 
 class _FailedRow(NamedTuple):
@@ -75,7 +75,7 @@ class DeferredSender(Loop):
         self._executor = executor
         self._stop_seconds = stop_seconds
         self._attempts: dict[Future[None], ClaimedRetry] = {}
-        self._failures: dict[str, _FailedRow] = {}  # by id of the row
+        self._failures: dict[str, _FailedRow] = {}  # by row id
         self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
@@ -131,8 +131,8 @@ class DeferredSender(Loop):
                 return
 
     def _postpone_attempt(self, claimed: ClaimedRetry, error: Exception) -> None:
-        """Schedule the attempt again, or give it up after the ttl. If this fails too, prolong the claim. The claim ends
-        by itself if the database refuses every statement."""
+        """Schedule the attempt again, or give it up after the ttl. If this also fails, prolong the claim. The claim
+        ends by itself if the database refuses every statement."""
         retry = claimed.retry
         delay_ms = self._log(retry.id, retry.notification.id, error)
         try:
@@ -160,7 +160,7 @@ class DeferredSender(Loop):
         return delay_ms
 
     def _note(self, row_id: str, error: Exception) -> int:
-        """Note the failure of a row for the health, and return the delay of the next try after a permanent error."""
+        """Record the failure of a row for the health, and return the delay of the next try after a permanent error."""
         count = self._failures[row_id].in_a_row + 1 if row_id in self._failures else 1
         delay_ms = min(_LEASE_MS << min(count - 1, 10), _LONGEST_MS)
         reason = f"row {row_id} of notification_deferred: {str(error) or type(error).__name__}"
@@ -276,7 +276,7 @@ class DeferredSender(Loop):
             self._deferred.release_repeat(repeat, next_ms, now_ms, expires_ms=now_ms + method.period * 1000)
 
     def _method(self, deferred: Deferred) -> NotificationMethod | None:
-        """``None``: it is deleted, or no action names it any more. Raises `AddressUnreadable`."""
+        """``None``: it is deleted, or no action names it. Raises `AddressUnreadable`."""
         change = deferred.notification.change
         methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
         found = next((method for method in methods if method.id == deferred.row.method_id), None)

@@ -22,10 +22,10 @@ from monasca_common.notification.slots import Slot, Slots, TenantSlots
 
 LOG = logging.getLogger(__name__)
 
-_LONGEST_TURN_SECONDS = 60.0  # with shorter turns, retries would return before the receiver has a free slot
+_LONGEST_TURN_SECONDS = 60.0  # with shorter turns, retries would be due before the receiver has a free slot
 _MAX_AT_ONE_METHOD = 8
 _MAX_AT_ONE_DESTINATION = 16
-_KEY_SECONDS = 60.0  # between two attempts to decrypt an address
+_KEY_SECONDS = 60.0  # the pause between two attempts to decrypt an address
 
 
 class NotificationDelivery:
@@ -125,7 +125,7 @@ class NotificationDelivery:
             self.count("repeated", method.type)
             LOG.warning("notification %s is sent again because a crash hid the outcome of an attempt", notification.id)
         fail_point("notification.before_send")
-        slot.sent_since = self._clock.monotonic()  # excludes the time of the ledger
+        slot.sent_since = self._clock.monotonic()  # excludes the time spent in the ledger
         try:
             answer = self._send(notification, method)
         except NotificationError as error:

@@ -113,7 +113,7 @@ class RetriesHandler:
             return None
         notification: Notification | None = retry.notification
         if retry.members > 1:
-            notification = self._deferred.message(retry.notification.id)  # None: it ended before a crash
+            notification = self._deferred.message(retry.notification.id)  # None: the notification ended before a crash
         if notification is not None:
             notification = self._without_superseded(retry, notification)
         if notification is None:

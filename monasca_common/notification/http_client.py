@@ -21,7 +21,7 @@ from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
 
-_CONNECT_SECONDS = 3.0  # to each address of a receiver
+_CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 _MOST_ANSWER_BYTES = 65_536  # enough for a search in Jira; bytes beyond it are not read
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
@@ -58,7 +58,7 @@ class HttpClient:
         ``timeout_seconds``: the time-out of the whole request, including name resolution. ``tenant``: the tenant that
         chose the URL. ``is_operators``: the operator chose it, so the rules for addresses do not apply.
 
-        Raises `SendFailed` for another answer and without an answer; `SendPostponed`, `AddressRefused`.
+        Raises `SendFailed` for any other answer or none, `SendPostponed` and `AddressRefused`.
         """
         where, rules = endpoint(url), None if is_operators else self._rules
         own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}

@@ -51,7 +51,7 @@ class NextStep(enum.Enum):
 
 
 class Ledger:
-    """The rows of the table ``notification``. Each call raises `StorageError`."""
+    """The rows of the table ``notification``. Each call may raise `StorageError`."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database

@@ -41,13 +41,13 @@ class PausedHandler:
             self._stopping.wait(left)
         try:
             self._handler(message)
-        except RegistryUnavailable:  # only messages with an unknown schema wait
+        except RegistryUnavailable:  # `RegistryUnavailable`: only messages with an unknown schema wait
             raise
         except RetryLater as later:
             partition = TopicPartition(message.topic, message.partition)
             self._health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later), partition)
             now = self._clock.monotonic()
-            if now >= self._until:  # else the failure of another thread began the pause
+            if now >= self._until:  # otherwise, the failure of another thread began the pause
                 self._failures += 1
                 self._until = now + DATABASE_RETRY.delay(self._failures, random.random())
             raise

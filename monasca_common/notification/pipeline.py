@@ -44,9 +44,10 @@ from monasca_common.storage.sql import tables
 
 _ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
 _METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
-_MOST_VALUES = 500  # of a dimension in one change, because the number of parameters of a statement is limited
-_MOST_METRICS = 10_000  # of the alarms that may inhibit one change
-_MOST_WITHHELD = 100  # changes of one alarm that are read, newest first
+# maximum values of a dimension in one change, because the number of a statement's parameters is limited
+_MOST_VALUES = 500
+_MOST_METRICS = 10_000  # metrics of the alarms that may inhibit one change
+_MOST_WITHHELD = 100  # maximum number of changes of one alarm that are read, newest first
 
 # Built once, because building it takes longer than executing it. Among the rows of a change, the row of the method
 # itself comes first, because methods can differ, for example after a resend. A method without a row uses the row of
@@ -68,7 +69,8 @@ _BEFORE = (
 
 
 class Pipeline:
-    """Applies the stages to stored facts. Thread-safe. Each call raises `StorageError`. ``count``: counts deferrals."""
+    """Applies the stages to stored facts. Thread-safe. Each call may raise `StorageError`. ``count``: counts
+    deferrals."""
 
     def __init__(self, database: AlarmsDatabase, rules: StageRules, clock: Clock, count: Callable[[str], None]) -> None:
         self.deferred = DeferredNotifications(database)
@@ -95,7 +97,7 @@ class Pipeline:
         state = self.deferred.defer(notification, method.id, deferral, now_ms)
         if state == deferral.state:
             self._count(state)
-        return state not in (SENDING, FAILED)  # after a crash: the attempt must continue
+        return state not in (SENDING, FAILED)  # the process crashed during the attempt, which must continue
 
     def end_suppression(self, withheld: Deferred, method: NotificationMethod | None) -> bool | None:
         """Decide again on a silenced or inhibited notification. Return whether to send it now; otherwise it is deferred
@@ -208,7 +210,7 @@ def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = Fal
 
 def _notified(connection: sa.Connection, change: AlarmChange, method_id: str) -> tuple[bool, str | None]:
     """Return whether the previous change was withheld, and the state of the last notification to the method. This is
-    the state before the earliest of the successive withheld changes, if the change before those was sent.
+    the state before the first of the successive withheld changes, if the change before it was sent.
     """
     known: str | None = change.old_state
     at_ms, withheld = change.time_ms, 0

@@ -19,9 +19,9 @@ from monasca_common.kafka.clock import Clock
 _WORTH_WAITING_SECONDS = 0.25
 _MOST_WAIT_SECONDS = 1.0
 _SOONEST_TURN_SECONDS = 1.0
-_FIRST_GUESS_SECONDS = 0.02  # for the first attempt at a receiver
-_WEIGHT = 0.3  # of the latest duration in the mean
-_MOST_IDLE = 10_000  # queues that are kept while nothing is sent
+_FIRST_GUESS_SECONDS = 0.02  # the assumed duration of the first attempt at a receiver
+_WEIGHT = 0.3  # weight of the latest duration in the mean
+_MOST_IDLE = 10_000  # maximum number of queues that are kept while nothing is sent
 _HANG_SECONDS = 1.0  # after a failed attempt of this duration, the host counts as hanging for every method
 _SHARE_OF_HANGING = 4
 _MOST_IN_ALL = 4

@@ -45,7 +45,8 @@ class Texts:
         return self._rendered(HTML, notification)[: 2 * _MOST_TEXT]
 
     def _rendered(self, name: str, notification: Notification) -> str:
-        """Render a template, or the one of a group. Raises `SendRefused` if it is invalid or leaves the sandbox."""
+        """Render a template, or the template of a group. Raises `SendRefused` if it is invalid or leaves the
+        sandbox."""
         name, change = f"group_{name}" if notification.others else name, notification.change
         facts = {
             "id": notification.id,

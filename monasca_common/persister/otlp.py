@@ -22,13 +22,13 @@ from monasca_common.persister.settings import OtlpTopicSettings
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.batch_handler import Faults, rows_of_kind
 
-_MOST_SAMPLES = 200_000  # of a message; one of a megabyte with histograms has 130,000
+_MOST_SAMPLES = 200_000  # samples of a message; a message of a megabyte with histograms has 130,000
 _SHOWN_VIOLATIONS = 10
 
 
 class OtlpDecoder:
-    """A `Decoder`. It converts each item of a request to an envelope and decodes the envelopes, so that its rows keep
-    the rules of other topics. ``decode``: a thread-safe function from envelopes to rows."""
+    """A `Decoder`. It converts each item of a request to an envelope and decodes the envelopes, so its rows obey the
+    rules of other topics. ``decode``: a thread-safe function from envelopes to rows."""
 
     def __init__(
         self,

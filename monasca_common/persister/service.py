@@ -35,7 +35,8 @@ OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """A worker process with a member of each of these groups. ``number``: its index among those of its group."""
+    """A worker process with a member of each of these groups. ``number``: its index among the processes of its
+    group."""
 
     groups: tuple[GroupSettings, ...]
     number: int = 0

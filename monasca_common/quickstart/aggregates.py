@@ -19,7 +19,7 @@ from monasca_common.quickstart.services import ServiceFailed, ServiceProcess
 SUFFIX = "_agg"
 _NAMES = ("cpu.percent", "mem.usable_mb", "load.avg_1_min")
 JOB = "pipeline run aggregate --once -f json"
-_JOB_SECONDS = 600.0  # the first one fetches Spark's Kafka connector
+_JOB_SECONDS = 600.0  # the first job fetches Spark's Kafka connector
 _STORED_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _RAW_AND_AGGREGATED = """
@@ -61,7 +61,7 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
     """Wait until the job has ended and its rows are stored. Raises `ServiceFailed`."""
     if not wait_until(lambda: job.finished() is not None, _JOB_SECONDS, every=_POLL_SECONDS):
         raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_log_line()}")
-    lines = reversed((job.finished() or "").splitlines())  # most lines are of Java's log
+    lines = reversed((job.finished() or "").splitlines())  # most lines are from Java's log
     result = next((line for line in lines if line.startswith("{")), None)
     if result is None:
         raise ServiceFailed(f"the job aggregate printed no result: {job.last_log_line()}")

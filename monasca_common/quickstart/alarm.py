@@ -26,7 +26,7 @@ _NAME = "Load of the quickstart"
 _DIMENSIONS = {"process_name": PROCESS_NAME}
 _STATES = ("OK", "ALARM", "OK")
 _BETWEEN_SAMPLES_SECONDS = 1.0
-_LEAST_SECONDS = 2.0  # in each state, so that the table shows it
+_LEAST_SECONDS = 2.0  # time in each state, long enough for the table to show it
 _STATE_SECONDS = 60.0
 _FINISH_SECONDS = 60.0
 _ANSWER_SECONDS = 30.0
@@ -180,7 +180,7 @@ class AlarmRun:
         return received
 
     def _measurements(self) -> list[list[Any]]:
-        """Return the measurements from the API when all are stored."""
+        """Return the measurements from the API once all are stored."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._posted[0].time_ms // 1000))
         deadline = time.monotonic() + _FINISH_SECONDS
         while True:
@@ -194,7 +194,8 @@ class AlarmRun:
 
 
 def moments(measurements: Sequence[Sequence[Any]], history: Sequence[dict[str, Any]]) -> tuple[AlarmMoment, ...]:
-    """Merge both by time; all times are ISO 8601 in UTC with milliseconds, so their texts sort by time."""
+    """Merge measurements and changes by time; all times are ISO 8601 in UTC with milliseconds, so their texts sort by
+    time."""
     values = {time: value for time, value, *_ in measurements}
     changes = {each["timestamp"]: each for each in history}
     found, state = [], "none yet"

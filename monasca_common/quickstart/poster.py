@@ -18,7 +18,8 @@ _RETRY_SECONDS = 0.1
 
 @dataclass(slots=True)
 class PostedBulk:
-    """A request and its result. ``number`` and ``time_ms`` are unique; ``…_at`` are monotonic seconds."""
+    """A request and its result. ``number`` and ``time_ms`` are unique; fields ending in ``_at`` are monotonic
+    seconds."""
 
     number: int
     time_ms: int

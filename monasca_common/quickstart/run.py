@@ -94,7 +94,7 @@ class Run:
         disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]
         for number in itertools.count(1):
             elapsed = time.monotonic() - started
-            if elapsed >= self._seconds and not disturbances:  # they can be late on a slow machine
+            if elapsed >= self._seconds and not disturbances:  # disturbances can be late on a slow machine
                 return
             if disturbances and elapsed >= disturbances[0][0] * self._seconds:
                 disturbances.pop(0)[1]()

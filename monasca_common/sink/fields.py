@@ -37,7 +37,7 @@ def _member(value: Any, step: str | int) -> Any:
         return value[step] if is_array and step < len(value) else None
     if type(value).__module__ == "builtins" or step.startswith("_"):
         return None
-    has_field = getattr(value, "HasField", None)  # of Protobuf, which gives a default for a field that is not set
+    has_field = getattr(value, "HasField", None)  # Protobuf returns a default for a field that is not set
     try:
         return getattr(value, step, None) if has_field is None or has_field(step) else None
     except ValueError:  # the presence of this field is not tracked

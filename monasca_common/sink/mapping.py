@@ -20,7 +20,7 @@ from monasca_common.storage.tables.column_types import TYPES, ColumnType
 
 E = TypeVar("E")
 
-_MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
+_MAX_NAME_BYTES = 63  # PostgreSQL truncates longer names
 _PATH = re.compile(r'\.(?:"([^"]+)"|([^."\[\]]+))|\[(\d+)\]')
 _MANY = "is defined twice, because case is ignored: rename one"
 
@@ -32,7 +32,7 @@ class Mode(StrEnum):
 
 
 class MessagePart(StrEnum):
-    """The parts of a message that columns are read from."""
+    """The parts of a message from which columns are read."""
 
     VALUE = "value"
     ELEMENT = "element"
@@ -55,7 +55,7 @@ _EXAMPLES = {
     MessagePart.INDEX: 0,
     MessagePart.TOPIC: "orders",
 }
-# A deletion has no value, so its row is found by these.
+# A deletion has no value, so its row is found by these parts.
 _OF_DELETIONS = (MessagePart.KEY, MessagePart.HEADER, MessagePart.TOPIC, MessagePart.PARTITION)
 
 
@@ -221,7 +221,7 @@ class _MappingReader:
             try:
                 default = None if default is None else kind.convert(default)
             except ValueError as error:
-                is_text = kind.name != "bytes"  # which TOML does not have
+                is_text = kind.name != "bytes"  # TOML has no bytes
                 remedy = f"write a value of type {kind.name}" if is_text else "remove it"
                 self._fault(where, f"has a default that {error}: {remedy}")
             if default is not None and (fields.required or name in entry.key):

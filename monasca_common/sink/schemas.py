@@ -93,7 +93,7 @@ class _AvroFields(_SchemaFields):
         return [node[items]] if node["type"] == container else []
 
     def values(self, node: Any) -> Sequence[Any]:
-        logical = node.get("logicalType", "").partition("-")[0]  # such as timestamp-millis
+        logical = node.get("logicalType", "").partition("-")[0]  # for example timestamp-millis
         return _VALUES.get(logical) or _VALUES[node["type"]]
 
 
@@ -137,8 +137,8 @@ class _JsonFields(_SchemaFields):
 
 
 class _ProtobufFields(_SchemaFields):
-    """The fields of the generated class, which decodes every version of its message, that the text has too. A node: a
-    descriptor, and whether it is that of an array or a map."""
+    """The fields that both the text and the generated class have; the class decodes every version of its message. A
+    node is a descriptor, and whether it describes an array or a map."""
 
     def __init__(self, generated: Any, text: str) -> None:
         self.root = (generated.DESCRIPTOR, False)

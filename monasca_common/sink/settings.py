@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a sink: frozen, declared here as the options of ``[sink]``, which also has those of a consumer."""
+"""The settings of a sink: frozen, declared here as the options of ``[sink]``, which also has consumer options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SINK_GROUP = "sink"
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """``producer``: of dead letters, with the brokers of the consumer. ``audit``: ``None`` disables audit reports."""
+    """``producer``: the settings of the producer of dead letters, with the brokers of the consumer. ``audit``: ``None``
+    disables audit reports."""
 
     mapping_file: str | None = field(
         metadata=declared(help="The mapping file: which table receives which parts of a topic's messages. Required.")

@@ -3,7 +3,7 @@
 with the offset in one transaction.
 
 A service gives it a `Decoder` for each topic, and a function that stores rows. To write a decoder: read the columns of
-the batch, give a row, its message and its index in the message for each element, report the others as `Faults`, and
+the batch, give a row, its message and its index in the message for each element, report other elements as `Faults`, and
 return `rows_of_kind`.
 """
 

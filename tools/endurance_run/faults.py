@@ -17,8 +17,9 @@ from endurance_run.stack import Instance, Stack, faketime_library
 from monasca_common.devbroker import ApiKey, Fault
 
 MINUTE_SECONDS = 60.0
-_EARLIEST_SECONDS, _LATEST_SECONDS = 5.0, 20.0  # within the minute of the fault, so that it ends in the same minute
-_FROZEN_SECONDS = 18.0  # beyond the session of 10 s
+# start of a fault within its minute, early enough to end in the same minute
+_EARLIEST_SECONDS, _LATEST_SECONDS = 5.0, 20.0
+_FROZEN_SECONDS = 18.0  # longer than the session of 10 s
 _DOWN_SECONDS = 15.0
 _KILLED_SECONDS = 3.0
 _CUTS, _CUT_EVERY_SECONDS = 6, 2.0
@@ -79,7 +80,7 @@ def _freeze(stack: Stack, choice: int) -> str:
 
 
 def _stop_a_broker(stack: Stack, choice: int) -> str:
-    node = stack.kafka.node(2 + choice % 2)  # the first one is never killed
+    node = stack.kafka.node(2 + choice % 2)  # the first process is never killed
     node.kill()
     time.sleep(_DOWN_SECONDS)
     node.restart()
@@ -89,7 +90,7 @@ def _stop_a_broker(stack: Stack, choice: int) -> str:
 def _cut_connections(stack: Stack, _choice: int) -> str:
     cut = 0
     for _ in range(_CUTS):
-        with contextlib.suppress(TimeoutError):  # on a busy machine, they are cut later
+        with contextlib.suppress(TimeoutError):  # on a busy machine, the connections are cut later
             cut += stack.kafka.proxy.cut_connections()
         time.sleep(_CUT_EVERY_SECONDS)
     return f"{cut} connections"

@@ -39,8 +39,8 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The permitted growth: ``per_hour`` of a run of an hour or more, and ``short`` in all of a shorter run, in which
-    caches still fill. ``is_relative``: both are fractions of the first value."""
+    """The permitted growth: ``per_hour``: the limit in runs of an hour or more. ``short``: the total in shorter runs,
+    in which caches still fill. ``is_relative``: both limits are fractions of the first value."""
 
     quantity: str
     per_hour: float

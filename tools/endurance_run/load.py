@@ -84,7 +84,7 @@ def read_journal(path: Path) -> dict[tuple[str, int], JournalEntry]:
 
 
 class Load:
-    """Posts until `finish`. ``identity``: of the run, for the keys of its posts."""
+    """Posts until `finish`. ``identity``: the id of the run, for the keys of its posts."""
 
     def __init__(self, identity: str, seed: int, port: int, journal: Path, rate: float) -> None:
         self._identity = identity
@@ -103,7 +103,7 @@ class Load:
         self.refused: list[str] = []
 
     def start(self, elapsed: float) -> None:
-        """Post the bulks that a previous process has left, and then at the rate of ``elapsed`` seconds."""
+        """Post the bulks that a previous process has left, and then bulks at the rate for ``elapsed`` seconds."""
         entries = read_journal(self._journal)
         with self._journal.open("ab") as file:
             file.write(b"\n")  # ends an incomplete line

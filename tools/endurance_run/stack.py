@@ -155,8 +155,10 @@ value = {type = "double", from = "value.metric.value"}
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A command. ``section``: of its ``status_port``. ``groups``: sections that have a ``group_instance_id``.
-    ``copies``: of two, the second one is killed. ``is_job``: it is ready only after a batch, which needs messages."""
+    """A command. ``section``: the section of its ``status_port``. ``groups``: sections that have a
+    ``group_instance_id``.
+    ``copies``: the number of copies; the second of two is killed. ``is_job``: it is ready only after a batch, which
+      needs messages."""
 
     command: str
     section: str
@@ -182,7 +184,7 @@ SERVICES = {
 
 
 class Instance:
-    """A process of a service. ``is_victim``: faults kill, freeze and skew it; the other one is never touched."""
+    """A process of a service. ``is_victim``: faults kill, freeze and skew it, but never the other copy."""
 
     def __init__(self, name: str, service: Service, folder: Path, port: int, supervisor: Supervisor) -> None:
         self.name = name
@@ -201,7 +203,7 @@ class Instance:
             more += identity if section == service.section else f"[{section}]\n{identity}"
         journal = folder / "journals" / name
         journal.mkdir(parents=True, exist_ok=True)
-        if self.kind == "audit":  # its section has the port and the folder
+        if self.kind == "audit":  # section with the port and the folder
             own.write_text(f"[audit]\nstatus_port = {port}\nfolder = {journal}\n")
         else:
             own.write_text(_OWN.format(section=service.section, port=port, more=more, folder=journal))

@@ -15,7 +15,7 @@ from verdict import Result, read
 from monasca_common.quickstart.services import ServiceFailed
 
 _EXCLUDED = Path(__file__).with_name("excluded.txt").resolve()
-_STDERR = 2  # the file descriptor, because a replaced sys.stderr in a test has none
+_STDERR = 2  # the file descriptor, because the sys.stderr of a test has none
 
 
 class TempestRun:

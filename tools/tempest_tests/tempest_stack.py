@@ -23,7 +23,7 @@ _SERVICES = ("api", "persister", "pipeline run evaluate")
 _ROLES = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring-delegate")
 # In a program that runs for minutes, quick compilation is better than good compilation.
 _SPARK_OPTIONS = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_WARM_UP = "warm-up"  # name of a user and of a project
+_WARM_UP = "warm-up"  # name of the user and of the project
 #: The default, which the public plugin needs, because it looks for alarms before any window is evaluated.
 DELAY_SECONDS = 30
 _AHEAD_SECONDS = 12 * 24 * 3600  # the plugin posts metrics up to 11 days ahead

@@ -87,7 +87,7 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
 
 
 def parse(text: str, names: Names) -> AvroSchema:
-    """Return the parsed schema. ``names``: those that it refers to. Raises `SerializationError`."""
+    """Return the parsed schema. ``names``: the schemas to which it refers. Raises `SerializationError`."""
     named: dict[str, Any] = {}
     try:
         for _, each in names:
@@ -123,7 +123,7 @@ class _Inspection:
     def is_recursive(self, schema: Any) -> bool:
         """Return whether a type contains itself. Raises `SerializationError` for an array of items without bytes."""
         if isinstance(schema, list):
-            return any(list(map(self.is_recursive, schema)))  # all of them are inspected
+            return any(list(map(self.is_recursive, schema)))  # inspect all of them
         if isinstance(schema, str):
             return schema in self._named and self.is_recursive(self._named[schema])
         if schema["type"] == "array":

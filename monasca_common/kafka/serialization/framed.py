@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of values with a schema, as Confluent's serializers write it: byte 0, the schema id in 4 bytes, the value.
 
-Values with the GUID of their schema in a header are read too.
+Values whose schema's GUID is in a header are also read.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
 
     @abstractmethod
     def parse(self, text: str, names: Names) -> T:
-        """Return the parsed schema. ``names``: those that it refers to. Raises `SerializationError`."""
+        """Return the parsed schema. ``names``: the schemas to which it refers. Raises `SerializationError`."""
 
     @abstractmethod
     def record_name(self, schema: T) -> str:
-        """Return the full name of the record, for the strategies with it."""
+        """Return the full name of the record, for the strategies that use it."""
 
     @abstractmethod
     def encode(self, value: S, start: bytes, schema: T) -> bytes:

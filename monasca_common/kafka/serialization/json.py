@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON (RFC 8259 with the restrictions of RFC 7493): fast for the usual message, strict with a hostile one.
+"""JSON (RFC 8259 with the restrictions of RFC 7493): fast for usual messages, strict with hostile ones.
 
 orjson refuses NaN, Infinity, lone surrogates and bytes that are not UTF-8. It accepts duplicate keys (the last one
 wins) and reads integers beyond 64 bits as floats. A fast check of the text finds candidates for both; a slower parser
@@ -62,7 +62,7 @@ class JsonSerializer(Serializer):
 
     def loads_all(self, values: Sequence[bytes]) -> list[Any]:
         """Return the values, like `loads` one by one, at half the cost. Raises `SerializationError` if a value must be
-        read by itself, because it is not JSON or needs a closer look."""
+        read by itself, because it is not JSON or needs further checks."""
         try:
             parsed = list(map(orjson.loads, values))
         except orjson.JSONDecodeError:
@@ -93,7 +93,7 @@ def _check_depth(value: Any) -> None:
         raise SerializationError(f"JSON with arrays and objects nested more than {MAX_DEPTH} deep")
 
 
-# orjson's errors contain the whole document: only the reason is kept, so that no traceback shows the document.
+# orjson's errors contain the whole document, so keep only the reason: no traceback may show the document.
 
 
 def _parsed(text: bytes) -> tuple[Any, str]:

@@ -31,7 +31,7 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
             schema = json.loads(text)
             validator = validator_for(schema)
             validator.check_schema(schema)
-            # Without a function that retrieves other addresses, so that a reference never leaves the registry.
+            # Has no function that retrieves other addresses, so that references never leave the registry.
             resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
         except (SchemaError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None
@@ -57,11 +57,12 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
 
 
 def _check(plain: Any, schema: Validator, name: str) -> None:
-    """Raise `SerializationError` with the path and the rule of the first error, which quotes the value otherwise."""
+    """Raise `SerializationError` with the path and the rule of the first error, without its text, which quotes the
+    value."""
     try:
         error = next(schema.iter_errors(plain), None)
     except Exception as failed:
-        rule = type(failed).__name__  # such as a reference that the registry does not have
+        rule = type(failed).__name__  # for example, a reference is missing in the registry
     else:
         if error is None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of a registry, in a bounded cache that outlives an outage."""
+"""A bounded cache of a registry's schemas, which remains usable during an outage."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from monasca_common.kafka.serialization.registry_client import (
 
 T = TypeVar("T")
 SchemaKey = int | uuid.UUID  # the id in the frame of a value, or the GUID in a header
-Names = Sequence[tuple[str, str]]  # (name, text) of the schemas that a schema refers to, each after those it refers to
+Names = Sequence[tuple[str, str]]  # (name, text) of the schemas to which a schema refers, each after its own references
 
-_ASK_AGAIN_SECONDS = 1.0  # for an unknown id
-_SHORT_WAIT_SECONDS = 0.1  # for an unknown id shortly after another one was rejected
+_ASK_AGAIN_SECONDS = 1.0  # the wait for an unknown id
+_SHORT_WAIT_SECONDS = 0.1  # the wait for an unknown id shortly after another one was rejected
 _MOST_REFERENCES = 100
 _MOST_UNKNOWN = 10_000  # ids whose first request is remembered
 _COMPARE_SECONDS = 60.0
@@ -56,10 +56,10 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._schema_type = schema_type
         self._parse = parse
         self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait long
-        self._texts: dict[SchemaKey, str] = {}  # of cached schemas, and of those that are written
+        self._texts: dict[SchemaKey, str] = {}  # the texts of cached schemas and of schemas that are written
         self._compare_at = float("inf")
         self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has given to another schema
-        self._unknown: dict[SchemaKey, float] = {}  # when each unknown id was first asked for
+        self._unknown: dict[SchemaKey, float] = {}  # when each unknown id was first requested
         self._rejected_at = float("-inf")  # when the last unknown id was rejected
 
     def check(self) -> None:
@@ -106,7 +106,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         return schema_id
 
     def _note(self, schema_id: int, text: str, *others: str | None) -> None:
-        """Note the text of an id. Raises `RegistryUnavailable` if ``others`` or this process have another for it."""
+        """Record the text of an id. Raises `RegistryUnavailable` if ``others`` or this process have another text for
+        it."""
         for other in (*others, self._texts.get(schema_id, text)):
             if _canonical(other or "") != _canonical(text):
                 raise RegistryUnavailable(_REUSED.format(schema_id), MAX_BACKOFF_SECONDS)
@@ -132,7 +133,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         return parsed
 
     def _wait_for(self, key: SchemaKey) -> None:
-        """Raise `RegistryUnavailable` until an unknown id has been asked for during ``unknown_id_seconds``. Shortly
+        """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly
         after another id was rejected, wait less, so that corrupt messages do not add up to a long wait; and wait here,
         because a batch that is decoded again would wait again for each of its corrupt messages."""
         now = self.clock.monotonic()
@@ -163,7 +164,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             return False
 
     def _compare(self) -> bool:
-        """Compare cached schemas with the registry, and note whether one differs. Return whether one is the same."""
+        """Compare cached schemas with the registry, and record whether one differs. Return whether one is the same."""
         with self._changing:
             texts = self._texts.copy()
         keys = {*self._reused, *random.sample(list(texts), min(len(texts), _MOST_COMPARED))} & texts.keys()
@@ -183,7 +184,7 @@ def _by_key(client: Any, key: SchemaKey) -> Schema:
     except SchemaRegistryError as error:
         if isinstance(key, int) or error.http_status_code != 404:
             raise
-        raise SchemaRegistryError(404, SCHEMA_NOT_FOUND, "no such GUID") from None  # not every registry has them
+        raise SchemaRegistryError(404, SCHEMA_NOT_FOUND, "no such GUID") from None  # not every registry has GUIDs
     if not isinstance(found.schema_str, str) or not found.schema_str:
         raise ValueError("no schema in the answer")  # that of a proxy
     return found
@@ -208,7 +209,7 @@ def _canonical(text: str) -> Any:
 
 
 def _resolved(client: Any, schema: Schema) -> tuple[Schema, Names]:
-    """Return the schema with those that it refers to by subject and version, which the same registry has."""
+    """Return the schema, and the schemas to which it refers by subject and version in the same registry."""
     names: list[tuple[str, str]] = []
     seen: set[tuple[Any, Any]] = set()
 

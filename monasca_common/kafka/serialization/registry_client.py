@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of a schema registry, with a deadline for each question, and a back-off while it is unavailable.
+"""The client of a schema registry, with a deadline for each request, and a back-off while it is unavailable.
 
-Each question opens a client: questions are rare, and neither a connection nor a cache of the client is shared with a
-forked child or kept by a registry that hangs.
+Each request opens a client: requests are rare, and so a client's connection and cache are neither shared with a forked
+child nor occupied by a registry that hangs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AnswerTooLarge(Exception):
 
 
 class RegistryClient:
-    """Asks the registry of ``[schema_registry]``. Thread-safe."""
+    """Sends requests to the registry of ``[schema_registry]``. Thread-safe."""
 
     def __init__(self, settings: SchemaRegistrySettings) -> None:
         self.settings = settings
@@ -50,10 +50,10 @@ class RegistryClient:
         self._reason = ""
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no question is asked until a
-        back-off has passed, and then one: other threads do not wait for its answer. The back-off after a time-out is at
-        least as long, so that a registry that hangs blocks one thread, half of the time. Raises `RegistryUnavailable`,
-        and `SchemaRefused` if the registry refuses a request."""
+        """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no request is sent until a
+        back-off has passed, and then only one; other threads do not wait for its answer. The back-off after a time-out
+        is at least as long, so a registry that hangs blocks one thread for half of the time. Raises
+        `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
         if not self._asking.acquire(blocking=not self._failures):
             raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
         try:
@@ -79,8 +79,8 @@ class RegistryClient:
             self._asking.release()
 
     def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
-        """Return the answer or the error of a thread that can be left behind, because the client has a time-out only
-        for each part of an answer."""
+        """Return the answer or the error of a thread that can be abandoned, because the client's time-out applies to
+        each part of an answer."""
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         clients: list[SchemaRegistryClient] = []
 
@@ -105,7 +105,7 @@ class RegistryClient:
 
 
 def _read_bounded(response: Any) -> None:
-    """Read an answer, which the client would read without a limit."""
+    """Read an answer with a limit, which the client does not have."""
     body = bytearray()
     for part in response.iter_bytes():
         body += part

@@ -91,7 +91,7 @@ class JiraNotifier(Notifier):
         except SendFailed as error:
             if error.status != _GONE:
                 raise
-            answer = self._post("/search/jql", body)  # the only version in Jira Cloud
+            answer = self._post("/search/jql", body)  # the only version of this request in Jira Cloud
         issues = answer.get("issues")
         if not isinstance(issues, list):
             raise SendFailed("Jira's answer to a search has no list of issues")

@@ -132,7 +132,7 @@ class YarnTest(PipelineProcessCase):
         self.wait_until(lambda: self.applications()[name] == "FINISHED", self.applications)
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
 
-    def test_sigterm_ends_the_job_in_order(self):
+    def test_sigterm_ends_the_job_cleanly(self):
         self.send_some()
         process = self.start()
         self.wait_until(self.is_through, seconds=SECONDS)

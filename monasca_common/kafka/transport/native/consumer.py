@@ -112,7 +112,7 @@ class NativeConsumer(LibrdkafkaConsumer):
             self._client.close()
 
     def _copy_kept(self, most: int = 0) -> None:
-        """Copy all but the ``most`` newest parts, which no longer keep the client then."""
+        """Copy all but the ``most`` newest parts, so that they no longer keep the client."""
         while len(self._kept) > most:
             columns = self._kept.popleft()()
             if columns is not None:
@@ -127,7 +127,7 @@ class NativeConsumer(LibrdkafkaConsumer):
             if error.args[0] == KafkaError._DESTROY:
                 raise ClosedError(f"the consumer's client is closed: {error.args[1]}") from None
             raise translate(KafkaError(*error.args)) from None
-        except ValueError as error:  # for an invalid topic name
+        except ValueError as error:  # raised for an invalid topic name
             raise translate(error) from error
 
 

@@ -30,7 +30,7 @@ _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # fields of a delive
 
 
 class NativeReservation(ctypes.Structure):
-    """As `Reservation`, in memory from which `send` takes with the GIL held. Its attributes are read without a Python
+    """Like `Reservation`, in memory that `send` reads with the GIL held. Its attributes are read without a Python
     call, so no signal handler interrupts that."""
 
     _fields_ = (
@@ -68,7 +68,7 @@ class NativeProducer(LibrdkafkaProducer):
         self._notices = ClientEvents(LOG, self.clock, settings.connection.client_id)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = open_client("producer_options", options, _librdkafka.Producer)
-        # No Python frame between a producer and C
+        # no Python frame is between a producer and C
         self.send = self._client.send  # type: ignore[assignment, method-assign]
         self.produce = self._client.produce  # type: ignore[assignment, method-assign]
 
@@ -136,7 +136,7 @@ class NativeProducer(LibrdkafkaProducer):
         """Destroy the client, which waits for its threads without a limit; if a call uses it, when that call ends."""
         self._admin = None
         self._client.close()
-        del self._client, self.send, self.produce  # the references to it
+        del self._client, self.send, self.produce  # remove the references to it
 
 
 def _added_up(counts: list[_librdkafka.Notice]) -> DeliveryCounts:

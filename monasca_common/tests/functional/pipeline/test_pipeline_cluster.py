@@ -26,7 +26,7 @@ class ClusterTest(PipelineProcessCase):
         # The rows that the killed executor had staged are lost, too.
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
 
-    def test_sigterm_ends_the_job_in_order(self):
+    def test_sigterm_ends_the_job_cleanly(self):
         self.send_some()
         process = self.start()
         self.wait_until(self.is_through, seconds=SECONDS)

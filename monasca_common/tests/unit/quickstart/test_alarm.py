@@ -87,7 +87,7 @@ class AlarmRunTest(base.BaseTestCase):
         parse(self.api.posts["/v2.0/alarm-definitions"]["expression"])
         self.assertEqual(("the-alarm", summary.posted), (summary.alarm_id, self.poster.post.call_count))
 
-    def test_an_alarm_that_does_not_change_is_reported_and_fails(self):
+    def test_an_alarm_that_does_not_change_is_an_error(self):
         self.useFixture(fixtures.MockPatchObject(alarm, "_STATE_SECONDS", alarm._STATE_SECONDS))
         summary = self.run_alarm(stuck=True)
         self.assertEqual((("OK",), False), (summary.history, summary.good))

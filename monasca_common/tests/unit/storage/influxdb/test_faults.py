@@ -313,7 +313,7 @@ class CredentialsTest(ConfigurationTestCase):
         conf = self.storage("influxdb://mona:hidden@host/monasca", "allow_insecure_credentials = true")
         self.assertIsInstance(load_storage(conf), InfluxdbStorage)
 
-    def test_tls_loopback_and_no_password_do_not_need_the_option(self):
+    def test_the_option_is_not_needed_with_tls_on_loopback_or_without_a_password(self):
         for url in (
             "influxdb+https://mona:hidden@host/monasca",
             "influxdb://mona:hidden@localhost/monasca",
