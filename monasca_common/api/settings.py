@@ -53,10 +53,10 @@ class ApiSettings:
         minimum=2,
         maximum=4096,
         unit="requests",
-        help="Maximum number of concurrent posts per worker to one topic. Each topic has a quarter of this number as "
-        "reserved slots, which a stalled topic cannot take from others; requests to the database have half of this "
-        "number. Further requests get status 503 immediately. Too small: clients get status 503 at normal load. Too "
-        "large: requests exhaust the memory and wait for each other.",
+        help="Maximum number of concurrent posts per worker to one topic. A quarter of this number is reserved for "
+        "each topic, and other topics that are stalled cannot use it. At most half as many requests may use the "
+        "database at a time. Further requests get status 503 immediately. Too small: clients get status 503 at normal "
+        "load. Too large: requests exhaust the memory and wait for each other.",
     )
     auth_strategy: Literal["keystone", "noauth"] = option(
         "keystone",

@@ -191,7 +191,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         if not options.memcached_servers:
             self._token_cache = TokenCache(options.token_cache_time)
         self._auth_url = getattr(conf[options.auth_section or GROUP], "auth_url", None)
-        # The tokens of application credentials, by hashes of these.
+        # The tokens of application credentials, by the hash of the credential.
         self._exchanged: TTLCache[bytes, str] = TTLCache(_MAX_CREDENTIALS, max(0, options.token_cache_time))
         self._lock = threading.Lock()
 
@@ -215,7 +215,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
 
     def _process_credential(self, request: Any, credential: bytes) -> Any:
         for renewed in (False, True):
-            with contextlib.suppress(auth_token.InvalidToken):  # then the request has no token, and is refused
+            with contextlib.suppress(auth_token.InvalidToken):  # the request then has no token and is refused
                 request.headers["X-Auth-Token"] = self._token_of(credential, renewed=renewed)
             try:
                 return super().process_request(request)
@@ -225,7 +225,8 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         return None
 
     def _token_of(self, credential: bytes, *, renewed: bool) -> str:
-        """Return a token of an application credential, an old one unless ``renewed``: Keystone may have revoked it.
+        """Return a token of an application credential. ``renewed``: not the cached token, which Keystone may have
+        revoked.
 
         Raises `InvalidToken` and `Undecided`.
         """

@@ -291,7 +291,7 @@ class ConsumerSettings:
         maximum=1_000_000,
         unit="messages",
         old_names=("database_batch_size",),
-        help="Maximum number of messages in a batch. Too small: a commit or a transaction for a few messages. Too "
+        help="Maximum number of messages in a batch. Too small: a commit or a transaction for every few messages. Too "
         "large: a batch takes much memory, and handling it can exceed max_poll_interval_seconds.",
     )
     max_wait_time_seconds: float = option(

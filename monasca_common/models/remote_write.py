@@ -80,7 +80,7 @@ class _Request:
                 broken = faults or self._add(head, content)
             elif key == _HISTOGRAM:
                 broken = ("native histograms are not stored: set send_native_histograms to false",)
-            elif key == _LABEL:  # protobuf allows it, but no sender does it
+            elif key == _LABEL:  # protobuf allows labels after samples, but no sender writes them
                 raise NotProtobuf("has labels after samples: write the labels of a series first")
             else:
                 continue
@@ -123,7 +123,7 @@ class _Request:
             if len(found) > self._samples.max_dimensions + 1 or len(faults) > _MOST_FAULTS:
                 break
         name = found.pop(_NAME, "")
-        dimensions = {key: value for key, value in found.items() if value}  # an empty label is a missing one
+        dimensions = {key: value for key, value in found.items() if value}  # an empty label equals a missing one
         faults += self._samples.faults(name, dimensions)
         if faults:
             return "", faults
@@ -133,7 +133,8 @@ class _Request:
 
 
 def _labels_end(data: bytes) -> int:
-    """Return the end of the labels, which come first in a series. Without a call per label, it takes half the time."""
+    """Return the end of the labels, which come first in a series. It avoids a call per label, which would double the
+    time."""
     at, end = 0, len(data)
     while at < end and data[at] == _LABEL:
         size = data[at + 1]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of series from Prometheus and OpenTelemetry, as metrics for envelopes.
 
-Names and dimensions keep `limits.STORED`, not the stricter rules of posts: any UTF-8 text without NUL.
+Names and dimensions obey `limits.STORED`, not the stricter rules of posts: any UTF-8 text without NUL.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from monasca_common.models.times import ANY_TIME, Window
 
 NO_META = "null"
 STALE_META = json_text.write(STALE).decode()
-_MOST_BYTES = 16 * 1024 * 1024  # of one request, which a worker serves next to others
+_MOST_BYTES = 16 * 1024 * 1024  # maximum bytes of one request, because a worker serves several at a time
 _MOST_VIOLATIONS = 100
 
 
 class Samples:
     """Collects the samples of one request, and the violations of those that are refused.
 
-    ``allowed``: the range of timestamps. ``reserved_names``: no metric may have these. ``most``: the number of samples.
+    ``allowed``: the range of timestamps. ``reserved_names``: names that no metric may have. ``most``: the number of
+    samples.
     """
 
     def __init__(
@@ -99,5 +100,5 @@ def series_head(name: str, dimensions: Mapping[str, str]) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text of a client, cut, for an error message."""
+    """Return a client's text, truncated, for an error message."""
     return repr(text if len(text) <= 80 else f"{text[:80]}…")

@@ -63,7 +63,7 @@ class Evidence:
                 self._wave.append(entry)
 
     def tiers(self) -> list[Tier]:
-        """Return the tiers when all rows are there, or after a time-out."""
+        """Return the tiers once all rows are stored, or after a time-out."""
         counted = Counter((name, host, time_ms // _HOUR_MS * _HOUR_MS) for name, host, time_ms in self._expected)
         hours = {(name + aggregates.SUFFIX, host, hour): float(n) for (name, host, hour), n in counted.items()}
         names = list(load.NAMES)

@@ -125,7 +125,9 @@ class Positions:
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         for time_ms in times_ms.values():
             if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # -1 means the end to the client
-                raise MisuseError(f"{time_ms!r} is not a time: milliseconds since the epoch, a whole number from 0 on")
+                raise MisuseError(
+                    f"{time_ms!r} is not a time: use milliseconds since the epoch, a whole number of at least 0"
+                )
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

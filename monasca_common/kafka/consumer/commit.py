@@ -108,5 +108,5 @@ def check_offsets(offsets: Mapping[TopicPartition, object]) -> None:
     for (topic, number), offset in offsets.items():
         if not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
             raise MisuseError(
-                f"{offset!r} is not an offset of {topic}/{number}: next offsets are whole numbers from 0 on"
+                f"{offset!r} is not an offset of {topic}/{number}: a next offset is a whole number, at least 0"
             )

@@ -35,10 +35,11 @@ from monasca_common.models.samples import NO_META, STALE_META, Samples, series_h
 
 TEMPORALITY = "otel.temporality"
 START = "start_time_ms"
-MOST_BUCKETS = 1000  # of a histogram, and quantiles of a summary
-#: Of an exponential histogram: the scale of buckets (each bound is 1.09 times the one before) and their number.
+MOST_BUCKETS = 1000  # maximum buckets of a histogram, and quantiles of a summary
+#: The maximum scale (each bound is 1.09 times the previous one) and number of buckets of a stored exponential
+#: histogram.
 MOST_SCALE, MOST_EXPONENTIAL_BUCKETS = 3, 160
-_LEAST_SCALE = -10  # OpenTelemetry's; smaller ones have a single bucket
+_LEAST_SCALE = -10  # OpenTelemetry's minimum; a smaller scale has a single bucket
 
 
 class _Sample(NamedTuple):

@@ -79,8 +79,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """The specifications that select records of one name, dimensions and meta. ``undated``: the metrics for which
-    creation_time is optional."""
+    """The specifications that select the records with one name, set of dimensions and meta. ``undated``: the metrics
+    for which creation_time is optional."""
 
     dated: tuple[tuple[str, Group], ...]
     undated: tuple[tuple[str, Group], ...]

@@ -33,7 +33,7 @@ class EnvironmentTest(base.BaseTestCase):
         calls = (folder / "calls").read_text().splitlines()
         self.assertEqual(["-m venv .venv"], [call for call in calls if "venv" in call])
 
-    def test_no_requirement_of_the_formats_conflicts_with_those_of_the_other_extras(self):
+    def test_requirements_of_the_formats_do_not_conflict_with_other_extras(self):
         done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
 
         self.assertEqual((0, "No broken requirements found.\n"), (done.returncode, done.stdout), done.stdout)

@@ -131,7 +131,7 @@ class ProgramsOfPagesTest(base.BaseTestCase):
         [invoice], _ = self.run_program("first_service.rst", b'{"item": "lamp", "count": 2}')
         self.assertEqual(b'{"item":"lamp","count":2}', invoice.value)
 
-    def test_the_key_of_kafka_python_is_that_of_the_record(self):
+    def test_the_key_argument_of_kafka_python_is_the_key_of_the_record(self):
         [invoice], _ = self.run_program("coming_from_kafka_python.rst", b"lamp")
         self.assertEqual((b"customer-7", b"lamp"), (invoice.key, invoice.value))
 

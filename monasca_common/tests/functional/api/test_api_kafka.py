@@ -40,7 +40,7 @@ class TestAcknowledged(ApiProcessCase):
         with each_once():
             self.assertEqual(sorted([*names, "one"]), sorted(logged))
 
-    def test_with_drop_invalid_metrics_are_dead_letters_before_the_answer(self):
+    def test_invalid_metrics_are_dead_letters_before_the_answer_if_they_are_dropped(self):
         api = self.api(api=["invalid_metrics = drop"])
         status, headers, _ = api.post([metric(), metric("a b")])
         self.assertEqual((204, "1"), (status, headers["monasca-rejected"]))

@@ -17,7 +17,7 @@ from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
 METRICS, LOGS = "/v1/metrics", "/v1/logs"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 LIMIT = 5 * 1024 * 1024
-MOST_GROWTH = 700_000_000  # bytes; empty messages have a hundred times their size in memory
+MOST_GROWTH = 700_000_000  # bytes; empty messages need a hundred times their size in memory
 MUTATIONS = 200
 TIME_NS = NOW_MS * 1_000_000
 
@@ -51,7 +51,7 @@ def point(content):
 
 
 def histogram(number, content):
-    """Return a request with a histogram (9) or an exponential one (10)."""
+    """Return a request with a histogram (9) or an exponential histogram (10)."""
     data = field(1, b"\x19" + TIME_NS.to_bytes(8, "little") + content) + b"\x10\x02"
     return field(1, field(2, field(2, field(1, b"h") + field(number, data))))
 
@@ -66,7 +66,7 @@ def attributes(count, key=lambda number: b"%d" % number):
 
 
 def in_protobuf():
-    """Yield a path and a body each."""
+    """Yield pairs of a path and a body."""
     for levels in (30, 60, 200, 20_000):
         yield METRICS, point(field(7, field(1, b"a") + field(2, nested(levels))))
         yield LOGS, log(field(5, nested(levels)))
@@ -103,7 +103,7 @@ def in_protobuf():
 
 
 def in_json():
-    """Yield a path and a body each."""
+    """Yield pairs of a path and a body."""
     value = b'{"arrayValue":{"values":[' * 20_000 + b"]}}" * 20_000
     record = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{%b}]}]}]}'
     yield LOGS, record % b'"body":%b' % value
@@ -128,7 +128,7 @@ def in_json():
 
 
 def bombs():
-    """Yield an encoding and a body each."""
+    """Yield pairs of an encoding and a body."""
     zeros = bytes(64 * 1024 * 1024)
     yield "gzip", gzip.compress(zeros)
     yield "gzip", gzip.compress(gzip.compress(zeros))
@@ -178,12 +178,13 @@ class HostileOtlpTest(ApiProcessCase):
         return status, text
 
     def peak(self):
-        """Return the greatest number of bytes in memory that the worker has had."""
+        """Return the peak memory of the worker in bytes."""
         [kibibytes] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.worker.pid}/status").read_text())
         return int(kibibytes) * 1024
 
     def check(self, statuses, requests):
-        """Send all requests. The statuses are among the given ones, and the worker's memory is bounded."""
+        """Send all requests. Check that the statuses are among the given ones, and that the worker's memory is
+        bounded."""
         found = set()
         for number, request in enumerate(requests):
             status, text = self.send(*request)
@@ -194,14 +195,14 @@ class HostileOtlpTest(ApiProcessCase):
         self.assertLess(self.peak() - self.before, MOST_GROWTH)
         self.assertEqual(200, self.send(METRICS, point(b"\x31" + bytes(8)))[0])
 
-    def test_protobuf(self):
+    def test_hostile_protobuf_causes_no_server_error(self):
         self.check({200, 400, 413}, in_protobuf())
 
-    def test_json(self):
+    def test_hostile_json_causes_no_server_error(self):
         self.check({200, 400, 413}, ((path, body, JSON) for path, body in in_json()))
 
-    def test_compressed_bombs(self):
+    def test_compressed_bombs_cause_no_server_error(self):
         self.check({200, 400, 413}, ((METRICS, body, PROTOBUF, encoding) for encoding, body in bombs()))
 
-    def test_changed_bytes(self):
+    def test_changed_bytes_cause_no_server_error(self):
         self.check({200, 400}, mutated(seed=5))

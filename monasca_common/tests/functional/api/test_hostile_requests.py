@@ -229,7 +229,7 @@ class TestHostileRequests(ProxiedCase):
             for status, headers, body in self.answers(raw):
                 self.assertTrue(status < 500 or status in ALLOWED_5XX, (raw[:200], status, body))
                 self.assertNotIn("x-injected", headers)
-                if status >= 400 and "x-openstack-request-id" in headers:  # of the API, not of its server
+                if status >= 400 and "x-openstack-request-id" in headers:  # an answer of the API, not of its server
                     self.assertEqual(status, json.loads(body)["error"]["code"], raw[:200])
         self.assertEqual([200], [status for status, _, _ in self.answers(GET)])
         self.assertEqual([204], [status for status, _, _ in self.answers(POST)])

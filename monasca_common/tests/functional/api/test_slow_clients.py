@@ -193,7 +193,7 @@ class TestProxy(ProxiedCase):
                 with urllib.request.urlopen(request, context=context, timeout=PATIENCE_SECONDS) as answer:
                     self.assertEqual(url, json.load(answer)["links"][0]["href"])
 
-    def test_an_unavailable_api_is_503_in_json(self):
+    def test_an_unavailable_api_gets_status_503_in_json(self):
         api = self.api()
         proxy = self.proxy(api)
         self.assertEqual(0, api.stop())

@@ -157,7 +157,7 @@ class TestReplay(DlqCase):
         self.assertEqual((2, 1), (len(self.read_all(gone)), len(self.read_all(narrow))))
 
     @periodic("a variant of a replay")
-    def test_a_refusal_of_a_write_does_not_block_others(self):
+    def test_a_refused_write_does_not_block_other_writes(self):
         compacted = self.fixture.topic(config={"cleanup.policy": "compact"})  # refuses messages without a key
         self.bury(2)
         self.bury(2, first=2, origin=compacted)

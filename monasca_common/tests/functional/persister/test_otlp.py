@@ -118,7 +118,7 @@ class OtlpTest(OtlpCase):
             self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)
             self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)  # as after a lost answer
 
-        series = 19  # of both instruments: the histogram has 16 buckets, count and sum
+        series = 19  # series of both instruments: the histogram has 16 buckets, count and sum
         rows = series * self.disturbed(export)
         wanted = sorted((point.time_unix_nano // 1_000_000, point.value) for point in sent)
         counted = "SELECT m.time, m.value FROM measurements m JOIN series s ON s.id = m.series_id WHERE s.name = '{}'"
@@ -170,7 +170,7 @@ class OtlpTest(OtlpCase):
 class OtlpTopicTest(OtlpCase):
     """Requests of the SDK's encoder in the topics of a Collector, while the persister is killed."""
 
-    def test_each_item_is_a_row_and_a_bad_one_a_dead_letter_without_its_siblings(self):
+    def test_each_item_is_a_row_and_an_invalid_item_a_dead_letter(self):
         logs_topic = self.fixture.topic(1)
         self.cluster.create_topic(f"{logs_topic}.dlq", 1)
         requests, wanted = self.encoded()

@@ -80,7 +80,7 @@ class AddressKeysTest(SqliteTestCase):
             found = self.methods(OLD, NEW).found("t1", sorts, Slice(2, 1))
             self.assertEqual(expected[1:3], [each.name for each in found])
 
-    def test_a_rotation_encrypts_plain_addresses_and_those_of_other_keys(self):
+    def test_a_rotation_encrypts_addresses_that_are_plain_or_encrypted_with_other_keys(self):
         self.methods().create("t1", HOOK, 1)
         self.methods(OLD).create("t2", HOOK, 1)
         self.methods(NEW).create("t3", HOOK, 1)

@@ -130,8 +130,8 @@ class UndeterminedTest(EvaluationCase):
     def test_an_alarm_is_undetermined_after_twice_as_many_empty_windows_as_periods(self):
         for periods in range(1, 6):
             measured = [at(0, 0, 0.0)]
-            # The windows include the measurement until window `periods`; 2 x periods evaluations of empty windows
-            # follow.
+            # The measurement is in the evaluated windows up to window `periods`; then 2 x periods evaluations are
+            # empty.
             last = periods + 2 * periods
             text = f"avg(m) > 1 times {periods}"
             self.assertEqual(

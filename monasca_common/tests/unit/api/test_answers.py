@@ -82,7 +82,7 @@ class AnswersContract(Reads):
                     self.assertTrue(all(map(rows, pages)), "a page is empty")
                     self.assertGreater(len(pages), 1 if "group_by" in asked else 0)
 
-    def test_pages_after_a_time_have_later_rows_of_each_element(self):
+    def test_pages_after_an_offset_contain_the_later_rows_of_each_element(self):
         for path, asked, time_ms, count in (
             (_MEASUREMENTS, _CPU, BASE_MS + 2000, 20),
             (_MEASUREMENTS, {**_CPU, "end_time": iso(BASE_MS + 3000)}, BASE_MS + 2999, 20),

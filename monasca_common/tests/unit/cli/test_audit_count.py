@@ -25,7 +25,7 @@ class TopicsTest(base.BaseTestCase):
     def topics(self, *wanted):
         return topics_to_count(self, wanted, "monasca-audit")
 
-    def test_all_topics_except_those_of_kafka_and_of_the_reports_are_counted(self):
+    def test_all_topics_except_internal_topics_and_report_topics_are_counted(self):
         self.assertEqual(("metrics",), self.topics())
 
     def test_only_named_topics_are_counted(self):

@@ -362,7 +362,7 @@ class TestGroupsInKafka(OffsetsCase):
         self.run_command("reset", "--to-latest", "--execute", "--kept-in", "database", "--topic", "metrics:1")
         self.assertIn(StoredOffset(_GROUP, "metrics", 1, "first", 100), self.stored())
 
-    def test_the_brokers_are_those_of_the_consumer_with_this_group_id(self):
+    def test_the_brokers_of_the_consumer_with_this_group_id_are_used(self):
         self.run_command("show")
         self.run_command("show", "--topic", "metrics", group="unknown")
         self.assertEqual(["kafka_metrics", "kafka"], self.sections)

@@ -123,7 +123,7 @@ class ServiceProducerTest(FactoryTestCase):
             error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **config)
             self.assertIn(next(iter(config)), str(error))
 
-    def test_credentials_need_tls_unless_an_argument_says_otherwise(self):
+    def test_credentials_need_tls_unless_an_argument_permits_plain_text(self):
         config = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a"}
         config["sasl.password"] = "hush"
 

@@ -110,7 +110,7 @@ class SecurityTest(ConfigurationTestCase):
         self.assertIn("security_protocol in group [kafka] is SASL_PLAINTEXT, which sends credentials", refusal)
         self.assertNotIn("hush", refusal)
 
-    def test_credentials_without_tls_are_sent_if_an_option_says_so(self):
+    def test_credentials_are_sent_without_tls_if_an_option_permits_it(self):
         conf = self.with_kafka(
             "security_protocol = SASL_PLAINTEXT", *SASL[1:], "sasl_password = x", "allow_insecure_credentials = true"
         )

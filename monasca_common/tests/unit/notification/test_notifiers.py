@@ -206,7 +206,7 @@ class SlackTest(NotifierCase):
         self.notifier().send(notification_of(change(), "m1"), address)
         self.assertEqual("/api/chat.postMessage?token=t0k&channel=%23alarms", receiver.requests[0][0])
 
-    def test_a_refusal_of_slack_with_status_200_is_a_failure(self):
+    def test_a_refusal_by_slack_with_status_200_is_a_failure(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(200, b'{"ok": false, "error": "channel_not_found"}')
         failure = self.assertRaises(SendFailed, self.notifier().send, notification_of(change(), "m1"), receiver.url())
@@ -306,7 +306,7 @@ class JiraTest(NotifierCase):
         refusal = self.assertRaises(SendRefused, self.notifier().send, notification_of(change(), "m1"), self.address)
         self.assertIn("set url, and token or user, in [jira_notifier]", str(refusal))
 
-    def test_a_refusal_of_jira_is_a_failure_that_shows_no_secret(self):
+    def test_a_refusal_by_jira_is_a_failure_that_shows_no_secret(self):
         for answer in (self.jira.answers(401), self.jira.answers(200, b"<html>"), self.jira.answers(200, b"[]")):
             self.jira.answer = answer
             failure = self.assertRaises(

@@ -50,7 +50,7 @@ class JobsTest(ServiceCase):
             [spec.names for spec in worker_specs(settings, MemoryStorage())],
         )
 
-    def test_one_process_has_all_groups_with_one_writer(self):
+    def test_one_process_has_all_groups_if_only_one_writer_is_allowed(self):
         (spec,) = worker_specs(self.settings(kafka_logs="enabled = true"), OneWriter())
         self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), spec.names)
 

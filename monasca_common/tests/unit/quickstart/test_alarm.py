@@ -107,7 +107,7 @@ class AlarmRunTest(base.BaseTestCase):
         self.check.side_effect = ServiceFailed("the evaluator ended")
         self.assertRaises(ServiceFailed, self.run_alarm)
 
-    def test_a_refusal_of_the_api_is_reported(self):
+    def test_a_refusal_by_the_api_is_reported(self):
         self.poster.refused = ["422 no"]
         self.assertIn("422 no", str(self.assertRaises(ServiceFailed, self.run_alarm)))
 

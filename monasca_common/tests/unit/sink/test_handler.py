@@ -120,7 +120,7 @@ class SinkHandlerTest(SinkTestCase):
         self.assertIn("UNIQUE constraint failed", letters[3])
         self.assertEqual(([0, 1, 2], 5), (self.numbers(), self.offset()))
 
-    def test_rows_that_are_refused_in_a_later_part_are_those_of_its_messages(self):
+    def test_rows_refused_in_a_later_part_belong_to_its_messages(self):
         self.open(_FACTS)
         self.execute("CREATE UNIQUE INDEX other ON facts (text)")
         self.handler._size.most_rows = 2

@@ -126,5 +126,5 @@ class MappingTest(SinkTestCase):
             'serializer = "protobuf"',
         )
 
-    def test_names_longer_than_those_of_postgresql_are_refused(self):
+    def test_names_that_are_too_long_for_postgresql_are_refused(self):
         self.assertIn("use 1 to 63 bytes", self.faults(_TABLE.format("", f'{"x" * 64} = "text"'))[0])

@@ -38,7 +38,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(report.ok)
         self.assertEqual(0, report.delivered_count)
 
-    def test_records_without_key_and_headers_have_those_of_the_bulk(self):
+    def test_records_without_key_and_headers_get_the_key_and_headers_of_the_bulk(self):
         records = [b"a", Record(b"b", key=b"own", headers=(("h", b"1"), ("h", None)))]
         self.producer().publish("t", records, key=b"k", headers=(("common", b"c"),))
         first, second = self.broker.records("t")

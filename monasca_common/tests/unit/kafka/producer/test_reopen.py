@@ -129,8 +129,8 @@ class ReopenTest(ProducerCase):
         producer.reopen()
         ready = producer._limits.ready
 
-        class Late(dict[str, Any]):
-            """Returns the limit that a thread looked up before."""
+        class EarlierLimits(dict[str, Any]):
+            """Returns the limit from before the reopening, like a thread that has already looked it up."""
 
             def get(self, topic, default=None):
                 producer._limits.ready = ready
@@ -145,7 +145,7 @@ class ReopenTest(ProducerCase):
             lambda: producer.send("t", Record(b"b")),
             lambda: producer.publish("t", [b"c"]),
         ):
-            producer._limits.ready = Late()
+            producer._limits.ready = EarlierLimits()
             send()
         self.assertEqual(2, producer.flush().delivered_count)
         self.assertEqual([b"before", b"a", b"b", b"c"], self.values())

@@ -379,7 +379,7 @@ class TestThreshold(base.BaseTestCase):
                 self.run_command("durability", "check", "--topic", "metrics", least_headroom=0.9, more=more)
                 self.assertEqual(reported, self.reported_by(error_text, "monasca-common db upgrade"))
 
-    def test_the_groups_of_another_cluster_are_not_those_of_the_database(self):
+    def test_groups_of_another_cluster_are_not_groups_of_the_database(self):
         offsets = (StoredOffset("g", "metrics", 0, None, 7),)
         status = StorageStatus("1", "2", offsets=offsets, usable=True)
         storage = SimpleNamespace(capabilities=frozenset(Capability), status=lambda: status)
@@ -526,7 +526,7 @@ class TestUnassignedPartitions(base.BaseTestCase):
             lag = self.lag(history=self.history)
             self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
 
-    def test_the_verdict_of_a_group_with_chosen_partitions_is_that_of_these(self):
+    def test_the_verdict_of_a_group_covers_only_its_chosen_partitions(self):
         self.assertIsNone(self.lag())
 
 

@@ -164,7 +164,7 @@ class TestRefusals(FaultCase):
         accepted = [line for _, _, body in self.server.requests if b"bad" not in body for line in body.splitlines()]
         self.assertEqual({b"a", b"c"}, {line.partition(b",")[0] for line in accepted})
 
-    def test_positions_are_those_of_the_call_in_later_requests_too(self):
+    def test_later_requests_also_use_the_positions_of_the_call(self):
         writer = self.writer()
         self.refuse("bad")
         names = [f"m{number}" for number in range(12_000)]
