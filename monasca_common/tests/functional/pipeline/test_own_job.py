@@ -2,6 +2,7 @@
 """Spark jobs of other packages: ``examples/own_spark_job.py`` with the package that it needs."""
 
 import json
+import math
 import sys
 import tempfile
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 import fixtures
 from oslo_config import cfg
 from pyspark.errors import PythonException
+from pyspark.sql import functions
 from stevedore import ExtensionManager
 
 from monasca_common import pipeline
@@ -138,6 +140,17 @@ class OwnJobTest(PipelineCase):
         self.assertEqual(3, progress.done)
         rows = self.spark.read.parquet(str(folder / "rows")).collect()
         self.assertEqual({("cpu_sum", 3.0), ("cpu_host", 1.0)}, {(row.name, row.value) for row in rows})
+
+    def test_spark_writes_and_reads_the_texts_of_nan_and_infinities(self):
+        rows = [("cpu", 5000.0, value, {}) for value in (math.nan, math.inf, -math.inf, 1.5)]
+        schema = "name string, timestamp double, value double, dimensions map<string, string>"
+        frame = dataframes.envelopes(self.spark.createDataFrame(rows, schema))
+        texts = frame.select(functions.col("value").cast("string")).collect()
+        written = [json.loads(text)["metric"]["value"] for (text,) in texts]
+        self.assertEqual(["NaN", "Infinity", "-Infinity", 1.5], written)
+        read = functions.from_json(functions.col("value").cast("string"), "metric struct<value double>")
+        values = [row[0] for row in frame.select(read["metric"]["value"]).collect()]
+        self.assertEqual(["nan", "inf", "-inf", "1.5"], list(map(repr, values)))
 
     def test_partials_of_missing_specifications_are_refused(self):
         specs = specifications(CPU_PRE_ROWS, CPU_ROWS)
