@@ -44,7 +44,7 @@ _STATE_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _FINISH_SECONDS = 90.0
 _NOTIFIED_SECONDS = 120.0
-_WARM_UP_SECONDS = 120.0
+_LEAST_WARM_UP_SECONDS = 120.0
 _RATE = 100.0
 _RESUME, _INTERRUPTED = "resume", "interrupted"
 
@@ -233,7 +233,8 @@ class EnduranceRun:
         outcome.faults = self._state.injected
         outcome.violations += judgement.error_violations(errors, outcome.faults)
         samples = cast("list[Sample]", self._samples.read(Sample))
-        outcome.slopes = judgement.slopes(samples, warm_up_seconds=_WARM_UP_SECONDS)
+        warm_up_seconds = max(_LEAST_WARM_UP_SECONDS, self._state.minutes * 60 / 3)
+        outcome.slopes = judgement.slopes(samples, warm_up_seconds=warm_up_seconds)
         outcome.violations += judgement.slope_violations(outcome.slopes)
 
     def _wait_for_notifications(self, count: int, evidence: Evidence) -> dict[str, int]:

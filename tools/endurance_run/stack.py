@@ -72,7 +72,8 @@ enabled = false
 [spark]
 master = local[1]
 shuffle_partitions = 1
-options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# The heap has its size from the start: garbage would look like a leak.
+options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -XX:+AlwaysPreTouch
 
 [pipeline_aggregate]
 transform_specs = {folder}/transform_specs.jsonl

@@ -23,7 +23,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from monasca_common.kafka.errors import (
@@ -42,14 +41,7 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
-from monasca_common.kafka.outgoing import (
-    as_list,
-    check,
-    checked,
-    new_id_prefix,
-    plain_sizes,
-    split,
-)
+from monasca_common.kafka.outgoing import as_list, check, checked, new_id_prefix, plain_sizes, split
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
@@ -342,9 +334,7 @@ class KafkaProducer(RefusesOldArguments):
     def __enter__(self) -> KafkaProducer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._close_and_log(None)
 
     def _close_and_log(self, timeout: float | None) -> None:
@@ -352,9 +342,7 @@ class KafkaProducer(RefusesOldArguments):
         report = self.close(timeout)
         if not (report.ok or was_reported):  # no caller receives this report
             left, unknown = len(report.failed) + len(report.unknown), len(report.unknown)
-            LOG.error(
-                "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown
-            )
+            LOG.error("a producer was closed with %d undelivered messages (%d of them unknown)", left, unknown)
 
     # Check, reserve and hand over
 

@@ -32,8 +32,7 @@ class DeliveryReport:
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:
-        """The delivered messages, in the order of the bulk. Sends that were delivered before the flush are only
-        counted."""
+        """The delivered messages, in the order of the bulk. Sends delivered before the flush are only counted."""
         of_bulk = [] if self._bulk is None else self._bulk.delivered()
         found = [delivery for delivery in of_bulk if delivery.index not in self._attempts]
         found += [
@@ -64,8 +63,7 @@ class DeliveryReport:
     @property
     def retriable(self) -> bool:
         """Whether `KafkaProducer.retry` can deliver more: some undelivered messages are not refused permanently, and
-        their producer has no fatal error. Another producer, or the same producer once it is reopened, can retry the
-        report."""
+        their producer has no fatal error. Another or reopened producer can also retry the report."""
         return any(self._attempts[index].can_be_retried for index in self._undelivered)
 
     def latest(self) -> dict[int, DeliveryAttempt]:

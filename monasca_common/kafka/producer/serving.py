@@ -6,9 +6,9 @@ While a caller waits, the serving thread flushes in short slices, so that linger
 outcomes arrived together usually call again together: the next flush waits up to a millisecond for them, because one
 request with all their bulks costs the client and the broker much less than a request for each.
 
-While a flush has messages behind others in flight, an idempotent librdkafka uses a CPU core (2.16). So after some
-slices without outcomes and new callers, the thread mostly polls. Without callers, it polls every few milliseconds, and
-sleeps while nothing is in flight.
+An idempotent librdkafka (2.16) uses a CPU core while a flush has messages behind others in flight, so after some slices
+without outcomes and new callers, the thread mostly polls. Without callers, it polls every few milliseconds, and sleeps
+while nothing is in flight.
 """
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ class Serving:
         self.idle = False
 
     def _wait_for_callers(self) -> None:
-        """Wait until as many callers wait as before the last outcomes, or until these outcomes are a millisecond
-        old."""
+        """Wait until as many callers wait as before the last outcomes, for at most a millisecond after them."""
         while self._waiting() < self._callers and not self._stopping:
             remaining = self._return_deadline - _REAL_TIME.monotonic()
             if remaining <= 0:

@@ -235,14 +235,12 @@ class TopicLimits:
 
     def _topic_recreated(self, found: TopicRecreated) -> None:
         self.recreated_topics += 1
-        LOG.error(
+        text = (
             "topic %r, which this producer writes to, was deleted and recreated (id %s is now %s): messages "
             "acknowledged shortly before may be lost with the old topic, and its readers stop until `monasca-common "
-            "offsets reset`",
-            found.topic,
-            found.old_id,
-            found.new_id,
+            "offsets reset`"
         )
+        LOG.error(text, found.topic, found.old_id, found.new_id)
         self.ready.pop(found.topic, None)
 
 

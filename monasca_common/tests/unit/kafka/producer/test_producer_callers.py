@@ -40,7 +40,7 @@ class UndeliveredLogTest(ProducerCase):
         with self.producer() as producer:
             producer.send("t", b"payload")
             producer.send("t", b"payload")
-        self.assertIn("closed with 1 messages that are not delivered (0 of them unknown)", self.log.output)
+        self.assertIn("closed with 1 undelivered messages (0 of them unknown)", self.log.output)
         self.assertNotIn("payload", self.log.output)
 
     def test_messages_in_the_report_of_a_close_are_not_logged(self):

@@ -66,7 +66,7 @@ class UnclosedProducerTest(base.BaseTestCase):
             print("waited", time.monotonic() - began)
             """
         )
-        self.assertIn("ERROR a producer was closed with 4 messages that are not delivered (3 of them unknown)", errors)
+        self.assertIn("ERROR a producer was closed with 4 undelivered messages (3 of them unknown)", errors)
         self.assertNotIn("payload", errors)
         self.assertGreater(float(output.split("waited")[1].split()[0]), 0.3)
 
