@@ -64,7 +64,7 @@ class PublishTest(ProducerCase):
         self.assertIsNone(report.delivered[0].message_id)
 
     def test_messages_without_an_answer_at_the_deadline_are_unknown_and_in_flight(self):
-        self.broker.inject("produce", Delay(5))
+        self.broker.inject("produce", Delay(500))
         producer = self.warm_producer()
         producer.publish("t", [b"first"], **AWAY)
         report = producer.publish("t", [b"late"], **AWAY)
