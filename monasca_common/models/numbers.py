@@ -20,6 +20,8 @@ BY_TEXT: Mapping[ValueText, float] = {"NaN": NAN, "Infinity": math.inf, "-Infini
 
 #: The value_meta of the end of a series (a staleness marker of Prometheus), whose value is NaN.
 STALE = {"prometheus": "stale"}
+#: The double of a staleness marker in remote write, little-endian.
+STALE_DOUBLE = bytes.fromhex("020000000000f07f")
 
 
 def value_text(value: float) -> ValueText | None:

@@ -14,7 +14,7 @@ from struct import Struct
 
 from monasca_common.models.errors import NotProtobuf
 from monasca_common.models.limits import MOST_DIMENSIONS
-from monasca_common.models.numbers import NAN
+from monasca_common.models.numbers import NAN, STALE_DOUBLE
 from monasca_common.models.post import ParsedPost
 from monasca_common.models.samples import STALE_META, Samples, series_head, shown
 from monasca_common.models.seen import Seen
@@ -22,7 +22,6 @@ from monasca_common.models.times import ANY_TIME, Window
 
 _NAME = "__name__"
 _ZERO = bytes(8)
-_STALE = bytes.fromhex("020000000000f07f")  # the double of a staleness marker
 _double = Struct("<d").unpack
 
 # Keys of fields: the number of the field times 8, plus the type of its encoding.
@@ -100,7 +99,7 @@ class _Request:
             if fault := self._samples.time_fault(time_ms):
                 return (f"its time {fault}",)
             self._times[time] = time_ms
-        if value == _STALE:
+        if value == STALE_DOUBLE:
             self._samples.add(head, time_ms, NAN, STALE_META)
         else:
             self._samples.add(head, time_ms, _double(value)[0])

@@ -99,7 +99,7 @@ def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -
 
     Raises `StorageError` if ``database`` is requested and stores no positions.
     """
-    has_offsets = storage is not None and Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
+    has_offsets = storage is not None and Capability.OFFSETS in storage.capabilities
     if place == "database" and storage is None:
         raise StorageError("the configuration has no [database] connection: use the file of the service that has one")
     if place == "database" and not has_offsets:
@@ -169,7 +169,7 @@ def position_reader(conf: cfg.ConfigOpts, section: str = KAFKA_GROUP) -> ReadPos
 
 
 def _positions(storage: Storage) -> DatabasePositions:
-    if Capability.TRANSACTIONAL_OFFSETS not in storage.capabilities:
+    if Capability.OFFSETS not in storage.capabilities:
         return no_database()
     groups: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
     for each in _status(storage).offsets:

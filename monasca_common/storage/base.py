@@ -34,6 +34,7 @@ KINDS_BY_ID = frozenset({Kind.LOGS, Kind.EVENTS})
 
 class Capability(enum.Enum):
     TRANSACTIONAL_OFFSETS = "rows and their offset become visible together, or not at all"
+    OFFSETS = "offsets are stored in a SQL database, and each change is compared with the stored one"
     READS = "stored rows can be read through a Reader"
     MANY_WRITERS = "several processes may write concurrently"
 
@@ -188,7 +189,7 @@ class Writer(ABC):
 
         ``None`` removes a partition. Return the former offsets. Only an operator calls this: a concurrent claim from
         the former offset is skipped, or its reader resumes at the new offset. Raises `NotSupported` without
-        `Capability.TRANSACTIONAL_OFFSETS`.
+        `Capability.OFFSETS`.
         """
         raise NotSupported(f"{type(self).__name__} stores no offsets; they are in Kafka")
 

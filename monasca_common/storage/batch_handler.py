@@ -228,7 +228,7 @@ class BatchHandler(Generic[R]):
             raise
         except StorageUnavailable as error:
             self._health.waits(MemberState.WAITING_FOR_DATABASE, str(error), partition)
-            raise RetryLater from error
+            raise RetryLater(error.after_seconds) from error
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:

@@ -88,7 +88,7 @@ class BatchMember(Member):
         starts = StartOffsets(writers, self.health, fail)
         consumer, producer, hooks = self.open_clients(stack, starts.positions)
         # Without offsets in the database, those in Kafka are used: rows are stored at least once, and overwrite by key.
-        if Capability.TRANSACTIONAL_OFFSETS in self._storage.capabilities:
+        if Capability.OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
         handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, fail))
         return Processor(

@@ -12,6 +12,7 @@
     ├── DuplicateKey         another row has this key
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
+    ├── UnsafeReceiver       a receiver of remote write would refuse repeated samples
     ├── WriterAlreadyRuns    another process writes to this database, which allows only one
     ├── SchemaMismatch       the database's schema is not the one of this program: ``monasca-common db upgrade``
     ├── QueryTimeout         a read exceeded its time-out
@@ -32,7 +33,10 @@ class StorageError(Exception):
 
 class StorageUnavailable(StorageError):
     """The database is unreachable, locked, full or too slow. The outcome of a pending commit is unknown. Call
-    `Writer.write` again with the same range: it skips stored rows."""
+    `Writer.write` again with the same range: it skips stored rows. ``after_seconds``: the wait that the database
+    requests."""
+
+    after_seconds: float | None = None
 
 
 class LockTimeout(StorageUnavailable):
@@ -92,6 +96,10 @@ class TopicMismatch(StorageError):
         self.topic = topic
         self.stored_id = stored_id
         self.topic_id = topic_id
+
+
+class UnsafeReceiver(StorageError):
+    """A receiver of remote write is configured to refuse samples that are repeated after a crash."""
 
 
 class WriterAlreadyRuns(StorageError):

@@ -99,8 +99,8 @@ class StorageSettings(RowLimits):
         metadata=declared(
             default="sqlite",
             help="The database: sqlite (a file; one process writes), postgresql, influxdb (version 1.x; written "
-            "at least once, never read), or another plugin in monasca_common.storage. [database] connection must "
-            "be a URL of it.",
+            "at least once, never read), prometheus (a receiver of remote write; only metrics, never read), or another "
+            "plugin in monasca_common.storage. [database] connection must be a URL of it.",
         )
     )
     # A default in a user's folders would give different files to an API and a persister of different users.
@@ -110,6 +110,12 @@ class StorageSettings(RowLimits):
             secret=True,
             help=f"The SQLAlchemy URL of the database: {_EXAMPLE}. There is no default. Write $$ for each $.",
         ),
+    )
+    positions_connection: str | None = option(
+        None,
+        secret=True,
+        help="The SQLAlchemy URL of a SQLite file or a PostgreSQL database that stores the offsets in Kafka if the "
+        "driver is prometheus, which requires it; other drivers ignore it. Write $$ for each $.",
     )
     write_timeout_seconds: float = option(
         30.0,
@@ -137,20 +143,22 @@ class StorageSettings(RowLimits):
     )
     allow_insecure_credentials: bool = option(
         False,
-        help="Send the password in [database] connection to InfluxDB on another machine without TLS (influxdb://), "
-        "readable on the network path. If false, this is refused at start: use influxdb+https://.",
+        help="Send the password in [database] connection to InfluxDB or a receiver of remote write on another machine "
+        "without TLS (influxdb://, prometheus://), readable on the network path. If false, this is refused at start: "
+        "use influxdb+https:// or prometheus+https://.",
     )
 
 
 # The driver comes first in sample files, too.
 _OPTIONS = sorted(options_of(StorageSettings), key=lambda each: each.name != "driver")
+_URLS = ("connection", "positions_connection")
 STORAGE = OptionGroup(
     STORAGE_GROUP,
-    tuple(each for each in _OPTIONS if each.name != "connection"),
+    tuple(each for each in _OPTIONS if each.name not in _URLS),
     removed={"max_results": "one read returns at most 100,000 rows"},
 )
 # Other libraries also have options in this group.
-DATABASE = OptionGroup(DATABASE_GROUP, options_of(StorageSettings, "connection"), shared=True)
+DATABASE = OptionGroup(DATABASE_GROUP, options_of(StorageSettings, *_URLS), shared=True)
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -173,6 +181,7 @@ def storage_settings(conf: cfg.ConfigOpts) -> StorageSettings:
         StorageSettings,
         driver=place.driver,
         connection=place.connection,
+        positions_connection=GroupReader(conf, DATABASE)["positions_connection"],
         retention_days=_retention_days(read),
         reserved_names=_reserved_names(place.driver),
     )

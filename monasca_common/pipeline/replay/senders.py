@@ -97,7 +97,7 @@ class ToStorage:
         counts: Counter[str] = Counter()
         settings: StorageSettings = pickle.loads(self.storage)
         storage = open_storage(settings)
-        keeps_offsets = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
+        keeps_offsets = Capability.OFFSETS in storage.capabilities
         with storage.open_writer() as writer:
             file_writer = _FileWriter(
                 writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=settings.max_dimensions

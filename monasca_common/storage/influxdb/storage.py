@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -13,15 +13,14 @@ from monasca_common.models.seen import Seen
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, Writer, Written
 from monasca_common.storage.errors import NotSupported, RowsRefused
-from monasca_common.storage.influxdb.client import Address, InfluxClient, LinesRefused, address, check_credentials
+from monasca_common.storage.http_client import check_credentials, requests
+from monasca_common.storage.influxdb.client import Address, InfluxClient, LinesRefused, address
 from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
 _KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
 _MAX_SERIES = 200_000  # about 300 bytes each
-_MAX_REQUEST_LINES = 10_000
-_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # a server accepts 25 MB by default
 
 
 class InfluxdbStorage(Storage):
@@ -91,7 +90,7 @@ class InfluxdbWriter(Writer):
         reasons |= retention.refused(times, retention.window(self._settings, rows.kind, self._clock.time_ms()))
         if reasons:
             raise RowsRefused(reasons)
-        for start, stop in _requests(lines):
+        for start, stop in requests(lines):
             reasons |= self._send(lines, start, stop)
         if reasons:
             raise RowsRefused(reasons)
@@ -137,15 +136,3 @@ class InfluxdbWriter(Writer):
             return None
 
         return {start + position: reason for position, reason in find_refused(stop - start, trial).items()}
-
-
-def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of lines that each fit into a request; a line that is too large gets a separate range."""
-    start = size_bytes = 0
-    for position, line in enumerate(lines):
-        size_bytes += len(line) + 1
-        if position > start and (size_bytes > _MAX_REQUEST_BYTES or position - start >= _MAX_REQUEST_LINES):
-            yield start, position
-            start, size_bytes = position, len(line) + 1
-    if start < len(lines):
-        yield start, len(lines)

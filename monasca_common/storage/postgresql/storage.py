@@ -27,7 +27,7 @@ _SIZE = "SELECT pg_database_size(current_database())"
 class PostgresqlStorage(Storage):
     """PostgreSQL 14 or newer."""
 
-    capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS, Capability.MANY_WRITERS})
+    capabilities = frozenset(Capability)
     kinds = frozenset(Kind)
 
     def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:

@@ -27,7 +27,7 @@ _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 class SqliteStorage(Storage):
     """A SQLite file with WAL and synchronous=FULL, so that an acknowledged commit survives a power failure."""
 
-    capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS})
+    capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.OFFSETS, Capability.READS})
     kinds = frozenset(Kind)
 
     def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:

@@ -12,7 +12,7 @@ from monasca_common.storage.testing.scenario import GROUP, PARTITION, TOPIC, TOP
 _OTHER_ID = "another-topic-id"
 
 
-@needs(Capability.TRANSACTIONAL_OFFSETS)
+@needs(Capability.OFFSETS)
 class ResetContract(Scenario):
     def test_rows_of_a_recreated_topic_are_stored_after_a_reset(self) -> None:
         writer = self.database.writer()

@@ -191,7 +191,7 @@ class MemberTest(base.BaseTestCase):
         self.until(lambda: self.values() == [1.0, 2.0, 3.0])
 
     def test_without_offsets_in_the_database_those_in_kafka_are_used(self):
-        self.storage.capabilities = frozenset(Capability) - {Capability.TRANSACTIONAL_OFFSETS}
+        self.storage.capabilities = frozenset(Capability) - {Capability.OFFSETS}
         self.fill(envelopes.metric(1))
         self.start()
         self.until(lambda: self.values() == [1.0])

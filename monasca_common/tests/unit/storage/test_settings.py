@@ -48,7 +48,7 @@ class StorageOptionsTest(ConfigurationTestCase):
         refusal = self.refused(
             load_storage, self.storage("driver = mysql", database="connection = mysql://u:secret@h/d")
         )
-        self.assertIn("use one of influxdb, postgresql, sqlite", refusal)
+        self.assertIn("use one of influxdb, postgresql, prometheus, sqlite", refusal)
         self.assertNotIn("secret", refusal)
 
     def test_driver_and_url_must_agree(self):

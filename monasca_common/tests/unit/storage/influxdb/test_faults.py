@@ -117,7 +117,7 @@ class TestWrites(FaultCase):
         for _ in range(3):
             self.write(writer, "a")
         self.assertEqual(3, len(self.server.requests))
-        self.assertIsNotNone(writer._client._connection.sock)
+        self.assertIsNotNone(writer._client._http._connection.sock)
 
     def test_a_large_call_is_several_requests(self):
         names = [f"m{number}" for number in range(25_000)]

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to databases with an HTTP interface, over one persistent connection."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ipaddress
+import ssl
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.message import Message
+from typing import ClassVar
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
+
+_MAX_ANSWER_BYTES = 65_536
+_MAX_REASON_CHARACTERS = 300
+_MAX_REQUEST_ROWS = 10_000
+_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # an InfluxDB accepts 25 MB by default, a Mimir 100 MB
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseServer:
+    """``scheme``: of its URLs; with ``+https`` for TLS. ``old_option``: the option of old files for TLS."""
+
+    product: ClassVar[str]
+    scheme: ClassVar[str]
+    old_option: ClassVar[str] = ""
+
+    host: str
+    port: int
+    tls: bool
+    user: str | None
+    password: str | None = field(repr=False)
+
+    @property
+    def shown(self) -> str:
+        return f"{self.product} at {self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    status: int
+    headers: Message
+    body: bytes
+
+
+def server_url(connection: str, scheme: str, parameters: Collection[str], example: str) -> URL:
+    """Parse a SQLAlchemy URL of a server. Raises `ConfigurationError`, which does not quote the URL."""
+    try:
+        url = make_url(connection)
+    except (ArgumentError, ValueError):
+        raise refused("is not a URL", example) from None
+    if url.drivername not in (scheme, f"{scheme}+https"):
+        raise refused(f"begins with {url.drivername!r}", example)
+    if unknown := sorted(set(url.query) - set(parameters)):
+        raise refused(f"has the parameter {unknown[0]!r}: {' and '.join(sorted(parameters))} are known", example)
+    return url
+
+
+def refused(rule: str, example: str) -> ConfigurationError:
+    return ConfigurationError(f"connection in group [database] {rule} (it is not shown): write {example}")
+
+
+def check_credentials(where: DatabaseServer, *, insecure_allowed: bool) -> None:
+    """Raise `ConfigurationError` if a password would be sent to another machine without TLS and permission."""
+    if not where.password or where.tls or insecure_allowed or _is_this_machine(where.host):
+        return
+    raise ConfigurationError(
+        f"connection in group [database] sends a password to {where.host} without TLS: write {where.scheme}+https:// "
+        f"instead of {where.scheme}://{where.old_option}, or set allow_insecure_credentials = true in group "
+        "[storage] where the network is trusted"
+    )
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+class DatabaseClient:
+    """A client for one thread at a time. It connects at its first request."""
+
+    def __init__(self, where: DatabaseServer, *, timeout_seconds: float, ca_file: str | None) -> None:
+        self._where = where
+        self._timeout_seconds = timeout_seconds
+        self._ca_file = ca_file
+        self._connection: http.client.HTTPConnection | None = None
+        self._headers = {"User-Agent": "monasca-common"}
+        if where.user is not None:
+            pair = base64.b64encode(f"{where.user}:{where.password or ''}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {pair}"
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        max_bytes: int = _MAX_ANSWER_BYTES,
+    ) -> HttpAnswer:
+        """Return the answer, of which at most ``max_bytes`` are read. The request may be sent twice, so a repeat must
+        be harmless. Raises `StorageUnavailable`."""
+        was_open = self._connection is not None
+        try:
+            return self._request_once(method, path, body, headers, max_bytes)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
+            # A server closes idle connections.
+            if not was_open:
+                raise self._unavailable(error) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from error
+        try:
+            return self._request_once(method, path, body, headers, max_bytes)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _request_once(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], max_bytes: int
+    ) -> HttpAnswer:
+        connection = self._connection = self._connection or self._new_connection()
+        try:
+            connection.request(method, path, body, {**self._headers, **headers})
+            response = connection.getresponse()
+            content = response.read(max_bytes)
+            if not response.isclosed():  # longer than any answer that is needed
+                self.close()
+        except BaseException:
+            self.close()
+            raise
+        return HttpAnswer(response.status, response.headers, content)
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        where, timeout = self._where, self._timeout_seconds
+        if not where.tls:
+            return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
+        context = ssl.create_default_context(cafile=self._ca_file)
+        return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
+
+    def _unavailable(self, error: Exception) -> StorageUnavailable:
+        kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
+        return kind(f"{self._where.shown} does not answer: {type(error).__name__}: {error}")
+
+
+def one_line(text: str) -> str:
+    """Return a server's text in one line of bounded length."""
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_REASON_CHARACTERS else text[:_MAX_REASON_CHARACTERS] + "…"
+
+
+def requests(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of encoded rows that each fit into a request; a row that is too large gets a separate range."""
+    start = size_bytes = 0
+    for position, row in enumerate(rows):
+        size_bytes += len(row) + 1
+        if position > start and (size_bytes > _MAX_REQUEST_BYTES or position - start >= _MAX_REQUEST_ROWS):
+            yield start, position
+            start, size_bytes = position, len(row) + 1
+    if start < len(rows):
+        yield start, len(rows)

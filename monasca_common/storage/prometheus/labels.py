@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The labels of series in Prometheus.
+
+A receiver may drop a series with an invalid name without an error (Prometheus 2.42 only logs it), so every name is
+converted. The escape is the one of Prometheus for UTF-8 names: ``U__``, then ``_`` as ``__`` and other characters as
+their code point, ``cpu.idle_perc`` as ``U__cpu_2e_idle__perc``. No two names have the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from monasca_common.models.series import Series
+
+NAME = "__name__"
+_TENANT, _REGION = "tenant", "region"
+#: Dimensions whose names are those of our labels. The prefix is added once more, so that two never become one label.
+_LIKE_OURS = re.compile(rf"(exported_)*({NAME}|{_TENANT}|{_REGION})")
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_NOT_IN_METRIC = re.compile(r"\A[0-9]|[^a-zA-Z0-9:]")
+_NOT_IN_LABEL = re.compile(r"\A[0-9]|[^a-zA-Z0-9]")
+_ESCAPED = "U__"
+
+
+def labels_of(series: Series, *, with_tenant: bool) -> dict[str, str]:
+    """Return the labels, sorted by name; an empty label is a missing one."""
+    labels = {NAME: _converted(series.name, _METRIC, _NOT_IN_METRIC), _REGION: series.region}
+    if with_tenant:
+        labels[_TENANT] = series.tenant
+    for key, value in series.dimensions.items():
+        name = f"exported_{key}" if _LIKE_OURS.fullmatch(key) else _converted(key, _LABEL, _NOT_IN_LABEL)
+        labels[name] = value
+    return {name: labels[name] for name in sorted(labels) if labels[name]}
+
+
+def _converted(name: str, valid: re.Pattern[str], others: re.Pattern[str]) -> str:
+    if valid.fullmatch(name) and not name.startswith(_ESCAPED):
+        return name
+    return _ESCAPED + others.sub(_escape, name)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return "__" if found[0] == "_" else f"_{ord(found[0]):x}_"
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """Return the PromQL selector of the series with these labels, and of those with more."""
+    return "{" + ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items()) + "}"
