@@ -45,9 +45,9 @@ class AuditShow(ClusterCommand, Lister):
     Verdict OK: all messages arrived. OPEN: messages are missing, but the grace period has not ended. INCOMPLETE:
     messages are missing after the grace period. UNCOUNTED: no `audit count` reads the topic, so it is unknown which
     messages arrived. RECREATED: the topic was deleted and recreated, so it is unknown which messages arrived. The exit
-    status is 1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not answer, 3 if there are no reports. For
-    example, the missing messages of the last hour: monasca-common audit show --topic metrics --last-seconds 3600
-    --missing
+    status is 1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not answer, 3 if there are no reports.
+    For example, the missing messages of the last hour:
+    monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -250,8 +250,9 @@ class DlqReplay(_PendingCommand, ChangeLister):
     Repair the consumer or the input first. A run ends at the end that the topics have at its start, so a message that
     fails again is left for the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic
     refuses a message, its dead letter stays pending and the run continues with later dead letters. The next run
-    continues an interrupted run; of two concurrent runs, the one started later continues. For example, replay 100
-    messages per second: monasca-common dlq replay --origin metrics --rate 100 --execute
+    continues an interrupted run; of two concurrent runs, the one started later continues. For example, at 100
+    messages per second:
+    monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
     columns = ("topic", "outcome", "reason", "dead_letters")

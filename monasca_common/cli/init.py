@@ -107,7 +107,8 @@ class Init(MonascaCommand, ChangeLister):
 
     These are the topics that services read and write, and their dead-letter topics. Existing databases and topics are
     not changed, so the command can be repeated. All checks run before anything is created. For example, after a run
-    without --execute: monasca-common init --service api --replication-factor 3 --execute
+    without --execute:
+    monasca-common init --service api --replication-factor 3 --execute
     """
 
     columns = ("kind", "name", "state", "partitions", "replicas", "schema", "services")

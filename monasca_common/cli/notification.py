@@ -129,8 +129,8 @@ def _test_change() -> AlarmChange:
 class RotateKeys(MonascaCommand):
     """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
 
-    Services that have this key can run at the same time. The command can be repeated. For example: monasca-common
-    notification rotate-keys --config-file /etc/monasca/notification.conf
+    Services that have this key can run at the same time. The command can be repeated. For example:
+    monasca-common notification rotate-keys --config-file /etc/monasca/notification.conf
     """
 
     extra = "notification"

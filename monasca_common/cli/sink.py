@@ -98,8 +98,8 @@ class SinkPlanList(_SinkComparison):
     """Show how tables differ from the mapping file, with the statements that create tables and add nullable columns.
 
     Refused differences need another mapping or a change by hand; then --execute changes nothing, and the exit status is
-    1. Messages of the sample that would become dead letters are also shown. For example: monasca-common sink plan
-    --config-file /etc/monasca/sink.conf --execute
+    1. Messages of the sample that would become dead letters are also shown. For example:
+    monasca-common sink plan --config-file /etc/monasca/sink.conf --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -122,8 +122,8 @@ class TopicSample(_MessagesCommand):
     """Show some messages of a topic, drawn at random.
 
     Without --key, --header and --field, only the shown messages are read, so the size of the topic does not matter. The
-    exit status is 3 if no message is selected. For example: monasca-common topic sample metrics --count 5 --since
-    2026-01-31T06:00:00Z --payload
+    exit status is 3 if no message is selected. For example:
+    monasca-common topic sample metrics --count 5 --since 2026-01-31T06:00:00Z --payload
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -80,11 +80,11 @@ transform_specs = {folder}/transform_specs.jsonl
 pre_transform_specs = {folder}/pre_transform_specs.jsonl
 tenant = {tenant}
 trigger_seconds = 10
-duplicates_lookback = 100000
+duplicates_lookback = 10000
 
 [pipeline_evaluate]
 trigger_seconds = 2
-duplicates_lookback = 100000
+duplicates_lookback = 10000
 transitions_format = avro
 
 [pipeline_archive]
