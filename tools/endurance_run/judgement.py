@@ -107,7 +107,7 @@ def audit_violations(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         f"audit: topic {row['topic']}, bucket {row['bucket']}, tier {row['tier']} {row['application']}: "
         f"{row['verdict']}, {row['lost']} lost, {row['surplus']} surplus"
         for row in rows
-        if row["verdict"] != "OK" or row["lost"] or row["surplus"]
+        if row["verdict"] != "OK" or row["lost"] or (row["surplus"] and row["tier"] != "broker")
     ]
 
 

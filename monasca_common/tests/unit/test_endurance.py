@@ -141,6 +141,9 @@ class AuditTest(EnduranceCase):
         for change in ({"verdict": "INCOMPLETE"}, {"verdict": "UNCOUNTED"}, {"lost": 1}, {"surplus": 1}):
             self.assertEqual(1, len(self.judgement.audit_violations([ROW, ROW | change])), change)
 
+    def test_repeats_in_the_log_are_no_violation(self):
+        self.assertEqual([], self.judgement.audit_violations([ROW | {"tier": "broker", "surplus": 30}]))
+
 
 class AlarmTest(EnduranceCase):
     values = ((1000, 9.0), (2000, 11.0), (3000, 11.0), (4000, 9.0))
