@@ -25,9 +25,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Cases whose repeats alternate. ``backlog``: the records that all cases read, ``messages``, ``metrics``, or
-    ``formats`` (metrics in JSON, and in Avro in a second topic); without it, each run writes its own topic. ``stores``:
-    whether each run has its own database.
+    """Benchmark cases that run in turn in each repeat. ``backlog``: the records that all cases read, ``messages``,
+    ``metrics``, or ``formats`` (metrics in JSON, and in Avro in a second topic); without it, each run writes its own
+    topic. ``stores``: whether each run has its own database.
     """
 
     name: str

@@ -126,7 +126,7 @@ class Query:
         return self._filter(self._name("name")), PageOf(self.limit(), after)
 
     def names(self) -> tuple[SeriesFilter, PageOf]:
-        """Return the parameters of lists of metric names, dimension names and dimension values."""
+        """Return the query parameters for listing metric names, dimension names or dimension values."""
         return self._filter(self._name("metric_name")), PageOf(self.limit(), self._first("offset"))
 
     def dimension_name(self) -> str:

@@ -148,11 +148,11 @@ class ApiSettings:
         unset="the value of metrics_topic followed by .dlq",
         help="The topic to which invalid metrics are sent with invalid_metrics=drop.",
     )
-    metrics_format: str = option("json", choices=FORMATS, help="The format of the messages of metrics.")
-    logs_format: str = option("json", choices=FORMATS, help="The format of the messages of logs.")
-    events_format: str = option("json", choices=FORMATS, help="The format of the messages of events.")
+    metrics_format: str = option("json", choices=FORMATS, help="Format of metric messages in Kafka.")
+    logs_format: str = option("json", choices=FORMATS, help="Format of log messages in Kafka.")
+    events_format: str = option("json", choices=FORMATS, help="Format of event messages in Kafka.")
     transitions_format: str = option(
-        "json", choices=FORMATS, help="The format of the messages of alarm transitions set by clients."
+        "json", choices=FORMATS, help="Format of the Kafka messages for alarm transitions that clients request."
     )
     alarm_transitions_topic: str = option(
         "alarm-state-transitions",

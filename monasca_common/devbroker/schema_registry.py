@@ -25,8 +25,9 @@ _JAVA_OPTIONS = ("-Xmx256m", "-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC", 
 class ApicurioRegistry(ServerProcess):
     """Apicurio Registry on the loopback address, with its schemas in memory. A context manager.
 
-    ``port``: ``None`` chooses a free one. ``start_timeout``: seconds for a start, without fetching the archive. A start
-    raises a `DevBrokerError` that names the remedy. Even if this process is killed, no process and no file remains.
+    ``port``: ``None`` chooses a free one. ``start_timeout``: the maximum seconds for a start, without the download of
+    the archive. A failed start raises a `DevBrokerError` that names the remedy. Even if this process is killed, no
+    process and no file remains.
     """
 
     def __init__(self, *, port: int | None = None, start_timeout: float = START_SECONDS) -> None:

@@ -24,7 +24,7 @@ _NAME = "__name__"
 _ZERO = bytes(8)
 _double = Struct("<d").unpack
 
-# Keys of fields: the number of the field times 8, plus the type of its encoding.
+# Protobuf tags: the field number, shifted left by 3 bits, plus the wire type.
 _SERIES = _LABEL = _LABEL_NAME = 0x0A
 _SAMPLE = _LABEL_VALUE = 0x12
 _HISTOGRAM = 0x22

@@ -40,7 +40,8 @@ class Fenced(PipelineError):
     def __init__(self, topic: str, partition: int, start: int, stored: int | None) -> None:
         where = "nothing is stored" if stored is None else f"all below offset {stored} is stored"
         super().__init__(
-            f"a batch of {topic}/{partition} begins at offset {start}, but {where}: another process runs this job"
+            f"a batch of {topic}/{partition} begins at offset {start}, but {where}: another process runs this job; "
+            "stop one of them"
         )
 
 
@@ -48,7 +49,9 @@ class EvaluatorFenced(Fenced):
     """Another process evaluates the same alarms; the transaction was not stored."""
 
     def __init__(self, job: str) -> None:
-        PipelineError.__init__(self, f"the evaluator of {job} is ahead of this process: another process runs this job")
+        PipelineError.__init__(
+            self, f"the evaluator of {job} is ahead of this process: another process runs this job; stop one of them"
+        )
 
 
 class RecordsLost(PipelineError):

@@ -86,7 +86,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 class DatabaseClient:
-    """A client for one thread at a time. It connects at its first request."""
+    """An HTTP client, not thread-safe. It connects at its first request."""
 
     def __init__(self, where: DatabaseServer, *, timeout_seconds: float, ca_file: str | None) -> None:
         self._where = where

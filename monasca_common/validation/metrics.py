@@ -51,7 +51,7 @@ def validate(metrics: Any) -> None:
 
 
 def validate_metric(metric: Any) -> None:
-    """Check one metric, like `validate`."""
+    """Check one metric. Raises an `InvalidMetric`, whose text names the metric."""
     if not isinstance(metric, Mapping):
         raise InvalidMetric(f"a metric must be an object with name, value and timestamp, not {_shown(metric)}")
     name = _member(metric, "name", InvalidMetricName)

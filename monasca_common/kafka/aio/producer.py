@@ -122,7 +122,7 @@ class AsyncProducer:
         if there is none. `flush` reports the message; await the result to know its outcome earlier."""
         limit = self._limits.ready.get(topic)
         if limit is not None and type(record) is bytes and (key is None or type(key) is bytes):
-            with self._table.lock:  # so that the serving thread does not end the reservation before its bulk is known
+            with self._table.lock:  # the serving thread must not close the reservation before `_sent` finds its bulk
                 for _ in range(2):
                     if limit.transport.send(topic, record, key, limit.sends) is not None:
                         return self._sent(topic, limit.sends)

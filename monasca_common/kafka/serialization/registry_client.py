@@ -135,7 +135,7 @@ def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
 
 
 def refusal(error: SchemaRegistryError) -> SchemaRefused | None:
-    """Return the refusal if the registry itself refuses a request, rather than a proxy, a login or a failure."""
+    """Return the error if the registry itself refused the request; ``None`` for a failed login, proxy or server."""
     code = error.error_code
     if error.http_status_code not in (404, 409, 422) or not isinstance(code, int):
         return None

@@ -290,8 +290,8 @@ class ClientThread:
             if not watched.reported and age > watched.timeout + _SLOW_SECONDS:
                 watched.reported = True
                 LOG.warning(
-                    "%s: %s has not returned for %.0f s (its time-out is %.1f s), and nothing can end it: restart the "
-                    "process if it persists",
+                    "%s: %s has not returned for %.0f s (time-out: %.1f s) and cannot be cancelled: restart the "
+                    "process if this persists",
                     self._name,
                     watched.what,
                     age,

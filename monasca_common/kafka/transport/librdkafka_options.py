@@ -56,7 +56,7 @@ def producer_options(settings: ProducerSettings) -> dict[str, object]:
         "queue.buffering.max.kbytes": settings.budget_bytes * _ABOVE_BUDGET // 1024,
     }
     if settings.transactional_id is None:
-        # A message that times out bumps the epoch, which writes adjacent messages again.
+        # No time-out: after one, librdkafka bumps the producer epoch, which writes adjacent messages again.
         options["message.timeout.ms"] = 0
     else:
         # librdkafka itself limits message.timeout.ms to the time after which the transaction is aborted.

@@ -27,7 +27,7 @@ class EvaluateSettings:
             default="alarm-state-transitions", help="The topic to which transitions of alarms are published."
         )
     )
-    transitions_format: str = option("json", choices=FORMATS, help="The format of the messages of transitions.")
+    transitions_format: str = option("json", choices=FORMATS, help="Format of alarm-transition messages in Kafka.")
     delay_seconds: int = option(
         30,
         minimum=0,

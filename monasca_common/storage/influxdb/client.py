@@ -45,7 +45,7 @@ def address(connection: str) -> Address:
 
 
 class InfluxClient:
-    """A client for one thread at a time. It connects at its first request."""
+    """A client of InfluxDB, not thread-safe. It connects at its first request."""
 
     def __init__(self, where: Address, *, timeout_seconds: float) -> None:
         self._where = where

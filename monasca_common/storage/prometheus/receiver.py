@@ -103,7 +103,7 @@ def _seconds(duration: str) -> float | None:
 
 
 class Receiver:
-    """A client for one thread at a time. It connects at its first request."""
+    """A client of a remote-write receiver, not thread-safe. It connects at its first request."""
 
     def __init__(self, where: ReceiverUrl, *, timeout_seconds: float) -> None:
         self._where = where

@@ -173,7 +173,7 @@ class Queries:
         return conditions
 
     def match(self, document: sa.ColumnElement[Any], dimensions: Mapping[str, Sequence[str]]) -> list[Condition]:
-        """Return the conditions that a JSON object has each key, with one of the given values, if any."""
+        """Return the conditions under which a JSON object has each key and, if values are given, one of its values."""
         if not self._on_postgresql:
             return [_pair_of(document, key, values) for key, values in dimensions.items()]
         # Use as few conditions as possible, because PostgreSQL takes milliseconds to plan each of them.

@@ -59,18 +59,22 @@ def check(found: str | None, oldest: str | None = None) -> None:
     if found is None:
         raise SchemaMismatch(f"the database has no tables yet: {_REMEDY}")
     raise SchemaMismatch(
-        refusal(found) or f"the database's schema is {found} and this program needs {REVISION}: {_REMEDY}"
+        refusal(found)
+        or f"the database schema has revision {found}, and this program needs revision {REVISION}: {_REMEDY}"
     )
 
 
 def refusal(found: str | None) -> str:
     """Return the reason why `upgrade` refuses a database of this revision, or empty."""
     if found is not None and found > REVISION:
-        return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"
+        return (
+            f"the database schema has revision {found}, which is newer than this program's revision {REVISION}: "
+            "upgrade the program"
+        )
     if found is not None and found < _FIRST:
         return (
-            f"the database's schema is {found}, of a build before release 4.0.0, which no upgrade supports: use a new "
-            "database"
+            f"the database schema has revision {found}, from a build before release 4.0.0, which cannot be upgraded: "
+            "use a new database"
         )
     return ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared part of the tests of archives that are not folders."""
+"""Shared tests for archives in remote file systems."""
 
 import signal
 

@@ -19,7 +19,7 @@
     pause.textContent = paused ? "Resume updates" : "Pause updates";
   });
 
-  // Remembers the focus, to restore it after its element was replaced.
+  // Returns a function that finds the focused element again after its part was replaced, or null without focus.
   function focusIn(part) {
     const focused = document.activeElement;
     if (!focused || focused === part || !part.contains(focused)) {

@@ -89,7 +89,7 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         for command in ("status", "upgrade"):
             status, _, error = self.run_command(command)
             self.assertEqual(1, status)
-            self.assertIn("of a build before release 4.0.0, which no upgrade supports: use a new database", error)
+            self.assertIn("from a build before release 4.0.0, which cannot be upgraded: use a new database", error)
         refused = self.assertRaises(SchemaMismatch, schema.check, "0022")
         self.assertIn("use a new database", str(refused))
 

@@ -116,7 +116,7 @@ class DurabilityCheckTest(CommandCase):
         self.cluster.brokers = RetriableError("not to be asked")
         self.assertEqual((0, []), self.found())
 
-    def test_brokers_that_hide_their_settings_are_an_error_that_hides_no_finding(self):
+    def test_unreadable_broker_settings_are_an_error_and_other_findings_are_reported(self):
         self.cluster.brokers = RetriableError("broker 1 is silent")
         self.cluster.in_sync = (0, 1)
         status, out, err = self.run_command("-f", "json")

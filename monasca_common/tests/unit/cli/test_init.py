@@ -106,7 +106,7 @@ class DryRunTest(InitCase):
         for arguments in ((), ("--execute",)):
             status, _, err = self.run_command(*arguments)
             self.assertEqual((1, {}), (status, self.cluster.topics))
-            self.assertIn("of a build before release 4.0.0, which no upgrade supports: use a new database", err)
+            self.assertIn("from a build before release 4.0.0, which cannot be upgraded: use a new database", err)
 
     def test_the_brokers_validate_the_topic(self):
         self.run_command()

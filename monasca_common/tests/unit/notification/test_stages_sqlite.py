@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages with a database and a clock that the test moves. Tests with PostgreSQL inherit the mixins, too.
+"""Notification stages with SQLite and a manually advanced clock. The PostgreSQL tests reuse the mixins.
 
-The test calls the handlers, and `Receivers` is the notifier.
+The tests call the handlers directly; `Receivers` replaces the notifier.
 """
 
 import json

@@ -294,8 +294,8 @@ class TestRebalancesWithinAPoll(ConsumerCase):
 
 
 class TestStarts(ConsumerCase):
-    def test_all_starts_of_a_fresh_topic_are_committed_immediately(self):
-        """With two requests, another member could see only some starts, and treat its own partitions as added later."""
+    def test_all_start_offsets_of_a_topic_without_commits_are_committed_immediately(self):
+        """Two requests could let another member see a partial commit and treat its own partitions as added later."""
         self.transport.stored = {}
         self.script(assign(A))
         consumer = self.consumer(start="latest")
