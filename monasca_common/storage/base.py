@@ -136,7 +136,7 @@ class StorageStatus:
     def mismatch(self) -> str:
         """The reason why this program may not run on an unusable database, and the remedy."""
         return self.refusal or (
-            f"the database's schema is {self.found or 'missing'}, and this program needs {self.wanted}: run "
+            f"the database schema has revision {self.found or 'none'}, and this program needs {self.wanted}: run "
             "`monasca-common db upgrade`"
         )
 

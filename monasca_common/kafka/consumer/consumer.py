@@ -49,7 +49,7 @@ class ConsumerHealth:
     """The state of a consumer. ``last_client_error``: an error of the whole connection; ``seconds_since_poll``:
     ``None`` before the first poll; ``listener_failures``: the number of exceptions that the rebalance listener raised;
     ``oldest_call_seconds``: the age of the oldest client call that has not returned, 0 if there is none; ``poisoned``:
-      a call did not return by its deadline, and every call of this consumer raises `FatalError`.
+    a call did not return by its deadline, and every call of this consumer raises `FatalError`.
     ``driver``: ``native``, ``confluent`` or ``memory``."""
 
     last_client_error: TransportError | None
