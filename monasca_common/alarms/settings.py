@@ -98,6 +98,7 @@ def _of(conf: cfg.ConfigOpts, connection: str) -> StorageSettings:
         StorageSettings,
         driver=dialect_of(connection),
         connection=connection,
+        positions_connection=None,
         retention_days={},
         reserved_names=frozenset(),
     )
