@@ -43,17 +43,16 @@ def send(producer, topic, value, key, sequence, id_prefix):
 def flush(producer):
     """Return the outcomes of all queued messages. The outcomes of each call are in the order of their sequences."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    rows, undelivered, counts, size = [], [], Counter(), 0
+    rows, undelivered, counts = [], [], Counter()
     while producer.queued() and time.monotonic() < deadline:
         outcomes = producer.flush(PATIENCE_SECONDS)
         assert list(outcomes.sequences) == sorted(outcomes.sequences)
-        sizes = [size + more for more in outcomes.bytes]
+        sizes = [end - start for start, end in itertools.pairwise((0, *outcomes.bytes))]
         rows += zip(outcomes.sequences, outcomes.partitions, outcomes.offsets, sizes, strict=True)
         undelivered += outcomes.undelivered
         counts.update(outcomes.counts)
-        size = sizes[-1] if sizes else size
-    columns = [[row[place] for row in sorted(rows)] for place in range(4)]
-    return Outcomes(*columns, undelivered, dict(counts))
+    sequences, partitions, offsets, sizes = ([row[place] for row in sorted(rows)] for place in range(4))
+    return Outcomes(sequences, partitions, offsets, list(itertools.accumulate(sizes)), undelivered, dict(counts))
 
 
 class NativeCase(base.BaseTestCase):
