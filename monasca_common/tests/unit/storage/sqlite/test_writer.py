@@ -99,7 +99,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         with sqlite3.connect(self.file) as connection:
             connection.execute("UPDATE alembic_version SET version_num = '0000'")
         error = self.assertRaises(SchemaMismatch, self.database.storage().open_writer)
-        self.assertIn("is 0000", str(error))
+        self.assertIn("revision 0000", str(error))
         self.assertIn("use a new database", str(error))
 
     def test_threads_of_one_process_write_in_turns(self):
