@@ -64,9 +64,10 @@ class EvaluateCase(KafkaPipelineCase):
         """Return (message id, old state, new state, value of hostname) of each published transition."""
         found = []
         for message in self.read(self.transitions_topic, 1):
-            message = json.loads(message.value())["alarm-transitioned"]
-            host = message["metrics"][0]["dimensions"]["hostname"]
-            found.append((dict(message.headers())[MESSAGE_ID_HEADER], message["oldState"], message["newState"], host))
+            transition = json.loads(message.value())["alarm-transitioned"]
+            host = transition["metrics"][0]["dimensions"]["hostname"]
+            message_id = dict(message.headers())[MESSAGE_ID_HEADER]
+            found.append((message_id, transition["oldState"], transition["newState"], host))
         return found
 
     def changes(self):
