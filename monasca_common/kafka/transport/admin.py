@@ -10,8 +10,9 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -50,6 +51,35 @@ _GROUPS_AT_ONCE = 50
 
 # The client's errors for brokers that do not answer or are unreachable. The brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
+
+# The errors for a leader or coordinator that has just moved; the client finds the new one after such an error.
+_MOVED = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "LEADER_NOT_AVAILABLE",
+        "OFFSET_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "COORDINATOR_NOT_AVAILABLE",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "_DESTROY_BROKER",
+    }
+)
+_MOVE_SECONDS = 0.2
+
+
+def repeat_after_moves(ask: Callable[[float], T], timeout: float) -> T:
+    """Return ``ask(seconds left)``, which is repeated while a leader or coordinator moves, at most for ``timeout``
+    seconds. ``ask``: a request that changes nothing."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return ask(deadline - time.monotonic())
+        except RetriableError as error:
+            if error.name not in _MOVED or time.monotonic() + _MOVE_SECONDS >= deadline:
+                raise
+        time.sleep(_MOVE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +125,8 @@ class Admin:
     Its connections and threads end with the last reference to it. Several threads may call it concurrently.
 
     After a request that times out or fails with another retriable error, the client is closed; the next call opens
-    another, which also requests the current leaders and controller.
+    another, which also requests the current leaders and controller. Queries of offsets and groups are repeated within
+    their time-out while a leader or coordinator moves.
     """
 
     def __init__(self, options: Mapping[str, Any], *, lazy: bool = False) -> None:
@@ -360,20 +391,24 @@ class Admin:
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
         """Return the members of a consumer group; empty if the group does not exist."""
-        futures = self._client.describe_consumer_groups([group], request_timeout=_CLIENT_SECONDS)
-        found = self._each(futures, timeout, may_lack=(KafkaError.GROUP_ID_NOT_FOUND,))[group]
+        lacking = (KafkaError.GROUP_ID_NOT_FOUND,)
+        found = repeat_after_moves(partial(self._described, [group], lacking), timeout)[group]
         return tuple(GroupMember(member.client_id, member.host) for member in found.members) if found else ()
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
         """Return the partitions that live members of each consumer group read; empty for a group without members, or of
         another kind such as Kafka Connect's workers. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
+        lacking = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
         for some in _portions(groups, _GROUPS_AT_ONCE):
-            futures = self._client.describe_consumer_groups(some, request_timeout=_CLIENT_SECONDS)
-            lacking = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
-            for group, found in self._each(futures, timeout, may_lack=lacking).items():
+            described = repeat_after_moves(partial(self._described, some, lacking), timeout)
+            for group, found in described.items():
                 assigned[group] = GroupAssignment() if found is None else _assignment(found)
         return assigned
+
+    def _described(self, groups: list[str], may_lack: Collection[int], timeout: float) -> dict[str, Any]:
+        futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
+        return self._each(futures, timeout, may_lack=may_lack)
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group: the next offset of each partition with a commit."""
@@ -384,18 +419,23 @@ class Admin:
         time-out of a chunk; the first chunk without an answer ends the call."""
         offsets: dict[str, dict[TopicPartition, int]] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
-            self._check_coordinators(some, timeout)
-            futures: dict[str, concurrent.futures.Future[Any]] = {}
-            for group in some:  # the client accepts one group per call, and does not wait for the answer
-                asked = [ConsumerGroupTopicPartitions(group)]
-                futures |= self._client.list_consumer_group_offsets(asked, request_timeout=_CLIENT_SECONDS)
-            for group, found in self._all(futures, timeout).items():
-                offsets[group] = {
-                    TopicPartition(tp.topic, tp.partition): tp.offset
-                    for tp in found.topic_partitions or []
-                    if tp.offset >= 0
-                }
+            offsets |= repeat_after_moves(partial(self._offsets_of, some), timeout)
         return offsets
+
+    def _offsets_of(self, groups: list[str], timeout: float) -> dict[str, dict[TopicPartition, int]]:
+        self._check_coordinators(groups, timeout)
+        futures: dict[str, concurrent.futures.Future[Any]] = {}
+        for group in groups:  # the client accepts one group per call, and does not wait for the answer
+            asked = [ConsumerGroupTopicPartitions(group)]
+            futures |= self._client.list_consumer_group_offsets(asked, request_timeout=_CLIENT_SECONDS)
+        return {
+            group: {
+                TopicPartition(tp.topic, tp.partition): tp.offset
+                for tp in found.topic_partitions or []
+                if tp.offset >= 0
+            }
+            for group, found in self._all(futures, timeout).items()
+        }
 
     def _check_coordinators(self, groups: list[str], timeout: float) -> None:
         """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes at a request for a
@@ -425,12 +465,13 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         if not specifications:
             return {}
-        futures = self._client.list_offsets(
-            {ClientTopicPartition(tp.topic, tp.partition): what for tp, what in specifications.items()},
-            request_timeout=_CLIENT_SECONDS,
-            isolation_level=isolation,
-        )
-        answer = self._all(futures, timeout)
+        wanted = {ClientTopicPartition(tp.topic, tp.partition): what for tp, what in specifications.items()}
+
+        def ask(seconds: float) -> dict[Any, Any]:
+            futures = self._client.list_offsets(wanted, request_timeout=_CLIENT_SECONDS, isolation_level=isolation)
+            return self._all(futures, seconds)
+
+        answer = repeat_after_moves(ask, timeout)
         offsets = {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
         # If a leader has died, the client returns no result and no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)

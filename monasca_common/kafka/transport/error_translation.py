@@ -33,6 +33,7 @@ _KINDS: dict[int, type[TransportError]] = {
 _RETRIABLE = frozenset(
     {
         KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,  # the broker has just left the cluster's metadata
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TIMED_OUT,
         KafkaError._MSG_TIMED_OUT,

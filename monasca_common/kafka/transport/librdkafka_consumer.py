@@ -14,7 +14,7 @@ from monasca_common.kafka.errors import RetriableError, TransportError
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.kafka.transport.admin import Admin
+from monasca_common.kafka.transport.admin import Admin, repeat_after_moves
 from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCallbacks
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import admin_options
@@ -147,12 +147,16 @@ class LibrdkafkaConsumer(ConsumerTransport):
         if not times_ms:
             return {}  # otherwise the client raises "invalid argument"
         deadline = self.clock.monotonic() + timeout
+
+        def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+            left = max(0.1, deadline - self.clock.monotonic())
+            return repeat_after_moves(lambda seconds: _known(self._ask("offsets_for_times", times, seconds)), left)
+
         try:
-            answers = _known(self._ask("offsets_for_times", times_ms, timeout))
+            answers = ask(times_ms)
             later = [tp for tp, offset in answers.items() if offset is None]  # than the last record
             if later:
-                ends, left = dict.fromkeys(later, OFFSET_END), max(0.1, deadline - self.clock.monotonic())
-                answers |= _known(self._ask("offsets_for_times", ends, left))
+                answers |= ask(dict.fromkeys(later, OFFSET_END))
         except TransportError as error:
             if error.code != KafkaError._UNKNOWN_PARTITION:
                 raise

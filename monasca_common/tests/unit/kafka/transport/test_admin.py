@@ -298,6 +298,7 @@ class CoordinatorTest(base.BaseTestCase):
         super().setUp()
         self.client = mock.Mock()
         self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", lambda _: self.client))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin._MOVE_SECONDS", 0.01))
         self.admin = Admin({})
 
     def describes(self, code):
@@ -306,10 +307,21 @@ class CoordinatorTest(base.BaseTestCase):
     def test_offsets_are_not_requested_from_a_coordinator_that_refuses_the_group(self):
         for code in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE):
             self.describes(code)
-            self.assertRaises(RetriableError, self.admin.group_offsets, "g")
+            self.assertRaises(RetriableError, self.admin.group_offsets, "g", timeout=0.0)
             self.assertRaises(RetriableError, self.admin.alter_group_offsets, "g", {TopicPartition("t", 0): 1})
         self.client.list_consumer_group_offsets.assert_not_called()
         self.client.alter_consumer_group_offsets.assert_not_called()
+
+    def test_a_query_is_repeated_after_a_coordinator_moved(self):
+        moved, unknown = KafkaError.NOT_COORDINATOR, KafkaError.GROUP_ID_NOT_FOUND
+        queries = (self.admin.group_members, self.admin.group_offsets, lambda group: self.admin.assignments([group]))
+        for query in queries:
+            self.client.describe_consumer_groups.side_effect = [
+                {"g": answered(KafkaException(KafkaError(code)))} for code in (moved, moved, unknown)
+            ]
+            self.client.list_consumer_group_offsets.return_value = {"g": answered(SimpleNamespace(topic_partitions=[]))}
+            query("g")
+            self.assertEqual(0, len(list(self.client.describe_consumer_groups.side_effect)))
 
     def test_offsets_of_a_group_without_members_are_read(self):
         for code in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
@@ -327,6 +339,7 @@ class OffsetsTest(base.BaseTestCase):
         self.client = mock.Mock()
         opened = mock.Mock(side_effect=lambda _: self.client)
         self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", opened))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin._MOVE_SECONDS", 0.01))
         self.opened = opened
         self.admin = Admin({})
 
@@ -341,6 +354,22 @@ class OffsetsTest(base.BaseTestCase):
     def test_offsets_are_those_of_the_answer(self):
         self.assertEqual({TopicPartition("t", 0): 7, TopicPartition("t", 1): 0}, self.ends(7, 0))
         self.assertEqual(1, self.opened.call_count)
+
+    def test_offsets_are_requested_again_after_a_leader_moved(self):
+        partition = ClientTopicPartition("t", 0)
+        for code in (KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER):
+            self.client.list_offsets.side_effect = [
+                {partition: answered(KafkaException(KafkaError(code)))},
+                {partition: answered(SimpleNamespace(offset=7))},
+            ]
+            self.assertEqual({TopicPartition("t", 0): 7}, self.admin.end_offsets([TopicPartition("t", 0)]))
+
+    def test_an_error_of_a_moving_leader_is_raised_after_the_timeout(self):
+        moved = answered(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))
+        self.client.list_offsets.return_value = {ClientTopicPartition("t", 0): moved}
+        error = self.assertRaises(RetriableError, self.admin.end_offsets, [TopicPartition("t", 0)], 0.1)
+        self.assertEqual("FENCED_LEADER_EPOCH", error.name)
+        self.assertGreater(self.client.list_offsets.call_count, 1)
 
     def test_a_missing_offset_of_a_leader_is_retriable_and_another_client_learns_the_next_leader(self):
         error = self.assertRaises(RetriableError, self.ends, 7, OFFSET_INVALID)

@@ -2,6 +2,7 @@
 from unittest import mock
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from oslotest import base
 
 from monasca_common.kafka.errors import RetriableError, TransportError
@@ -47,6 +48,16 @@ class TestEnds(base.BaseTestCase):
         client = mock.Mock(offsets_for_times=mock.Mock(side_effect=lambda partitions, timeout: partitions))
         with mock.patch.object(consumer, "_client", client):
             self.assertRaises(RetriableError, consumer.end_offsets, [TopicPartition("metrics", 4)], 1.0)
+
+    def test_ends_are_requested_again_after_a_leader_moved(self):
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        moved = KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH))
+        found = [ClientTopicPartition("metrics", 4, 7)]
+        client = mock.Mock(offsets_for_times=mock.Mock(side_effect=[moved, found]))
+        partition = TopicPartition("metrics", 4)
+        with mock.patch.object(consumer, "_client", client):
+            self.assertEqual({partition: 7}, consumer.end_offsets([partition], 1.0))
 
 
 class TestSignals(base.BaseTestCase):

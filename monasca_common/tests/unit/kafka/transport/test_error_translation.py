@@ -11,6 +11,9 @@ class TranslateTest(base.BaseTestCase):
         for code in (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE):
             self.assertIsInstance(translate(KafkaError(code)), RetriableError)
 
+    def test_a_request_to_a_broker_that_left_the_metadata_is_retriable(self):
+        self.assertIsInstance(translate(KafkaError(KafkaError._DESTROY_BROKER)), RetriableError)
+
     def test_an_untrusted_certificate_is_reported_as_such_under_either_code(self):
         message = "ssl://kafka1:9093/1: error:0A000086:SSL routines::certificate verify failed (after 1ms in state X)"
         for code in (KafkaError._SSL, KafkaError._TRANSPORT):
