@@ -28,7 +28,7 @@ class Load:
 
 
 def _seconds(load: Load) -> float:
-    """Return the duration of all requests. Raises `RuntimeError` at the first answer with a status other than 204."""
+    """Return the duration of all requests. Raises `RuntimeError` at the first response with a status other than 204."""
     body = load.body.encode()
     head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -48,7 +48,7 @@ def _seconds(load: Load) -> float:
     while answered < load.requests:
         events = waiting.select(_PATIENCE_SECONDS)
         if not events:
-            raise RuntimeError("no answer")
+            raise RuntimeError("no response")
         for key, _ in events:
             client = key.fileobj
             assert isinstance(client, socket.socket)

@@ -82,7 +82,7 @@ def outcomes() -> Canvas:
     c.arrow((340, 130), (340, 48), (608, 48))
     c.label(350, 42, "acknowledged", small=True)
     c.arrow((380, 160), (608, 160))
-    c.label(390, 154, "time-out, lost answer, close", small=True)
+    c.label(390, 154, "time-out, lost response, close", small=True)
     c.arrow((340, 190), (340, 258), (608, 258))
     c.label(350, 252, "rejected, and not appended", small=True)
     c.arrow((95, 190), (95, 288), (608, 288))

@@ -54,7 +54,7 @@ class ApiMetrics:
         named: dict[str, Any] = {"namespace": _PREFIX, "registry": self._registry}
         self._requests = Counter("requests", "Answered requests", ("method", "route", "status"), **named)
         self._seconds = Histogram(
-            "request_seconds", "Time from a request to its answer", ("method", "route"), buckets=_SECONDS, **named
+            "request_seconds", "Time from a request to its response", ("method", "route"), buckets=_SECONDS, **named
         )
         self._messages = Counter("messages", "Messages of posts, by outcome", ("kind", "outcome"), **named)
         self._refused = Counter("refused", "Refused requests, by reason", ("reason",), **named)

@@ -80,7 +80,7 @@ def one_more(page: PageOf) -> PageOf:
 def too_large(size_bytes: int, after: str) -> Problem:
     """Return the error for an element that exceeds a page. ``after``: the offset of the next element."""
     return unprocessable(
-        f"an element exceeds an answer ({size_bytes} of at most {MAX_ANSWER_BYTES} bytes): skip it with offset={after}"
+        f"an element exceeds a response ({size_bytes} of at most {MAX_ANSWER_BYTES} bytes): skip it with offset={after}"
     )
 
 

@@ -173,12 +173,12 @@ _REMOVED = {
     "max_gzip_ratio": "a gzip body may expand to 100 times its size, within max_body_bytes",
     "header_timeout_seconds": "client_header_timeout of the reverse proxy bounds a header",
     "body_timeout_seconds": "client_body_timeout of the reverse proxy bounds the pauses of a body",
-    "answer_timeout_seconds": "send_timeout of the reverse proxy bounds the pauses in reading an answer",
+    "answer_timeout_seconds": "send_timeout of the reverse proxy bounds the pauses in reading a response",
     "max_connections": "worker_connections and limit_conn of the reverse proxy bound the connections of clients",
     "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
     "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
-    "page_limit": "an answer has at most 10,000 elements; clients can request fewer with the parameter limit",
-    "max_answer_bytes": "the elements of an answer have at most 16 MiB in total",
+    "page_limit": "a response has at most 10,000 elements; clients can request fewer with the parameter limit",
+    "max_answer_bytes": "the elements of a response have at most 16 MiB in total",
 }
 _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
 

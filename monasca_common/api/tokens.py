@@ -143,7 +143,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
 
 
 class TokenCache:
-    """An LRU cache of Keystone's answers, limited by age and by a total size of 64 MiB. Thread-safe.
+    """An LRU cache of Keystone's responses, limited by age and by a total size of 64 MiB. Thread-safe.
 
     It replaces keystonemiddleware's in-process cache, which is deprecated and unbounded.
     """
@@ -163,7 +163,7 @@ class TokenCache:
         return None if text is None else json.loads(text)
 
     def set(self, token: str, data: Any) -> None:
-        with self._lock, contextlib.suppress(ValueError):  # an answer larger than the cache
+        with self._lock, contextlib.suppress(ValueError):  # a response larger than the cache
             self._texts[_cache_key(token)] = json.dumps(data)
 
 
@@ -247,7 +247,8 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         return token
 
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
-        """Return Keystone's answer. Raises `Undecided` if there is no answer, or if ``max_waiting`` requests wait."""
+        """Return Keystone's response. Raises `Undecided` if there is no response, or if ``max_waiting`` requests
+        wait."""
         if (cached := self._token_cache.get(token)) is not None:
             return cached
         data = self._ask(lambda: self._identity_server.verify_token(token, allow_expired=allow_expired))

@@ -83,7 +83,7 @@ def topics_to_count(admin: Admin, wanted: Sequence[str], reports_topic: str) -> 
 
 class CounterService(Loop):
     """Counts topics in the consumer group ``group``. After a failure or a change of topics, it continues at the group's
-    offsets and rereads unreported messages."""
+    offsets and rereads the messages that it has not reported."""
 
     def __init__(
         self,

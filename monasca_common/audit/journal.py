@@ -2,8 +2,8 @@
 """The journal: a SQLite database of each process with its unacknowledged reports.
 
 The next process on the machine takes over the databases of ended processes and sends their reports. A report can
-therefore be sent twice; its id identifies the repetition. The database survives SIGKILL, but not the loss of the disk;
-a power failure loses the last reports, because writes are not synchronized.
+therefore be sent twice; readers recognize the repetition by its id. The database survives SIGKILL, but not the loss of
+the disk; a power failure loses the last reports, because writes are not synchronized.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Journal:
     def add(self, report: AuditReport, *, held: bool = False) -> None:
         """Write a report. If the disk is full, log it and keep reports in memory until a restart.
 
-        ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next one sends it.
+        ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next process sends
+        it.
         """
         row = (report.id, reports.encode(report))
         with self._lock:
@@ -60,7 +61,7 @@ class Journal:
             except sqlite3.Error as error:
                 LOG.error("writing an audit report failed; a crash would lose reports until a restart: %s", error)
                 memory = _locked(":memory:")
-                # if reading fails as well, the next process sends the earlier reports
+                # if reading also fails, the next process sends the earlier reports
                 with contextlib.suppress(sqlite3.Error):
                     self._database.backup(memory)
                 self._database.close()
@@ -92,7 +93,7 @@ class Journal:
         """Take over the reports of ended processes."""
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
-                if path != self._path and path.stat().st_size:  # an empty database is not locked yet
+                if path != self._path and path.stat().st_size:  # an empty database may not be locked yet
                     self._take_over(path)
             except FileNotFoundError:
                 continue  # another process took it over
@@ -114,7 +115,8 @@ class Journal:
             with self._lock:
                 self._insert(rows)
             path.unlink()
-            Path(f"{path}-wal").unlink(missing_ok=True)  # SQLite keeps this file, because the database is unlinked
+            # SQLite does not remove this file, because the database is unlinked
+            Path(f"{path}-wal").unlink(missing_ok=True)
 
     def _insert(self, rows: Iterable[tuple[str, bytes]]) -> None:
         with self._database:

@@ -30,7 +30,7 @@ from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 LOG = logging.getLogger(__name__)
 
 _MAX_IDS = 2_000_000  # 200 bytes each
-_MAX_RUNS = 5000  # maximum in one report, which must fit into a message
+_MAX_RUNS = 5000  # the maximum in one report, because a report must fit into a message
 
 
 @dataclass(slots=True)
@@ -74,8 +74,8 @@ class LogCounts:
             self._forget(key)
 
     def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
-        """Record a duplicate. The record with the lowest partition and offset of an id is never a duplicate, so that
-        another counter, or this counter after a crash, reports the same duplicates."""
+        """Record a duplicate. Among the records of one id, the record with the lowest partition and offset is never a
+        duplicate, so that another counter, or this counter after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
         first = ids.get(message_id)
         if first is None:
@@ -122,8 +122,8 @@ class LogCounter:
         self._starts: dict[TopicPartition, int] | None = {} if since_ms is not None else None
 
     def poll(self) -> int:
-        """Count the messages of one poll, and return their number. Raises `MessagingError`; then read unreported
-        messages again."""
+        """Count the messages of one poll, and return their number. Raises `MessagingError`; the caller must then read
+        unreported messages again."""
         batch = self._consumer.poll(POLL_MESSAGES, POLL_SECONDS)
         for error in batch.errors:
             raise error
@@ -187,8 +187,9 @@ class LogCounter:
 
 
 class CounterStarts(RebalanceListener):
-    """The start offsets of a counter: those of its group, or earlier, so that the counter has the ids of messages whose
-    duplicates may still arrive. A group without offsets starts with the current bucket, at `since_ms`."""
+    """The start offsets of a counter: the offsets of its group, or earlier offsets, so that the counter has the ids of
+    messages whose duplicates may still arrive. A group without offsets starts with the current bucket, at
+    `since_ms`."""
 
     def __init__(self, admin: Admin, group: str, settings: AuditSettings, now_ms: int) -> None:
         self._admin = admin

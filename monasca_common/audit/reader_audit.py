@@ -4,7 +4,7 @@
 So the journal contains every committed offset even if the process is killed. An offset that is in the journal but
 not committed is handled and reported again, which does not change the set of offsets. The offsets of a transaction are
 reported if it is committed; if the process is killed before it knows the outcome, the next process reports them. The
-cost is a few operations per batch and none per message, because the counter of the log reports the event times.
+cost is a few operations per batch, not per message, because the counter of the log reports the event times.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ class ReaderAudit(Hook):
 
     ``positions``: the start offsets in the database of a reader that stores them with its rows; their owner updates
     them. Messages between the last report and this offset were handled by a process that was killed before its report;
-    messages between this offset and the first one read were never handled.
+    messages between this offset and the first message that was read were never handled.
     """
 
     def __init__(self, reporter: AuditReporter, *, positions: Mapping[TopicPartition, int] | None = None) -> None:
         self._reporter = reporter
         self._positions = {} if positions is None else positions
         self._lock = threading.Lock()  # transactions commit in threads that do not poll
-        self._polled: dict[TopicPartition, deque[tuple[int, int]]] = defaultdict(deque)  # from, to before
-        self._reported: set[TopicPartition] = set()  # since their assignment
+        # the offsets from the first to before the second
+        self._polled: dict[TopicPartition, deque[tuple[int, int]]] = defaultdict(deque)
+        self._reported: set[TopicPartition] = set()  # the positions of partitions since their assignment
         self._held: str | None = None  # the report of the commit in flight, of which there is at most one
 
     def after_poll(self, batch: Batch) -> None:
@@ -44,7 +45,7 @@ class ReaderAudit(Hook):
             for part in batch.partitions:
                 polled = self._polled[part.topic_partition]
                 while polled and polled[-1][0] >= part.start_offset:
-                    polled.pop()  # the reader was moved back
+                    polled.pop()  # an operator has moved the reader back
                 polled.append((part.start_offset, part.next_offset))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -70,7 +71,7 @@ class ReaderAudit(Hook):
                 self._polled.pop(partition, None)
 
     def _ranges(self, partition: TopicPartition, end: int) -> list[HandledRange]:
-        """Return the polled ranges below ``end``, with adjacent ones merged."""
+        """Return the polled ranges below ``end``; adjacent ranges are merged."""
         polled = self._polled[partition]
         position = None if partition in self._reported else self._positions.get(partition)
         self._reported.add(partition)
@@ -95,7 +96,7 @@ def audit_tap(settings: AuditSettings | None, tier: str, application: str) -> Ta
 
     @contextlib.contextmanager
     def tapped(producer: ProducerSettings, positions: Mapping[TopicPartition, int]) -> Iterator[Tapped]:
-        # The reporter outlives the producer, which is opened later.
+        # The reporter must outlive the producer, which is opened later.
         with AuditReporter(settings, producer, tier, application) as reporter:
             yield Tapped(reporter.audited(producer), (ReaderAudit(reporter, positions=positions),))
 

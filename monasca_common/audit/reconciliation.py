@@ -40,13 +40,13 @@ _END = 2**63
 
 
 class AuditVerdict(enum.Enum):
-    """Each value is the explanation that users see."""
+    """The states of a bucket. Each value is the explanation that users see."""
 
     OK = "all arrived"
-    OPEN = "something is missing, and the grace period is not over"
+    OPEN = "messages are missing, and the grace period is not over"
     RECREATED = "the topic was deleted and recreated, so it is unknown which messages arrived"
     UNCOUNTED = "no counter reads the log, so it is unknown which messages arrived, and the grace period is over"
-    INCOMPLETE = "something is missing, and the grace period is over"
+    INCOMPLETE = "messages are missing, and the grace period is over"
 
     @property
     def is_final(self) -> bool:
@@ -122,7 +122,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _TierCounts:
-    """The counts of one tier of one topic; of readers and sources, those of one application."""
+    """The counts of one tier of one topic; for readers and sources, the counts of one application."""
 
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
     handled: dict[int, Runs] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class _TierCounts:
     first_sent_ms: int = _END
     last_sent_ms: int = 0
     since_ms: int | None = None
-    logs: dict[str, int] = field(default_factory=dict)  # id: time of its last report
+    logs: dict[str, int] = field(default_factory=dict)  # the time of the last report by id
 
     def note(self, report: AuditReport) -> None:
         self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
@@ -181,7 +181,8 @@ class _TierCounts:
 
     def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
         """Return whether a later bucket has records. Future timestamps are ignored."""
-        return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest is usually the last
+        # the newest bucket is usually the last
+        return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))
 
 
 class AuditTotals:
@@ -190,10 +191,10 @@ class AuditTotals:
     def __init__(self, rules: AuditRules) -> None:
         self._rules = rules
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
-        self._seen: dict[str, int] = {}  # id: the later of its time and its newest bucket
+        self._seen: dict[str, int] = {}  # the later of the report's time and its newest bucket, by id
         self.foreign = 0  # ignored reports with another bucket_seconds
         self.early = 0  # ignored messages with times more than a day ahead
-        self.outdated = False  # contains counts of a deleted log; start with new totals
+        self.outdated = False  # the totals contain counts of a deleted log; start with new totals
 
     def add(self, report: AuditReport) -> None:
         """Add a report. A repeated report is ignored."""
@@ -211,7 +212,7 @@ class AuditTotals:
                 continue
             counts = self._topics[count.topic][report.tier, application]
             counts.note(report)
-            if count.messages or count.offsets or count.duplicates:  # otherwise it only reports the start
+            if count.messages or count.offsets or count.duplicates:  # otherwise, the count reports only the start
                 counts.buckets[count.bucket_ms].add(count)
             if count.log:
                 counts.logs[count.log] = max(report.sent_ms, counts.logs.get(count.log, 0))

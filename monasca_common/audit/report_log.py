@@ -19,7 +19,7 @@ _NAME = "monasca-audit-reader"  # no offset of this group is ever committed
 
 
 class ReportLog:
-    """A context manager. ``starts``: the offset at which each partition of the topic is read first."""
+    """A context manager. ``starts``: the start offset of each partition of the topic."""
 
     def __init__(self, connection: ConnectionSettings, topic: str, starts: Mapping[TopicPartition, int]) -> None:
         settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)

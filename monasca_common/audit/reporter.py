@@ -50,11 +50,12 @@ class AuditReporter:
         self._tier = tier
         self._tier_of_counts = tier if tier in SOURCES else PRODUCER
         self._application = application
-        # Reports are sent outside of transactions, because they describe the past; they are not audited themselves.
+        # Reports are sent outside transactions, because they describe past events; the reports themselves are not
+        # audited.
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
         self._sending: list[AuditReport] = []
-        self._sent: DeliveryReport | None = None  # `_sending` returns this until all are acknowledged
+        self._sent: DeliveryReport | None = None  # `_sending` returns this bulk until all its reports are acknowledged
         self._reporting = threading.Lock()
         self._ended = threading.Event()
 
@@ -92,7 +93,7 @@ class AuditReporter:
         journal survives this process.
 
         ``held``: the report is sent after a call of `settle` or at the close. If this process is killed, the next
-        process sends it, and handles and reports uncommitted messages again.
+        process sends the report, and handles and reports uncommitted messages again.
         """
         fail_point("audit.before_journal")
         report_id = self._add(handled=tuple(ranges), held=held)

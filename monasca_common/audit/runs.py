@@ -28,7 +28,7 @@ def union(*several: Runs) -> Runs:
 
 
 def difference(runs: Runs, taken: Runs) -> Runs:
-    """Return the offsets that are in ``runs`` and not in ``taken``."""
+    """Return the offsets that are in ``runs`` but not in ``taken``."""
     return intersection(runs, _complement(taken, runs[-1][1])) if runs else ()
 
 

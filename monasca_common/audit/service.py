@@ -32,7 +32,7 @@ _LABELS = ("topic", "tier", "application")
 
 _READ_SECONDS = 300.0
 _INTERVAL_SECONDS = 60.0
-_MAX_LINES = 20  # of one reconciliation
+_MAX_LINES = 20  # the time limit of one reconciliation
 
 OpenLog = Callable[[int], ReportLog]
 
@@ -54,7 +54,7 @@ class AuditMetrics(ServiceMetrics):
         expected, missing, duplicates = (Counter[tuple[str, str, str]]() for _ in range(3))
         for each in found:
             if each.verdict is not AuditVerdict.RECREATED:
-                labels = each.topic, each.tier, each.application or each.tier  # a log belongs to no application
+                labels = each.topic, each.tier, each.application or each.tier  # a log does not belong to an application
                 expected[labels] += each.expected
                 missing[labels] += each.lost + each.late if each.verdict.is_final else 0
                 duplicates[labels] += each.duplicates
@@ -72,7 +72,8 @@ class AuditMetrics(ServiceMetrics):
 
 
 class AuditService(Loop):
-    """``open_log`` opens the log of reports, from a given time on. After a failure the service reads them again."""
+    """``open_log`` opens the log of reports, from a given time on. After a failure, the service reads the reports
+    again."""
 
     def __init__(
         self, settings: AuditSettings, open_log: Callable[[int], ReportLog], *, clock: Clock | None = None
@@ -173,7 +174,7 @@ def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
 
     service = AuditService(settings, open_log)
     with status_served(AUDIT_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # before the log line, because a caller may stop the service after that line
+        until(service)  # this precedes the log line, because a caller may stop the service after that line
         LOG.info("%s", started("audit", reads=settings.topic, status_at=settings.status.address))
         service.run()
     LOG.info("%s", stopped("audit", reconciliations=service.reconciliations))

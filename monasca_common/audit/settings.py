@@ -19,9 +19,9 @@ AUDIT_COUNT_GROUP = "audit_count"
 PREFIX = "monasca_audit"
 
 _DAY_SECONDS = 86_400
-# The interval limits the load on brokers; a short grace period shortens it.
+# The interval limits the load on brokers. A short grace period makes it shorter.
 _REPORT_SECONDS, _QUICKEST_REPORT_SECONDS = 10.0, 0.1
-_REPORT_SHARE = 1 / 60  # of the grace period
+_REPORT_SHARE = 1 / 60  # the share of the grace period
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class AuditSettings:
     enabled: bool = option(
         False,
         help="Whether this service reports the messages of each topic that it publishes or handles, so that "
-        "`monasca-common audit show` finds missing ones.",
+        "`monasca-common audit show` finds missing messages.",
     )
-    topic: str = option("monasca-audit", help="The topic of the reports. Use the same for all services.")
+    topic: str = option("monasca-audit", help="The topic of the reports. Use the same topic for all services.")
     bucket_seconds: int = option(
         600,
         minimum=1,
         maximum=_DAY_SECONDS,
         unit="seconds",
-        help="The length of the buckets of event time in which messages are counted. Use the same for all services. "
-        "Too small: many reports, and more late messages. Too large: missing messages are found late.",
+        help="The length of the buckets of event time in which messages are counted. Use the same value for all "
+        "services. Too small: many reports, and more late messages. Too large: missing messages are found late.",
     )
     grace_seconds: float = option(
         600.0,
@@ -61,13 +61,14 @@ class AuditSettings:
         maximum=30 * _DAY_SECONDS,
         unit="seconds",
         help="The length of the time window that `monasca-common audit` reconciles. Too small: missing messages are "
-        "reported only for a short time. Too large: reading the reports takes long and needs memory.",
+        "reported only for a short time. Too large: reading the reports takes a long time and much memory.",
     )
 
     expected_readers: tuple[str, ...] = option(
         (),
         help="Readers that must report, as TOPIC/TIER/GROUP, separated by commas; for example "
-        "metrics/database/1_metrics. If one has no report within window_seconds, all its messages are missing. Unset: "
+        "metrics/database/1_metrics. If a reader has no report within window_seconds, all its messages are missing. "
+        "Unset: "
         "readers without reports are ignored.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
@@ -123,7 +124,7 @@ def audit_settings(conf: cfg.ConfigOpts) -> AuditSettings:
     """Read ``[audit]``. Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _AUDIT)
     settings = read.settings(AuditSettings, status=read.settings(StatusSettings))
-    _ = settings.rules  # refuse unreadable expected_readers
+    _ = settings.rules  # this call refuses invalid expected_readers
     if settings.enabled and settings.folder is None:
         raise ConfigurationError(
             f"folder in group [{AUDIT_GROUP}] is missing: name a local folder for unacknowledged reports, or set "

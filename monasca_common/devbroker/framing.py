@@ -2,7 +2,7 @@
 """The part of Kafka's wire format that distinguishes requests.
 
 A frame is a length (4 bytes) followed by this number of bytes. A request begins with the API key (2 bytes), the API
-version (2 bytes) and a correlation id (4 bytes); an answer begins with the correlation id of its request.
+version (2 bytes) and a correlation id (4 bytes); a response begins with the correlation id of its request.
 """
 
 import enum
@@ -58,7 +58,7 @@ class KafkaRequest:
 
     @property
     def expects_answer(self) -> bool:
-        """False for a produce request with acks=0, the only request without an answer."""
+        """False for a produce request with acks=0, the only request without a response."""
         return self.api_key != ApiKey.PRODUCE or _acks(self) != 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxied connection: forwards requests and answers, and applies faults."""
+"""A proxied connection: forwards requests and responses, and applies faults."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(slots=True)
 class Counters:
-    """The numbers of requests and answers that the proxy received, and how many of them faults affected."""
+    """The numbers of requests and responses that the proxy received, and how many of them faults affected."""
 
     requests: int = 0
     answers: int = 0
@@ -37,7 +37,7 @@ class Link:
         self._node_reader, self._node_writer = upstream
         self._faults = faults
         self._counters = counters
-        # The faults for expected answers by correlation id, with the time at which each request was forwarded.
+        # The faults for expected responses by correlation id, with the time at which each request was forwarded.
         self._marked: dict[int, tuple[ActiveFault, float]] = {}
 
     async def forward(self) -> None:
@@ -96,7 +96,7 @@ class Link:
                 await self._client_writer.drain()
 
     async def _passes_answer(self, active: ActiveFault, forwarded_at: float) -> bool:
-        """Apply the fault of this answer's request. Return whether to forward the answer."""
+        """Apply the fault of this response's request. Return whether to forward the response."""
         effect, counters = active.fault.effect, self._counters
         if effect is Effect.DELAY_ANSWER:
             counters.answers_delayed += 1

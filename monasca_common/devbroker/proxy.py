@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy in front of each node that delays and drops requests and answers, and cuts connections, by rule.
+"""A proxy in front of each node that delays and drops requests and responses, and cuts connections, by rule.
 
 One thread forwards all connections. Traffic that no fault affects passes unchanged and in order.
 """
@@ -85,7 +85,7 @@ class KafkaProxy:
         return self._faults.add(fault)
 
     def remove(self, *active: ActiveFault) -> None:
-        """Remove these faults. Delayed requests and answers pass immediately; dropped ones remain lost."""
+        """Remove these faults. Delayed requests and responses pass immediately; dropped ones remain lost."""
         for fault in active:
             self._faults.remove(fault)
         self._end_delays(active)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults that a proxy injects into requests and answers.
+"""The faults that a proxy injects into requests and responses.
 
 A `Fault` is an immutable rule; an `ActiveFault` is a rule in effect that counts the affected requests.
 """
@@ -21,7 +21,7 @@ class Effect(enum.Enum):
     CUT_REQUEST = "cut request"
     DELAY_ANSWER = "delay answer"
     DROP_ANSWER = "drop answer"
-    CUT_ANSWER = "cut answer"
+    CUT_ANSWER = "cut response"
 
     @property
     def on_answer(self) -> bool:
@@ -42,7 +42,7 @@ class RequestFilter(TypedDict, total=False):
 class Fault:
     """A rule, such as ``Fault.cut_answer(ApiKey.PRODUCE, times=3)``. Without API keys it matches every request.
 
-    A produce request with acks=0 has no answer, so faults on answers do not affect it.
+    A produce request with acks=0 has no response, so faults on responses do not affect it.
     """
 
     effect: Effect
@@ -70,22 +70,22 @@ class Fault:
 
     @classmethod
     def delay_answer(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
-        """Forward the answer at least ``seconds`` after its request; later answers of the connection also wait."""
+        """Forward the response at least ``seconds`` after its request; later answers of the connection also wait."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), seconds, **filters)
 
     @classmethod
     def hold_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
-        """Hold the answer until the fault is removed."""
+        """Hold the response until the fault is removed."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), None, **filters)
 
     @classmethod
     def drop_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
-        """Discard the answer: the broker has executed the request, and the connection stays open."""
+        """Discard the response: the broker has executed the request, and the connection stays open."""
         return cls(Effect.DROP_ANSWER, frozenset(api_keys), **filters)
 
     @classmethod
     def cut_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
-        """Close the connection instead of forwarding the answer: the broker has executed the request."""
+        """Close the connection instead of forwarding the response: the broker has executed the request."""
         return cls(Effect.CUT_ANSWER, frozenset(api_keys), **filters)
 
 

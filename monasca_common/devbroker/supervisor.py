@@ -89,7 +89,7 @@ class Supervisor:
         return answer
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to this request. After an interrupt, earlier unread answers may precede it."""
+        """Return the response to this request. After an interrupt, earlier unread responses may precede it."""
         line = self._exchange(json.dumps(request).encode() + b"\n")
         while line:
             answer: dict[str, Any] = json.loads(line)

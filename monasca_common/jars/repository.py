@@ -146,7 +146,7 @@ def _attempt(jar: Jar, repository: Repository) -> bytes:
         content = b"".join(_chunks(response))
     announced = response.headers.get("Content-Length")
     if announced is not None and len(content) != int(announced):
-        raise _Unusable(f"the answer ended after {len(content)} of {announced} bytes")
+        raise _Unusable(f"the response ended after {len(content)} of {announced} bytes")
     digest = hashlib.sha256(content).hexdigest()
     if digest != jar.sha256:
         raise _Unusable(f"{len(content)} bytes with the SHA-256 digest {digest} arrived, but {jar.sha256} is pinned")
@@ -158,4 +158,4 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
     while chunk := response.read1(_CHUNK_BYTES):
         yield chunk
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the answer takes longer than {_ATTEMPT_SECONDS:.0f} s")
+            raise TimeoutError(f"the response takes longer than {_ATTEMPT_SECONDS:.0f} s")

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from monasca_common.kafka.errors import WrongType
 
-_LONGEST_SECONDS = 1e6  # eleven days; librdkafka counts milliseconds in 32 bits
+_LONGEST_SECONDS = 1e6  # eleven days, because librdkafka counts milliseconds in 32 bits
 
 
 class Clock(Protocol):

@@ -2,8 +2,9 @@
 """Declares each option once, as a field of a frozen settings class.
 
 `option` creates a field from an option's help, bounds, unit, secrecy, former names and librdkafka names. `declared` is
-for fields without a default, `made_of` for fields that several options define. `options_of` collects the declarations
-of a class. `monasca_common.kafka.config` registers and reads them; constructors of settings do not need it.
+for fields without a default, and `made_of` is for fields that several options define. `options_of` collects the
+declarations of a class. `monasca_common.kafka.config` registers and reads them; constructors of settings do not need
+that package.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _LiteralDollars:
         value, location = super()._get_from_namespace(namespace, group_name)  # type: ignore[misc]
         for text in value if isinstance(value, list) else [value]:
             if _LONE_DOLLAR.search(text.replace("$$", "")):
-                raise ValueError("a $ in it must be written $$")
+                raise ValueError("a $ in its value must be written $$")
         return value, location
 
 
@@ -42,7 +43,7 @@ class LiteralOpt(_LiteralDollars, cfg.StrOpt):
 
 
 class LinesOpt(_LiteralDollars, cfg.MultiStrOpt):
-    """One ``name=value`` per line, because values can contain commas, which separate the entries of a dictionary
+    """One ``name=value`` per line: values can contain commas, which would separate the entries of a dictionary
     option."""
 
 

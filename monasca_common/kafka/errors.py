@@ -9,7 +9,7 @@
     │   ├── ClosedError             used after close
     │   ├── ForkedError             used in a child of the process that opened it
     │   ├── WrongType               a topic, key or message of the wrong type
-    │   └── InCallbackError         a call that waits, in a callback or signal handler that it would wait for
+    │   └── InCallbackError         a waiting call in a callback or signal handler, which it would wait for
     ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
     │   ├── QueueFull               the budget was exhausted until the deadline
     │   ├── MessageTooLarge         larger than the topic accepts; never sent
@@ -28,7 +28,7 @@
     │   ├── OffsetOutOfRange        the position is no longer (or not yet) in the log
     │   ├── TopicRecreated          the topic was deleted and recreated under a reader
     │   ├── StaleCommit             the partition was revoked since the messages were polled
-    │   └── CommitUnknown           no answer to a commit in time; uncommitted messages are read again
+    │   └── CommitUnknown           no response to a commit in time; uncommitted messages are read again
     ├── TransactionError            the transaction was aborted; its inputs are read again
     ├── SerializationError          a value cannot be decoded or encoded
     │   └── SchemaRefused           the schema registry refused a schema, or does not have it
@@ -36,7 +36,7 @@
     └── DeadLetterLimit             too many dead letters; the message over the limit is not committed
 
     RetryLater, Poison, ReadFrom    raised *by* handlers to decide what happens to a batch
-    └── RegistryUnavailable         raised by serializers if the schema registry does not answer
+    └── RegistryUnavailable         raised by serializers if the schema registry does not respond
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class LargerThanBudget(MessageTooLarge, QueueFull):
 
 
 class DeliveryTimeout(DeliveryError):
-    """The broker did not answer before the caller's deadline; the message is still in flight."""
+    """The broker did not respond before the caller's deadline; the message is still in flight."""
 
 
 class DeliveryAbandoned(DeliveryError):
@@ -171,8 +171,8 @@ class UndeliveredReport(Protocol):
 
 
 class UndeliveredError(MessagingError):
-    """Some messages are not delivered; ``report`` has the outcome of each, also for `KafkaProducer.retry`. The text has
-    the error of the first undelivered message."""
+    """Some messages are not delivered; ``report`` has the outcome of each, also for `KafkaProducer.retry`. The error
+    text contains the error of the first undelivered message."""
 
     def __init__(self, report: UndeliveredReport) -> None:
         counts = f"{report.delivered_count} delivered, {len(report.failed)} failed, {len(report.unknown)} unknown"
@@ -204,7 +204,7 @@ class AuthenticationError(TransportError):
 
 
 class AuthorizationError(TransportError):
-    """The principal lacks a permission; a retry fails as long as the ACLs do not change."""
+    """The principal lacks a permission; a retry fails until the ACLs change."""
 
 
 class FencedError(TransportError):
@@ -228,7 +228,7 @@ class OffsetOutOfRange(ConsumerError):
     def __init__(self, partition: TopicPartition, offset: int | None, reason: str = "deleted by retention?") -> None:
         super().__init__(
             f"offset {offset} of {partition.topic}/{partition.partition} is not in the log ({reason}): seek to a valid "
-            "offset, or set the group's with `monasca-common offsets reset`"
+            "offset, or set the group's offset with `monasca-common offsets reset`"
         )
         self.partition = partition
         self.offset = offset
@@ -252,7 +252,7 @@ class StaleCommit(ConsumerError):
 
 
 class CommitUnknown(ConsumerError):
-    """The commit was not answered within its budget; if the group has not stored it, messages are read again."""
+    """The commit got no response within its time budget; if the broker has not stored it, messages are read again."""
 
 
 class TransactionError(MessagingError):
@@ -284,7 +284,8 @@ class HandlerError(MessagingError):
 
 
 class DeadLetterLimit(MessagingError):
-    """More messages failed than the limit allows; the one over the limit was neither dead-lettered nor committed."""
+    """More messages failed than the limit allows; the message over the limit was neither dead-lettered nor
+    committed."""
 
 
 class RetryLater(Exception):
@@ -296,13 +297,15 @@ class RetryLater(Exception):
 
     def __init__(self, after: float | None = None) -> None:
         super().__init__(
-            "a dependency is unavailable" if after is None else f"a dependency is unavailable; again in {after} s"
+            "a dependency is unavailable"
+            if after is None
+            else f"a dependency is unavailable; next attempt in {after} s"
         )
         self.after = after
 
 
 class RegistryUnavailable(RetryLater):
-    """Raised by a serializer if the schema registry does not answer, or does not know a new schema yet."""
+    """Raised by a serializer if the schema registry does not respond, or does not know a new schema yet."""
 
     def __init__(self, text: str, after: float) -> None:
         super().__init__(after)

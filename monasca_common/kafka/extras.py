@@ -26,7 +26,8 @@ def remedy(error: ImportError, extra: str = "") -> str:
 
 
 def extras_with(module: str) -> list[str]:
-    """Return the extras whose requirements include a module; extras for developers only if there is no other."""
+    """Return the extras whose requirements include a module; extras for developers are used only if there is no
+    other."""
     wanted = _normalized(module)
     required = map(_REQUIRED_BY.match, importlib.metadata.requires(DISTRIBUTION) or ())
     found = [each["extra"] for each in required if each is not None and _normalized(each["name"]) == wanted]

@@ -6,9 +6,9 @@ A random ``kill -9`` almost never lands between an acknowledgement and its commi
     with failpoints.armed("processor.before_commit", "raise"): ...
     MONASCA_FAIL_POINTS="processor.before_commit=kill@3;processor.after_poll=sleep:0.5" python service.py
 
-Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` acts when
-the fail point is passed for the n-th time (``kill``, ``raise``: only that time; ``sleep``: from then on). An unarmed
-fail point only reads an empty dictionary.
+Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` selects the
+n-th pass of the fail point (``kill``, ``raise``: only that time; ``sleep``: from then on). An unarmed fail point only
+reads an empty dictionary.
 """
 
 from __future__ import annotations

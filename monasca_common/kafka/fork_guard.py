@@ -42,7 +42,7 @@ class ForkGuard:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a child of the one that opened the owner."""
+        """Whether this process is a child of the process that opened the owner."""
         return os.getpid() != self._pid
 
     def check(self) -> None:

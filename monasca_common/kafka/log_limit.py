@@ -15,7 +15,7 @@ _FORGET_SECONDS = 600.0
 
 @dataclass(slots=True)
 class _Logged:
-    """The time of the last log line of a kind, and the number of events since."""
+    """The time of the last log line of a kind, and the number of events since then."""
 
     at: float
     kept_back: int = 0
@@ -40,4 +40,4 @@ class LogLimit:
                 return None
             self._logged = {known: last for known, last in self._logged.items() if now < last.at + _FORGET_SECONDS}
             self._logged[kind] = _Logged(now)
-        return f" (and {logged.kept_back} times since this was logged last)" if logged and logged.kept_back else ""
+        return f" (and {logged.kept_back} times since this was last logged)" if logged and logged.kept_back else ""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    # The type of a value: bytes or None as read, otherwise the type of the serializer.
+    # The type of a value: bytes or None as read from Kafka, otherwise the type of the serializer.
     T = TypeVar("T", default=bytes | None)
     T_co = TypeVar("T_co", default=bytes | None, covariant=True)
 else:
-    from typing import TypeVar  # accepts no defaults before Python 3.13
+    from typing import TypeVar  # type parameters have no defaults before Python 3.13
 
     T = TypeVar("T")
     T_co = TypeVar("T_co", covariant=True)
@@ -98,7 +98,8 @@ class Message(Generic[T_co]):
 
 COLUMNS = ("offsets", "keys", "values", "timestamps", "headers")
 
-# Raises if the client sets an error but also returns a result; a direct call of `raw.headers()` does not always raise.
+# This raises if the client sets an error but also returns a result; a direct call of `raw.headers()` does not always
+# raise.
 _HEADERS_OF = methodcaller("headers")
 
 
@@ -162,7 +163,7 @@ def _headers(raw: Any) -> Headers:
     except (SystemError, UnicodeDecodeError):
         raw.set_headers([])
         LOG.warning(
-            "the headers of %s/%d/%d are left out: the name of one is not UTF-8",
+            "the headers of %s/%d/%d are omitted, because the name of a header is not UTF-8",
             raw.topic(),
             raw.partition(),
             raw.offset(),
@@ -184,8 +185,8 @@ class PartitionBatch(Generic[T_co]):
 
     ``values`` are bytes or ``None``, or decoded by a serializer, as in `Message`.
 
-    Each column is read from the client's messages on first use, so that a hot loop pays only for the columns that it
-    uses, and not for an object per message.
+    Each column is read from the client's messages on first use, so that a hot loop reads only the columns that it uses
+    and creates no object per message.
     """
 
     __slots__ = ("__dict__", "_columns", "epoch", "next_offset", "start_offset", "topic_partition")
@@ -199,10 +200,12 @@ class PartitionBatch(Generic[T_co]):
         next_offset: int | None = None,
     ) -> None:
         self.topic_partition = topic_partition
-        self.epoch = epoch  # epoch of the assignment that read it; a commit under a later epoch is stale
+        # epoch of the assignment under which the batch was read; a commit under a later epoch is stale
+        self.epoch = epoch
         self._columns = messages if isinstance(messages, Columns) else MessageColumns(messages)
-        #: All offsets from here to `next_offset` are accounted for: those not in this batch were never messages
-        #: (control records, compaction) or are dead letters. A database that stores ranges detects gaps with it.
+        #: All offsets from here to `next_offset` are accounted for: offsets that are not in this batch were never
+        #: messages (control records, compaction) or are dead letters. A database that stores ranges detects gaps with
+        #: it.
         self.start_offset: int = self.offsets[0] if start_offset is None else start_offset
         #: One past the last message: the offset to commit for the whole batch.
         self.next_offset: int = self.offsets[-1] + 1 if next_offset is None else next_offset
@@ -318,7 +321,7 @@ class DeliveryTap(Protocol):
         ...
 
     def begin(self) -> None:
-        """Begin a transaction. A transaction begins; deliveries until its end count only if it is committed."""
+        """Begin a transaction; deliveries until its end count only if it is committed."""
         ...
 
     def end(self, *, committed: bool) -> None: ...

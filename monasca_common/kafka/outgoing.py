@@ -16,9 +16,9 @@ from monasca_common.kafka.settings import ProducerSettings
 _BATCH_BYTES = 61 + 32
 _HEADER_BYTES = 10
 PLAIN_OVERHEAD_BYTES = _BATCH_BYTES + _HEADER_BYTES + len(MESSAGE_ID_HEADER) + MADE_ID_BYTES
-BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget; a larger one would wait for all other messages
+BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget; a larger portion would wait for all other messages
 _ID_PREFIX_BYTES = 11
-_ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64, ordered by code
+_ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64 characters, ordered by code
 _ONLY_BYTES = {bytes}
 T = TypeVar("T")
 _TYPES: dict[str, tuple[Any, str]] = {
@@ -45,7 +45,7 @@ def checked(
     """Return the record with its key and headers, the caller's id, and the size in bytes. Raises `WrongType`."""
     if type(record) is Record and key is None and headers == record.headers == ():
         value, own_id = record.value, record.message_id
-        # Bulks of these are frequent, and all checks take 5 us.
+        # Bulks of plain bytes are frequent, and all checks would take 5 us.
         if type(value) is bytes and type(own_id) is bytes and record.key is None and record.timestamp_ms is None:
             return record, own_id or None, PLAIN_OVERHEAD_BYTES + len(value) + len(own_id)
     made = record if isinstance(record, Record) else Record(record)
@@ -145,4 +145,4 @@ def _check_header(header: Any) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise WrongType("the name of a header is text in UTF-8, and has a lone surrogate") from None
+        raise WrongType("the name of a header is text in UTF-8, and must not have a lone surrogate") from None

@@ -120,8 +120,8 @@ def load_serializer(name: str, *, conf: cfg.ConfigOpts | None = None, type: Any 
     return factory(**{argument: value for argument, value in given.items() if argument in parameters})  # type: ignore[no-any-return]
 
 
-# The drivers' factories. Each imports its client when it is called, so that importing this package is cheap. Consumers
-# have the other arguments of `open_consumer`.
+# The drivers' factories. Each imports its client only when it is called, so that the import of this package is cheap.
+# Factories of consumers also receive the other arguments of `open_consumer`.
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
@@ -134,7 +134,7 @@ def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def producing_driver(settings: ProducerSettings) -> str:
-    """Return the driver for these settings, and the reason if ``kafka`` does not select ``native``."""
+    """Return the driver for these settings, and the reason why ``kafka`` does not select ``native``, if any."""
     if settings.connection.driver != "kafka":
         return settings.connection.driver
     from monasca_common.kafka.transport.native import native_can
@@ -217,7 +217,7 @@ def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> A
         return installed[name].load()
     except ImportError as error:
         raise ConfigurationError(
-            f"{option}={name}: the plugin cannot be loaded: {remedy(error, extra)}, or use another"
+            f"{option}={name}: the plugin cannot be loaded: {remedy(error, extra)}, or use another plugin"
         ) from error
     except Exception as error:
         raise ConfigurationError(

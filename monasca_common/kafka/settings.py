@@ -60,7 +60,7 @@ class SecuritySettings:
         None,
         choices={
             "PLAIN": "the client sends the password",
-            "SCRAM-SHA-256": "the client proves that it knows the password, without sending it",
+            "SCRAM-SHA-256": "the client proves that it knows the password without sending it",
             "SCRAM-SHA-512": "like SCRAM-SHA-256, with a longer hash",
         },
         ignore_case=True,
@@ -86,7 +86,7 @@ class SecuritySettings:
     tls_ca_file: str | None = option(
         None,
         librdkafka=("ssl.ca.location",),
-        help="PEM file of the certificate authorities to trust. Unset: those of the operating system.",
+        help="PEM file of the certificate authorities to trust. Unset: the authorities of the operating system.",
     )
     tls_certificate_file: str | None = option(
         None,
@@ -116,8 +116,8 @@ class ConnectionSettings:
             librdkafka=("bootstrap.servers", "metadata.broker.list"),
             old_names=("uri", "url"),
             example="kafka1.example.org:9092,kafka2.example.org:9092",
-            help="The brokers to connect to first, as host:port, separated by commas; they report all others. There is "
-            "no default.",
+            help="The brokers to connect to first, as host:port, separated by commas; they report all other brokers. "
+            "There is no default.",
         )
     )
     client_id: str = option(
@@ -149,10 +149,10 @@ class ProducerSettings:
         "lz4",
         choices={
             "none": "no compression",
-            "gzip": "small and slow",
+            "gzip": "small output, slow",
             "snappy": "fast",
             "lz4": "fast",
-            "zstd": "small and fast; needs brokers of version 2.1",
+            "zstd": "small output, fast; needs brokers of version 2.1",
         },
         librdkafka=("compression.type", "compression.codec"),
         help="The codec that compresses batches of messages.",
@@ -162,7 +162,8 @@ class ProducerSettings:
         minimum=0,
         maximum=1000,
         librdkafka=("linger.ms", "queue.buffering.max.ms"),
-        help="Time that a message may linger so that others share its request. Too small: more requests and worse "
+        help="Time that a message may linger so that other messages share its request. Too small: more requests and "
+        "worse "
         "compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
     )
     publish_timeout_seconds: float = option(
@@ -171,7 +172,7 @@ class ProducerSettings:
         maximum=3600.0,
         help="Time that a publish waits for its outcome. After that, the outcome of unacknowledged messages is unknown "
         "and delivery continues. Too small: outcomes are unknown although they arrive shortly afterwards. Too large: "
-        "callers wait long while Kafka does not answer.",
+        "callers wait for a long time while Kafka does not respond.",
     )
     budget_messages: int = option(
         100_000,
@@ -188,7 +189,7 @@ class ProducerSettings:
         librdkafka=("queue.buffering.max.kbytes",),
         help="Maximum bytes of messages in flight. Beyond that, sending waits and then fails. Too "
         "small: senders wait for acknowledgements. Too large: the process runs out of memory while Kafka does not "
-        "answer.",
+        "respond.",
     )
     max_message_bytes: int = option(
         1_000_000,
@@ -234,7 +235,8 @@ class ConsumerSettings:
     """The settings of a consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to
     ``<topic>.dlq``.
 
-    ``max_uncommitted_messages``: a partition is paused once this number of its offsets are read but not committed.
+    ``max_uncommitted_messages``: a partition is paused once this number of its offsets have been read but not
+    committed.
     """
 
     connection: ConnectionSettings
@@ -250,7 +252,7 @@ class ConsumerSettings:
     group_protocol: Literal["classic", "consumer"] = option(
         "classic",
         choices={
-            "classic": "the members agree among themselves",
+            "classic": "the members assign the partitions themselves",
             "consumer": "the brokers decide (KIP-848, Kafka 4.0 and later)",
         },
         librdkafka=("group.protocol",),
@@ -260,8 +262,8 @@ class ConsumerSettings:
         None,
         choices={
             "cooperative-sticky": "only partitions that move stop",
-            "range": "everything stops; partitions of the same number go to the same member",
-            "roundrobin": "everything stops; partitions are distributed in turn",
+            "range": "all partitions stop; partitions with the same number are assigned to the same member",
+            "roundrobin": "all partitions stop; partitions are distributed in turn",
         },
         librdkafka=("partition.assignment.strategy",),
         help="The strategy that assigns partitions to members, with group_protocol classic. Unset: cooperative-sticky.",
@@ -272,13 +274,14 @@ class ConsumerSettings:
         maximum=3600.0,
         librdkafka=("session.timeout.ms",),
         help="Time after which brokers remove a silent member, with group_protocol classic. Too small: a busy "
-        "member loses its partitions. Too large: the partitions of a dead member remain unread for long. Unset: 45 s.",
+        "member loses its partitions. Too large: the partitions of a dead member remain unread for a long time. Unset: "
+        "45 s.",
     )
     group_instance_id: str | None = option(
         None,
         librdkafka=("group.instance.id",),
-        help="Static membership: a restart within the session time-out moves no partitions. Every live process "
-        "of the group needs its own.",
+        help="Static membership: a restart within the session time-out moves no partitions. Every live process of the "
+        "group needs its own id.",
     )
     start: str = option(
         "earliest",
@@ -306,21 +309,22 @@ class ConsumerSettings:
         maximum=_DAY_SECONDS,
         librdkafka=("max.poll.interval.ms",),
         help="Time without a poll after which a member loses its partitions. Too small: slow work is done twice. "
-        "Too large: the partitions of a hung process remain unread for long.",
+        "Too large: the partitions of a hung process remain unread for a long time.",
     )
     stop_timeout_seconds: float = option(
         10.0,
         minimum=0.0,
         maximum=3600.0,
         help="Maximum time of a stop to finish and commit messages in flight. Too small: unfinished messages are read "
-        "again after the restart. Too large: a stop with a hung handler takes long.",
+        "again after the restart. Too large: a stop with a hung handler takes a long time.",
     )
     topic_check_seconds: float = option(
         60.0,
         minimum=0.0,
         maximum=_DAY_SECONDS,
         help="Interval of the check for deleted and recreated topics, which stops their readers. Too small: more "
-        "requests to the brokers. Too large: a reader notices late. 0: never, for a broker without topic ids, such as "
+        "requests to the brokers. Too large: a reader detects the change late. 0: never, for a broker without topic "
+        "ids, such as "
         "the one within librdkafka.",
     )
     buffer_bytes: int = option(

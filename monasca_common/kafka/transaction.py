@@ -25,7 +25,9 @@ from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = logging.getLogger(__name__)
 
-_NO_TRANSACTION = "_STATE"  # an abort is refused because no transaction is open: the interrupted commit has ended it
+_NO_TRANSACTION = (
+    "_STATE"  # an abort is refused because no transaction is open, since the interrupted commit has ended it
+)
 
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
@@ -65,7 +67,7 @@ class Transaction:
     The end of the block raises `TransactionError` if the transaction was aborted without an exception of the block, or
     a consumer could not return to its offsets; `FencedError` if another process opened the same transactional id;
     `FatalError` if it is unknown whether it was committed. An unanswered abort is repeated at the beginning of the next
-    transaction, which raises `TransactionError` if there is still no answer.
+    transaction, which raises `TransactionError` if there is still no response.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Transaction:
                 self._producer.flush(self._seconds)
             except RetriableError as late:
                 raise TransactionError(f"the abort of the previous transaction has not ended: {late}") from late
-        self._transport.abort_is_due = True  # until the transaction has ended, even after an interrupt
+        self._transport.abort_is_due = True  # this holds until the transaction has ended, even after an interrupt
         self._transport.begin_transaction()
         if self._tap is not None:
             self._tap.begin()
@@ -155,15 +157,15 @@ class Transaction:
             )
         for consumer, inputs in self._inputs:
             # Get the generation before the ownership check. If partitions are revoked in between, the generation is
-            # old, and the broker refuses it. A generation read after the check could be the next one, and would commit
-            # offsets of partitions with new owners.
+            # old, and the broker refuses it. A generation that is read after the check could be the next generation,
+            # and would commit offsets of partitions with new owners.
             generation = consumer.group_metadata()
             self._transport.send_offsets(consumer.next_offsets(inputs), generation, self._seconds)
         self._commit_until_answered()
         self._transport.abort_is_due = False
 
     def _commit_until_answered(self) -> None:
-        """Commit; repeat a commit whose answer is late, because it may already have taken effect."""
+        """Commit; repeat a commit whose response is late, because it may already have taken effect."""
         clock = self._transport.clock
         deadline = clock.monotonic() + self._seconds
         asked_before = False
@@ -174,25 +176,25 @@ class Transaction:
                 asked_before = True
                 if clock.monotonic() >= deadline:
                     raise FatalError(
-                        f"no answer to the commit of a transaction within {self._seconds} s: it is unknown whether it "
-                        "happened; close the producer and open it again, which ends the transaction either way"
+                        f"no response to the commit of a transaction within {self._seconds} s: it is unknown whether "
+                        "it was committed; close the producer and open it again, which ends the transaction either way"
                     ) from late
             except (ClosedError, FencedError) as end:
                 if asked_before:
                     raise FatalError(
-                        f"the commit of a transaction had no answer before this error: {end}; it is unknown whether it "
-                        "happened: resume from the committed offsets"
+                        f"the commit of a transaction had no response before this error: {end}; it is unknown whether "
+                        "it was committed: resume from the committed offsets"
                     ) from end
                 raise
 
     def _abort(self) -> None:
         try:
-            # otherwise the next flush would report these and abort the next transaction
+            # otherwise, the next flush would report these messages and abort the next transaction
             self._producer.flush(self._seconds)
-            self._refuse_waiting()  # otherwise they would be sent later, in the next transaction
+            self._refuse_waiting()  # otherwise, these messages would be sent later, in the next transaction
             self._end_aborted()
         except RetriableError as late:
-            LOG.warning("no answer to the abort of a transaction; the next transaction repeats it: %s", late)
+            LOG.warning("no response to the abort of a transaction; the next transaction repeats it: %s", late)
         finally:
             for consumer in self._seeking:
                 self._send_back(consumer)

@@ -35,7 +35,7 @@ class KafkaClient:
         self, hosts: str | Sequence[str], client_id: str | bytes = "monasca-common", timeout: float = 10.0
     ) -> None:
         """``hosts``: ``host:port`` entries, as a list or separated by commas. The topics are requested immediately,
-        because callers rely on `KafkaUnavailableError` if there is no answer within ``timeout`` seconds."""
+        because callers rely on `KafkaUnavailableError` if there is no response within ``timeout`` seconds."""
         brokers = [host.strip() for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
         servers = configuration.bootstrap_servers(brokers, where="the hosts of KafkaClient")
         options = {"bootstrap.servers": servers, "client.id": _text(client_id)}

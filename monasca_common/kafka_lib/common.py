@@ -37,7 +37,7 @@ KafkaConfigurationError = ConfigurationError
 
 class OffsetRequest(NamedTuple):
     """A request for `KafkaClient.send_offset_request`: ``time`` -1 for the end of a partition, -2 for the offset of its
-    oldest record. ``max_offsets`` is ignored: the answer has one offset."""
+    oldest record. ``max_offsets`` is ignored: the response has one offset."""
 
     topic: bytes
     partition: int
@@ -46,7 +46,7 @@ class OffsetRequest(NamedTuple):
 
 
 class OffsetResponse(NamedTuple):
-    """The answer; ``error`` is always 0, because errors are raised."""
+    """The response; ``error`` is always 0, because errors are raised."""
 
     topic: bytes
     partition: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that JSON cannot express as numbers: NaN and the infinities travel as text, in envelopes and in answers.
+"""Values that JSON cannot express as numbers: NaN and the infinities travel as text, in envelopes and in responses.
 
 The texts are those of Spark's JSON and of the JSON form of protobuf.
 """

@@ -189,7 +189,7 @@ class Resolver:
         thread = threading.Thread(target=look_up, name="resolve", daemon=True)
         thread.start()
         thread.join(seconds)
-        found = outcome[0] if outcome else TimeoutError(f"no answer within {seconds:.1f} s")
+        found = outcome[0] if outcome else TimeoutError(f"no response within {seconds:.1f} s")
         if isinstance(found, OSError | UnicodeError):
             raise SendFailed(f"{where.host} cannot be resolved: {found}")
         return found

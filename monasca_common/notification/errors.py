@@ -39,7 +39,7 @@ class NotificationError(Exception):
 
 class SendFailed(NotificationError):
     """The receiver did not accept the notification. ``after_seconds``: the minimum delay of the next attempt, if the
-    receiver demands one. ``status``: the status of an HTTP answer.
+    receiver demands one. ``status``: the status of an HTTP response.
     """
 
     def __init__(

@@ -53,12 +53,12 @@ class HttpClient:
         tenant: str = "",
         is_operators: bool = False,
     ) -> ReceiverAnswer:
-        """Send a JSON document, and return the answer if its status is a success.
+        """Send a JSON document, and return the response if its status is a success.
 
         ``timeout_seconds``: the time-out of the whole request, including name resolution. ``tenant``: the tenant that
         chose the URL. ``is_operators``: the operator chose it, so the rules for addresses do not apply.
 
-        Raises `SendFailed` for any other answer or none, `SendPostponed` and `AddressRefused`.
+        Raises `SendFailed` for any other response or none, `SendPostponed` and `AddressRefused`.
         """
         where, rules = endpoint(url), None if is_operators else self._rules
         own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}
@@ -72,7 +72,7 @@ class HttpClient:
                     response = connection.getresponse()
                     answer = ReceiverAnswer(response.status, _beginning(response))
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-                reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
+                reason = f"no response within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
         if not 200 <= answer.status < 300:
             note = "; redirects are not followed" if 300 <= answer.status < 400 else ""

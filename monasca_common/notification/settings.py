@@ -58,8 +58,8 @@ class HttpSettings:
     )
     ca_file: str | None = option(
         None,
-        help="PEM file of the certificate authorities that sign the certificates of receivers. Unset: those of the "
-        "operating system.",
+        help="PEM file of the certificate authorities that sign the certificates of receivers. Unset: the authorities "
+        "of the operating system.",
     )
     templates_folder: str | None = option(
         None,
@@ -201,8 +201,8 @@ class EmailSettings(NotifierSettings):
     )
     ca_file: str | None = option(
         None,
-        help="PEM file of the certificate authorities that sign the server's certificate. Unset: those of the "
-        "operating system.",
+        help="PEM file of the certificate authorities that sign the server's certificate. Unset: the authorities of "
+        "the operating system.",
     )
 
 
@@ -309,7 +309,7 @@ _HTTP = OptionGroup(
         **REMOVED_STATUS,
         "connect_timeout_seconds": "connecting to an address of a receiver may take 3 seconds",
         "read_timeout_seconds": "timeout in the group of each notifier limits an attempt",
-        "max_response_bytes": "at most 8192 bytes of an answer are read",
+        "max_response_bytes": "at most 8192 bytes of a response are read",
     },
 )
 _ALLOWED = {"allowed_networks": "allowed_networks in [notification] permits networks for every type"}

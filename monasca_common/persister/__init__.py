@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The persister: worker processes that store messages of Kafka as rows exactly once, starting at the stored offsets."""
+"""The persister: worker processes that store the messages of Kafka topics as rows, exactly once, and start at the
+stored offsets."""

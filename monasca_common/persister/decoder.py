@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoders of the persister: envelopes in JSON or Avro, of which each message has one; see also `otlp`."""
+"""The decoders of the persister for envelopes in JSON or Avro, one per message; see also `otlp`."""
 
 from __future__ import annotations
 

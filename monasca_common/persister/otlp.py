@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder of requests of OTLP, as an OpenTelemetry Collector writes them to a topic: a message has many rows."""
+"""The decoder of requests of OTLP, as an OpenTelemetry Collector writes them to a topic: one message becomes many
+rows."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from monasca_common.persister.settings import OtlpTopicSettings
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.batch_handler import Faults, rows_of_kind
 
-_MOST_SAMPLES = 200_000  # samples of a message; a message of a megabyte with histograms has 130,000
+_MOST_SAMPLES = 200_000  # samples of a message; a message of a megabyte with histograms has 130,000 samples
 _SHOWN_VIOLATIONS = 10
 
 
 class OtlpDecoder:
-    """A `Decoder`. It converts each item of a request to an envelope and decodes the envelopes, so its rows obey the
-    rules of other topics. ``decode``: a thread-safe function from envelopes to rows."""
+    """A `Decoder`. It converts each item of a request to an envelope and decodes the envelopes, so the same rules apply
+    to its rows as in other topics. ``decode``: a thread-safe function from envelopes to rows."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class OtlpDecoder:
             if len(post.valid) < post.total:
                 refused = next(iter(set(range(post.total)).difference(post.indices)))
                 faults.add(offset, refused, "; ".join(map(str, post.violations[:_SHOWN_VIOLATIONS])))
-            # The time of the message is the same whenever it is decoded.
+            # The time of the message is the same each time it is decoded.
             envelopes += self._envelopes(post.valid, tenant, (part.timestamps[position] or 0) / 1000)
             positions += [position] * len(post.valid)
             indexes += post.indices

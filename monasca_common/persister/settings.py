@@ -36,7 +36,7 @@ ENVELOPES, OTLP = "envelopes", "otlp_proto"
 OTLP_KINDS = frozenset({Kind.METRICS, Kind.LOGS})
 OTLP_BATCH_SIZE = 20
 
-# The option group of each kind, and whether it is enabled by default, as in the old persister.
+# The option group of each kind, and whether the kind is enabled by default, as in the old persister.
 _CONSUMERS = {
     "kafka_metrics": (Kind.METRICS, True),
     "kafka_alarm_history": (Kind.ALARM_HISTORY, True),
@@ -47,7 +47,7 @@ _CONSUMERS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupSwitch:
-    """The option that enables a consumer; a disabled one has no `GroupSettings`."""
+    """The option that enables a consumer; a disabled consumer has no `GroupSettings`."""
 
     enabled: bool = field(metadata=declared(help="Whether the persister stores this topic."))
 
@@ -62,7 +62,7 @@ class OtlpTopicSettings:
             ENVELOPES: "JSON or Avro, as the API writes them",
             OTLP: "OTLP in protobuf, as the Kafka exporter of a Collector writes it; needs the extra otlp",
         },
-        help="The format of the topic's messages. A message of OTLP has many rows, so batch_size is "
+        help="The format of the topic's messages. A message of OTLP becomes many rows, so batch_size is "
         f"{OTLP_BATCH_SIZE} by default in its group.",
     )
     otlp_tenant: str | None = option(
@@ -85,8 +85,8 @@ class GroupSettings:
     """The settings of one kind of data. ``name``: its option group.
 
     ``producer``: the settings of the producer of dead letters, with the brokers of the consumer. ``max_dimensions``:
-    the limit in ``[storage]``; messages with more become dead letters. ``audit``: ``None`` disables audit reports.
-    ``registry``: ``None``: values in Avro become dead letters. ``otlp``: ``None``: the messages are envelopes.
+    the limit in ``[storage]``; messages with more dimensions become dead letters. ``audit``: ``None`` disables audit
+    reports. ``registry``: ``None``: values in Avro become dead letters. ``otlp``: ``None``: the messages are envelopes.
     """
 
     name: str
@@ -99,7 +99,8 @@ class GroupSettings:
             maximum=256,
             unit="processes",
             help="The number of processes that share the topic's partitions. Too small: the persister falls behind. "
-            "More than partitions: processes are idle. A database with one writing process, such as sqlite, requires "
+            "More than the number of partitions: processes are idle. A database with one writing process, such as "
+            "sqlite, requires "
             "1.",
         )
     )
@@ -233,5 +234,5 @@ def _otlp_settings(read: GroupReader) -> OtlpTopicSettings | None:
     except ImportError as error:
         raise read.error("format", f"is {OTLP}, but {remedy(error, 'otlp')}") from None
     if settings.otlp_tenant is None and settings.otlp_tenant_header is None:
-        raise read.error("otlp_tenant", f"is not set, but format is {OTLP}: set it, or otlp_tenant_header")
+        raise read.error("otlp_tenant", f"is not set, but format is {OTLP}: set this option or otlp_tenant_header")
     return settings

@@ -12,7 +12,7 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock
 
-#: Returns whether the probe succeeds, and the body of its answer.
+#: Returns whether the probe succeeds, and the body of its response.
 Probe = Callable[[], tuple[bool, dict[str, Any]]]
 
 

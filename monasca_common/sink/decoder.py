@@ -19,7 +19,9 @@ from monasca_common.storage import row_keys
 from monasca_common.storage.batch_handler import Faults
 from monasca_common.storage.tables.rows import TableChanges, TableRows, TopicChanges
 
-_BLOCK = 100  # values that are decoded together; few, because a decoded value is larger than the fields read from it
+# the number of values that are decoded together; it is small, because a decoded value is larger than the fields read
+# from it
+_BLOCK = 100
 
 
 class FieldReader:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mapping file (TOML): which table receives which parts of a topic's messages. Reports all its faults together."""
+"""The mapping file (TOML), which assigns the parts of a topic's messages to tables. All its faults are reported
+together."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ _EXAMPLES = {
     MessagePart.INDEX: 0,
     MessagePart.TOPIC: "orders",
 }
-# A deletion has no value, so its row is found by these parts.
+# A deletion has no value, so these parts identify its row.
 _OF_DELETIONS = (MessagePart.KEY, MessagePart.HEADER, MessagePart.TOPIC, MessagePart.PARTITION)
 
 
@@ -126,7 +127,7 @@ class _ColumnEntry(msgspec.Struct, forbid_unknown_fields=True):
     default: Any = None
 
 
-# The row id, which is the key of a table without ``key``.
+# The columns of the row id, which is the key of a table without ``key``.
 _ROW_ID = (
     SinkColumn("message_id", TYPES["bytes"], ColumnSource(MessagePart.MESSAGE_ID), required=True),
     SinkColumn("element_index", TYPES["integer"], ColumnSource(MessagePart.INDEX), required=True),
@@ -157,14 +158,14 @@ def _repeated(names: Sequence[str] | dict[str, Any]) -> list[str]:
 
 
 class _MappingReader:
-    """Reads tables and collects their faults. A faulty table is only used to find its other faults."""
+    """Reads tables and collects their faults. A faulty table is used only to find its other faults."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
         self._table = ""
 
     def table(self, name: str, given: Any) -> TableMapping:
-        from monasca_common.storage.sql.tables import metadata  # needs an extra
+        from monasca_common.storage.sql.tables import metadata  # the serializer needs an extra
 
         self._table = name
         self._check_name("", name)
@@ -199,7 +200,10 @@ class _MappingReader:
             if entry.mode != Mode.INSERT:
                 self._fault("key", f"is missing, but mode {entry.mode} needs it: name the columns of the primary key")
         if entry.mode == Mode.DELETE and each is not None:
-            self._fault("each", f"is not possible with mode {entry.mode}, because a deletion has no array: remove one")
+            self._fault(
+                "each",
+                f"is not possible with mode {entry.mode}, because a deletion has no array: remove one of the two",
+            )
         for repeated in _repeated([column.name for column in columns]):
             self._fault(f"columns.{repeated}", _MANY)
         required = [replace(each, required=each.required or each.name in key) for each in columns]
@@ -225,7 +229,7 @@ class _MappingReader:
                 remedy = f"write a value of type {kind.name}" if is_text else "remove it"
                 self._fault(where, f"has a default that {error}: {remedy}")
             if default is not None and (fields.required or name in entry.key):
-                self._fault(where, "is required and has a default, which would never be used: remove one")
+                self._fault(where, "is required and has a default, which would never be used: remove one of the two")
             text = f'{"value" if entry.each is None else "element"}."{name}"' if fields.from_ is None else fields.from_
             source = self._source(where, text, entry)
             if wrong := kind.converted([_EXAMPLES[source.part]])[1] if source.part in _EXAMPLES else {}:

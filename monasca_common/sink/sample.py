@@ -38,7 +38,7 @@ def _unmapped(table: TableMapping, values: Sequence[Any]) -> Iterator[str]:
     if table.each is not None:
         values = [element for array in values if isinstance(array, list) for element in array]
     kinds: dict[str, str] = {}
-    for value in values if () not in read else ():  # () reads the whole value
+    for value in values if () not in read else ():  # the path () reads the whole value
         kinds |= {name: kind_of(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
     for name, kind in kinds.items():
         if (name,) not in read:

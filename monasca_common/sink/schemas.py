@@ -39,11 +39,11 @@ _VALUES: Mapping[str, Sequence[Any]] = {
     "date": (datetime.date(2026, 1, 31),),
     "time": (datetime.time(6),),
 }
-_UNKNOWN = object()  # a type without a definition here; it may have any field
+_UNKNOWN = object()  # a type without a definition here, which may have any field
 
 
 class SchemaFinding(NamedTuple):
-    """``effect``: what happens to messages with this schema; empty if nothing is known."""
+    """``effect``: the effect on messages with this schema; empty if it is unknown."""
 
     text: str
     effect: str
@@ -138,7 +138,7 @@ class _JsonFields(_SchemaFields):
 
 class _ProtobufFields(_SchemaFields):
     """The fields that both the text and the generated class have; the class decodes every version of its message. A
-    node is a descriptor, and whether it describes an array or a map."""
+    node consists of a descriptor and a flag for an array or a map."""
 
     def __init__(self, generated: Any, text: str) -> None:
         self.root = (generated.DESCRIPTOR, False)
@@ -248,7 +248,7 @@ def _misfit(column: SinkColumn | None, values: Sequence[Any]) -> str:
 
 
 def _latest(serializer: Any, topic: str, which: Literal["key", "value"]) -> tuple[str, _SchemaFields | None]:
-    """Return a name of the schema that columns read, and its fields. Raises `SerializationError`."""
+    """Return a name for the schema that columns read, and the schema's fields. Raises `SerializationError`."""
     settings, kind = serializer.registry.settings, serializer.schema_type
     context, subject = SerializationContext(topic, which), f"{topic}-{which}"
     name = context.option_name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a sink: frozen, declared here as the options of ``[sink]``, which also has consumer options."""
+"""The frozen settings of a sink, declared here as the options of ``[sink]``, which also has consumer options."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class SinkSettings:
     disables audit reports."""
 
     mapping_file: str | None = field(
-        metadata=declared(help="The mapping file: which table receives which parts of a topic's messages. Required.")
+        metadata=declared(help="The mapping file, which assigns the parts of a topic's messages to tables. Required.")
     )
     num_processors: int = option(
         1,
         minimum=1,
         maximum=256,
         unit="processes",
-        help="The number of processes that share the partitions. Too small: the sink falls behind. More than "
-        "partitions: processes are idle. A database with one writing process, such as sqlite, requires 1.",
+        help="The number of processes that share the partitions. Too small: the sink falls behind. More than the "
+        "number of partitions: processes are idle. A database with one writing process, such as sqlite, requires 1.",
     )
     threads: int = option(
         2,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage that the persister writes and the API reads: one contract, several databases."""
+"""Storage, which the persister writes and the API reads: one contract for several databases."""
 
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, Writer, Written
 from monasca_common.storage.plugins import load_storage, open_storage

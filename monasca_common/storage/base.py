@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of storage drivers.
 
-A driver declares its capabilities. The contract tests check each capability, and that calls raise an error if the
+A driver declares its capabilities. The contract tests check each capability, and check that calls raise an error if the
 capability is missing.
 """
 
@@ -34,7 +34,7 @@ KINDS_BY_ID = frozenset({Kind.LOGS, Kind.EVENTS})
 
 class Capability(enum.Enum):
     TRANSACTIONAL_OFFSETS = "rows and their offset become visible together, or not at all"
-    OFFSETS = "offsets are stored in a SQL database, and each change is compared with the stored one"
+    OFFSETS = "offsets are stored in a SQL database, and each change is compared with the stored offset"
     READS = "stored rows can be read through a Reader"
     MANY_WRITERS = "several processes may write concurrently"
 
@@ -67,7 +67,8 @@ class Rows(RowColumns):
     `RowColumns`.
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
-    time; empty: no row is. If several rows have such an id, the first stored row is kept, with its time.
+    time; empty: no row is identified in this way. If several rows have such an id, the first stored row is kept, with
+    its time.
     """
 
     kind: Kind
@@ -149,7 +150,7 @@ class Writer(ABC):
 
     @abstractmethod
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of those partitions that have one. The values of the argument are the topics' ids.
+        """Return the stored offsets of the partitions that have one. The values of the argument are the topics' ids.
 
         Raises `TopicMismatch`.
         """

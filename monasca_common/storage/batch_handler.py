@@ -2,9 +2,9 @@
 """The handler of services that store the messages of topics: it decodes one batch of one partition, and stores its rows
 with the offset in one transaction.
 
-A service gives it a `Decoder` for each topic, and a function that stores rows. To write a decoder: read the columns of
-the batch, give a row, its message and its index in the message for each element, report other elements as `Faults`, and
-return `rows_of_kind`.
+A service gives it a `Decoder` for each topic, and a function that stores rows. To write a decoder, read the columns of
+the batch, build a row for each element with its message and its index in the message, report elements without a row as
+`Faults`, and return `rows_of_kind`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Decoder(Protocol[R_co]):
     """Decodes batches of one topic to rows. Threads share it.
 
     A batch has columns of equal length: ``offsets``, ``keys``, ``values`` (``None`` for a deletion), ``timestamps`` and
-    ``headers``. A column is read when it is first used, so a decoder pays only for those that it uses.
+    ``headers``. A column is read when it is first used, so a decoder pays only for the columns that it uses.
 
     A message may have several rows, in the order of its elements. The id of such a row is the id of the message plus
     the index of the element, so the index must be the same whenever the message is decoded again: count all elements,
@@ -71,7 +71,7 @@ class Decoder(Protocol[R_co]):
 
     A message in ``faults`` becomes a dead letter with all its reasons. Its other elements are stored; rows of refused
     elements may be returned, and are not stored. A decoder raises `RetryLater` if it cannot decode now, for example
-    because a schema registry is unavailable; no other error.
+    because a schema registry is unavailable; and no other error.
     """
 
     def __call__(self, part: PartitionBatch, faults: Faults) -> R_co:
@@ -107,7 +107,7 @@ def rows_of_kind(
 
 
 class HandlerParts(NamedTuple):
-    """The parts of a member that its handler uses in one attempt. ``fail``: ends the member."""
+    """The parts of a member that its handler uses in one attempt. ``fail`` ends the member."""
 
     group: str
     writers: WriterPool
@@ -123,8 +123,9 @@ class BatchHandler(Generic[R]):
     of `Writer.write`. ``wrote``: called with the result and the seconds of each transaction.
 
     It raises `Poison` for messages that cannot be decoded or stored: these become dead letters, and the remaining
-    messages are passed again. If only elements of a message cannot be stored, the other ones are kept in memory until
-    its dead letter is acknowledged, and stored by the transaction that moves the offset over the message.
+    messages are passed again. If only elements of a message cannot be stored, the other elements are kept in memory
+    until the dead letter of the message is acknowledged, and are stored by the transaction that moves the offset past
+    the message.
 
     It raises `RetryLater` if the database is unavailable, or if a batch is too large for it; the next attempt stores
     smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that offset if a range starts
@@ -149,7 +150,7 @@ class BatchHandler(Generic[R]):
         partition, faults = part.topic_partition, Faults()
         siblings = self._siblings[partition]
         for offset in siblings.keys() & set(part.offsets) if siblings else ():
-            # The message is read again. In a recreated topic, the offset belongs to another message.
+            # The message is read again; in a recreated topic, its offset belongs to another message.
             del siblings[offset]
         rows = self._decoders[partition.topic](part, faults)
         if not faults.reasons:
@@ -232,6 +233,6 @@ class BatchHandler(Generic[R]):
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:
-            # Neither a retry nor omitting single rows helps.
+            # Neither a retry nor the omission of single rows helps.
             self._fail(error)
             raise RetryLater from error

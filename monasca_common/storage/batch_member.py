@@ -27,12 +27,13 @@ from monasca_common.storage.writer_pool import WriterPool
 # Consecutive dead letters of one partition; the next one stops its consumer until a restart, because the topic or the
 # mapping is probably wrong.
 MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
-# Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows and for 20,000
-# (SQLite writes each page that contains one). After stop_timeout_seconds, leaving the group and the parent process need
-# the rest of the documented 10 seconds.
+# Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows as for 20,000 rows
+# (SQLite writes each page that contains one of them). After stop_timeout_seconds, leaving the group and the parent
+# process need the rest of the documented 10 seconds.
 _DEFAULTS_OF_KAFKA: Mapping[str, Any] = {
     "batch_size": 20_000,
-    "buffer_bytes": 128 * 1024 * 1024,  # two batches in progress and the next ones, with 500 bytes overhead per message
+    # room for two batches in progress and the next batches, with an overhead of 500 bytes per message
+    "buffer_bytes": 128 * 1024 * 1024,
     "max_wait_time_seconds": 0.1,
     "stop_timeout_seconds": 5.0,
 }
@@ -87,7 +88,8 @@ class BatchMember(Member):
         fail = partial(self.fail, stack)
         starts = StartOffsets(writers, self.health, fail)
         consumer, producer, hooks = self.open_clients(stack, starts.positions)
-        # Without offsets in the database, those in Kafka are used: rows are stored at least once, and overwrite by key.
+        # Without offsets in the database, the offsets in Kafka are used: rows are stored at least once, and overwrite
+        # rows with the same key.
         if Capability.OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
         handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, fail))

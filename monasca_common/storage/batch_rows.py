@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 class RowOrigin(NamedTuple):
     """The offset of a message, and the index of one of its elements; ``None``: the message has only one row. ``table``:
-    of the row, if elements have rows in several tables."""
+    the table of the row, if elements have rows in several tables."""
 
     offset: int
     element: int | None
@@ -20,7 +20,7 @@ class RowOrigin(NamedTuple):
 
 
 class BatchRows(Protocol):
-    """What storing a batch in parts needs of its rows. The rows of a message are never in two parts."""
+    """The interface of rows that can be stored in parts. The rows of a message are never in two parts."""
 
     @property
     def offsets(self) -> Sequence[int]:
@@ -29,7 +29,7 @@ class BatchRows(Protocol):
     def __len__(self) -> int: ...
 
     def origin(self, position: int) -> RowOrigin:
-        """Return the origin of the row at this position, as `RowsRefused` counts."""
+        """Return the origin of the row at this position, as numbered by `RowsRefused`."""
 
     def between(self, start: int, end: int) -> Self:
         """Return the rows of the offsets from ``start`` to before ``end``."""
@@ -38,7 +38,7 @@ class BatchRows(Protocol):
         """Return the rows with other origins."""
 
     def joined(self, others: Iterable[Self]) -> Self:
-        """Return these rows and others, which are of other offsets."""
+        """Return these rows together with others, which have other offsets."""
 
 
 class RowColumns(ABC):

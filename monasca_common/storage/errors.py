@@ -51,7 +51,7 @@ class TooMuchAtOnce(StorageUnavailable):
 
 
 class RowsRefused(StorageError):
-    """Rows that can never be stored, by their positions in the call, of which no row was stored."""
+    """Some rows of a call can never be stored, and no row of the call was stored."""
 
     def __init__(self, reasons: Mapping[int, str], *, first: int = 0) -> None:
         """``reasons``: the reasons by the positions of the rows, counted from ``first``."""
@@ -61,8 +61,8 @@ class RowsRefused(StorageError):
 
 
 class MessagesRefused(StorageError):
-    """Messages, or elements of them, that can never be stored: the reason of each `RowOrigin`. No row of
-    their part of the batch was stored."""
+    """Messages, or elements of them, can never be stored, for the reason of each `RowOrigin`. No row of their part of
+    the batch was stored."""
 
     def __init__(self, reasons: Mapping[RowOrigin, str]) -> None:
         self.reasons = dict(reasons)
@@ -91,7 +91,7 @@ class TopicMismatch(StorageError):
     def __init__(self, topic: str, stored_id: str, topic_id: str) -> None:
         super().__init__(
             f"topic {topic!r} was deleted and recreated: stored offsets are of id {stored_id}, the topic is "
-            f"{topic_id}; if the messages of the old one are stored or given up, run `monasca-common offsets reset`"
+            f"{topic_id}; if the messages of the old topic are stored or given up, run `monasca-common offsets reset`"
         )
         self.topic = topic
         self.stored_id = stored_id

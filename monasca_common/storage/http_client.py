@@ -21,12 +21,12 @@ from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 _MAX_ANSWER_BYTES = 65_536
 _MAX_REASON_CHARACTERS = 300
 _MAX_REQUEST_ROWS = 10_000
-_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # an InfluxDB accepts 25 MB by default, a Mimir 100 MB
+_MAX_REQUEST_BYTES = 8 * 1024 * 1024  # by default, InfluxDB accepts 25 MB, and Mimir accepts 100 MB
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseServer:
-    """``scheme``: of its URLs; with ``+https`` for TLS. ``old_option``: the option of old files for TLS."""
+    """``scheme``: the scheme of its URLs; with ``+https`` for TLS. ``old_option``: the option for TLS in old files."""
 
     product: ClassVar[str]
     scheme: ClassVar[str]
@@ -107,7 +107,7 @@ class DatabaseClient:
         *,
         max_bytes: int = _MAX_ANSWER_BYTES,
     ) -> HttpAnswer:
-        """Return the answer, of which at most ``max_bytes`` are read. The request may be sent twice, so a repeat must
+        """Return the response, of which at most ``max_bytes`` are read. The request may be sent twice, so a repeat must
         be harmless. Raises `StorageUnavailable`."""
         was_open = self._connection is not None
         try:
@@ -136,7 +136,7 @@ class DatabaseClient:
             connection.request(method, path, body, {**self._headers, **headers})
             response = connection.getresponse()
             content = response.read(max_bytes)
-            if not response.isclosed():  # longer than any answer that is needed
+            if not response.isclosed():  # the response is longer than any that is needed
                 self.close()
         except BaseException:
             self.close()
@@ -152,7 +152,7 @@ class DatabaseClient:
 
     def _unavailable(self, error: Exception) -> StorageUnavailable:
         kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
-        return kind(f"{self._where.shown} does not answer: {type(error).__name__}: {error}")
+        return kind(f"{self._where.shown} does not respond: {type(error).__name__}: {error}")
 
 
 def one_line(text: str) -> str:

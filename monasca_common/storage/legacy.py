@@ -17,12 +17,12 @@ from monasca_common.runtime import shown_url
 
 _WRITE = "write [storage] driver = postgresql and [database] connection = postgresql://user:password@host/monasca"
 _WRITE_INFLUXDB = "write [storage] driver = influxdb and [database] connection = influxdb://user:password@host:8086/mon"
-_ONE_STORAGE = "[storage] driver stores whatever the persister reads"
+_ONE_STORAGE = "[storage] driver stores everything that the persister reads"
 _ALARMS = "alarm definitions, alarms and notification methods are in the database of [alarms] connection"
 
 INFLUXDB = OldGroup(
     "influxdb",
-    "no service reads that, correct its name or remove it",
+    "no service reads this option, correct its name or remove it",
     (
         OldOption("ip_address", Action.SERVICE, "the host of [database] connection"),
         OldOption("port", Action.SERVICE, "the port of [database] connection"),
@@ -35,16 +35,17 @@ INFLUXDB = OldGroup(
         OldOption(
             "default_retention_hours",
             Action.IGNORED,
-            "write [storage] retention_days, and ?retention_policy= in [database] connection for one of InfluxDB's",
+            "write [storage] retention_days, and ?retention_policy= in [database] connection for a retention policy of "
+            "InfluxDB",
         ),
         OldOption("batch_size", Action.IGNORED, "write batch_size in the consumer's group, such as [kafka_metrics]"),
     ),
 )
 REPOSITORIES = OldGroup(
     "repositories",
-    "no service reads that, correct its name or remove it",
+    "no service reads this option, correct its name or remove it",
     (
-        OldOption("metrics_driver", Action.SERVICE, "[storage] driver, if it is InfluxDB's"),
+        OldOption("metrics_driver", Action.SERVICE, "[storage] driver, if the class is for InfluxDB"),
         OldOption("alarm_state_history_driver", Action.IGNORED, _ONE_STORAGE),
         OldOption("events_driver", Action.IGNORED, f"{_ONE_STORAGE}; events require postgresql or sqlite"),
         OldOption(
@@ -60,8 +61,8 @@ REPOSITORIES = OldGroup(
 )
 CASSANDRA = OldGroup(
     "cassandra",
-    f"nothing is stored in Cassandra, remove the group; without another storage {_WRITE}, and how long rows are kept "
-    "in [storage] retention_days",
+    f"nothing is stored in Cassandra, remove the group; without another storage {_WRITE}, and write the retention in "
+    "[storage] retention_days",
 )
 ELASTICSEARCH = OldGroup(
     "elasticsearch", f"events are not stored in Elasticsearch, remove the group; for events {_WRITE}"
@@ -117,7 +118,7 @@ _REPOSITORIES = OptionGroup(REPOSITORIES.name, options_of(OldRepositories), shar
 
 
 def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -> StorageUrl:
-    """Return the storage of ``[storage]`` and ``[database]`` (``named``), or that of old groups.
+    """Return the storage of ``[storage]`` and ``[database]`` (``named``), or the storage of old groups.
 
     Each option of an old group is logged once, with its replacement. Raises `ConfigurationError` for an unreadable
     value.
@@ -130,8 +131,8 @@ def old_place(conf: cfg.ConfigOpts, named: StorageUrl, *, driver_is_set: bool) -
     given += ["password"] if server.password else []
     if (given or metrics_driver) and not driver_is_set and (named.connection or "").startswith(_OLD_DATABASES):
         config_file.warn_once(
-            "[database] connection is ignored, because it is an earlier API's MySQL and [storage] driver is not set: "
-            f"{_ALARMS}"
+            "[database] connection is ignored, because it is the MySQL database of an earlier API, and [storage] "
+            f"driver is not set: {_ALARMS}"
         )
         named = replace(named, connection=None)
     reason = _untranslated(named, server, metrics_driver, driver_is_set=driver_is_set)
@@ -170,6 +171,6 @@ def _log_translation(server: OldInfluxdb, given: list[str]) -> None:
     )
     if server.ssl and not server.verify_ssl:
         config_file.warn_once(
-            "[influxdb] verify_ssl = false is ignored: the certificate is always verified; write [database] "
-            "connection with ?ca_file=/path/to/ca.pem if its authority is not one of the operating system's"
+            "[influxdb] verify_ssl = false is ignored: the certificate is always verified; write [database] connection "
+            "with ?ca_file=/path/to/ca.pem if the operating system does not trust its authority"
         )

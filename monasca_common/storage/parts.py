@@ -23,13 +23,13 @@ from monasca_common.storage.errors import MessagesRefused, RowsRefused, StorageU
 class WriteResult(Protocol):
     @property
     def skipped(self) -> int:
-        """The number of rows that were stored before."""
+        """The number of rows that were already stored."""
 
 
 R = TypeVar("R", bound=BatchRows)
 W = TypeVar("W", bound=WriteResult)
 
-_QUICK = 0.25  # a write doubles the size if it takes less than this share of the time of the failed write
+_QUICK = 0.25  # the size is doubled if a write takes less than this share of the time of the failed write
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ def write(
 ) -> Iterator[Part[W]]:
     """Call ``store`` with each part of ``rows``, such as `Writer.write`, and yield each stored part.
 
-    Raises the errors of `Writer.write`, but `MessagesRefused` for `RowsRefused`; parts that were yielded before stay
-    stored. After `TooMuchAtOnce` the next attempt writes smaller parts.
+    Raises the errors of `Writer.write`, but `MessagesRefused` instead of `RowsRefused`; parts that were already yielded
+    remain stored. After `TooMuchAtOnce` the next attempt writes smaller parts.
     """
     part = claim
     while True:
@@ -99,7 +99,8 @@ def write(
 
 
 def _end(claim: Claim, start: int, rows: BatchRows, most: int | None) -> int:
-    """Return the end of the longest part from ``start`` of whole messages with at most ``most`` rows; at least one."""
+    """Return the end of the longest part from ``start`` of whole messages with at most ``most`` rows, but at least one
+    message."""
     if most is None or len(rows) <= most:
         return claim.end
     offsets = rows.offsets

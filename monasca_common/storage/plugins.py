@@ -41,7 +41,7 @@ def driver_of(settings: StorageSettings) -> type[Storage]:
 
 
 def check_processes(group: str, processes: int, settings: StorageSettings, storage: Storage) -> None:
-    """Raise `ConfigurationError` for several processes if the database permits only one that writes."""
+    """Raise `ConfigurationError` for several processes if the database permits only one writing process."""
     if processes > 1 and Capability.MANY_WRITERS not in storage.capabilities:
         raise ConfigurationError(
             f"num_processors in group [{group}] is {processes}, but storage driver {settings.driver!r} permits one "

@@ -79,7 +79,7 @@ POSTGRESQL = Dialect(
         )
     """,
     parameters=_as_arrays,
-    # Ordered, so that two transactions that lock the same partitions do not deadlock.
+    # The rows are ordered, so that two transactions that lock the same partitions do not deadlock.
     lock=" ORDER BY stored.topic, stored.partition FOR UPDATE OF stored",
     of_topic=" WHERE consumer_group = %(consumer_group)s AND topic = %(topic)s",
 )
@@ -103,7 +103,7 @@ _COLUMNS = "topic, partition, next, topic_id"
 _SAME = """
     stored.consumer_group = asked.consumer_group AND stored.topic = asked.topic AND stored.partition = asked.partition
 """
-# CROSS JOIN: Makes SQLite look up each row by its key instead of reading the whole table.
+# CROSS JOIN makes SQLite look up each row by its key instead of reading the whole table.
 SELECT = f"""
     SELECT stored.topic, stored.partition, stored.next, stored.topic_id
     FROM asked CROSS JOIN kafka_offset AS stored WHERE {_SAME}
@@ -114,7 +114,7 @@ _INSERT = """
     SELECT consumer_group, topic, partition, topic_id, next FROM asked WHERE true
     ON CONFLICT (consumer_group, topic, partition) DO UPDATE SET
 """
-# Also returns rows that other transactions change, in their state after those have committed.
+# This also returns rows that other transactions change, in their state after these transactions have committed.
 INSERT = f"{_INSERT} topic_id = coalesce(stored.topic_id, excluded.topic_id) RETURNING {_COLUMNS}"
 PUT = f"{_INSERT} topic_id = excluded.topic_id, next = excluded.next"
 DELETE = """
@@ -122,7 +122,8 @@ DELETE = """
         (SELECT consumer_group, topic, partition FROM asked)
 """
 COMPARE = " AND stored.next = asked.expected"
-# Returns a row per updated row, because sqlite3 does not count updated rows if a statement begins with WITH.
+# The statement returns a row per updated row, because sqlite3 does not count updated rows if a statement begins with
+# WITH.
 _COUNTED = " RETURNING 1"
 UPDATE = f"""
     UPDATE kafka_offset AS stored SET next = asked.next, topic_id = coalesce(stored.topic_id, asked.topic_id)
@@ -156,8 +157,7 @@ class StoredPositions:
         self._dialect = dialect
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of those partitions that have one. The values of the argument are the topics'
-        ids."""
+        """Return the stored offsets of the partitions that have one. The values of the argument are the topics' ids."""
         found = self._returned(SELECT, group, [AskedPosition(each) for each in partitions])
         return _checked(found, partitions)
 
@@ -220,7 +220,7 @@ class StoredPositions:
         starts: Mapping[TopicPartition, int | None],
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
-        """Replace the stored offsets and ids by these; ``None`` removes a row. Return the former offsets.
+        """Replace the stored offsets and ids with these; ``None`` removes a row. Return the former offsets.
 
         It waits for transactions that advance the former offsets.
         """

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from monasca_common.models.series import Series
 
-MAX_ROWS = 100_000  # maximum of one read, which loads them into memory
+MAX_ROWS = 100_000  # the maximum number of rows of one read, which loads them into memory
 FUNCTIONS = ("avg", "min", "max", "sum", "count")
 
 

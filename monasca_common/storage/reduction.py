@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces the measurements of one call by key, so that the database gets each key once.
+"""Reduces the measurements of one call by key, so that the database receives each key only once.
 
 The result does not depend on the order of rows. If several rows have the same key, the row with the greatest
-``(version, value, value_meta)`` is kept. A row with the same value and value_meta counts as repeated, any other as
+``(version, value, value_meta)`` is kept. A row with the same value and value_meta counts as repeated, any other row as
 conflicting. The kept row is compared with a stored row in the same way.
 """
 

@@ -23,7 +23,7 @@ def message_key(headers: Headers, topic: str, partition: int, offset: int) -> by
 
 
 def row_id(message_key: bytes, index: int) -> bytes:
-    """Return the key of one of the rows of a message that may have several."""
+    """Return the key of one row of a message that may have several rows."""
     return b"%b/%d" % (message_key, index)
 
 
@@ -34,8 +34,8 @@ def by_id(headers: Sequence[Headers], untimed: Collection[int]) -> Sequence[bool
 
 
 def _has_own_id(headers: Headers) -> bool:
-    """Return whether the caller chose the id, as the API derives it from an ``Idempotency-Key``. A repeated message has
-    the same id. An id created by a producer belongs to a single message with a single time."""
+    """Return whether the caller chose the id, as the API does when it derives an id from an ``Idempotency-Key``. A
+    repeated message has the same id. An id created by a producer belongs to a single message with a single time."""
     for name, value in headers:
         if name == MESSAGE_ID_HEADER and value:
             return len(value) != MADE_ID_BYTES

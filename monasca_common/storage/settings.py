@@ -40,7 +40,7 @@ def _retention_option(kind: Kind) -> Option:
         minimum=1,
         maximum=_CENTURY_DAYS,
         unit="days",
-        help=f"The days for which {kind.replace('_', ' ')} are kept. Unset: retention_days.",
+        help=f"The number of days for which {kind.replace('_', ' ')} are kept. Unset: retention_days.",
     )
 
 
@@ -49,7 +49,7 @@ class RowLimits:
     """The rules for stored rows. The persister and the API refuse other rows.
 
     ``retention_days``: the kinds whose retention differs from ``default_retention_days``. ``reserved_names``: names
-    that the driver reserves, which no metric may have.
+    that the driver reserves and that metrics must not have.
     """
 
     default_retention_days: int = option(
@@ -58,8 +58,9 @@ class RowLimits:
         minimum=1,
         maximum=_CENTURY_DAYS,
         unit="days",
-        help="The days for which rows are kept, by event time. `monasca-common db prune` removes older ones. The API "
-        "refuses older ones, and the persister sends them to the dead letters; use the same value for both. Too small: "
+        help="The number of days for which rows are kept, by event time. `monasca-common db prune` removes older rows. "
+        "The API refuses older rows, and the persister sends them to the dead letters; use the same value for both. "
+        "Too small: "
         "late rows are refused. Too large: the database needs more space.",
     )
     retention_days: Mapping[Kind, int] = field(
@@ -73,7 +74,7 @@ class RowLimits:
         help="The maximum time of a row in the future. The API refuses later rows, whose sender's clock is wrong, and "
         "the persister sends them to the dead letters; use the same value for both. Too small: rows of senders whose "
         "clocks differ slightly are refused. Too large: rows with a wrong time are stored, and PostgreSQL creates a "
-        "partition for each day among them.",
+        "partition for the day of each such row.",
     )
     max_dimensions: int = option(
         MOST_DIMENSIONS,
@@ -82,7 +83,7 @@ class RowLimits:
         unit="dimensions",
         help="The maximum number of dimensions of a metric, log or event. The API refuses documents that "
         "exceed it, and the persister sends them to the dead letters; use the same value for both. Too small: "
-        "valid metrics are refused. Too large: few metrics cause long rows and answers.",
+        "valid metrics are refused. Too large: few metrics cause long rows and responses.",
     )
     reserved_names: frozenset[str] = frozenset()
 
@@ -100,10 +101,10 @@ class StorageSettings(RowLimits):
             default="sqlite",
             help="The database: sqlite (a file; one process writes), postgresql, influxdb (version 1.x; written "
             "at least once, never read), prometheus (a receiver of remote write; only metrics, never read), or another "
-            "plugin in monasca_common.storage. [database] connection must be a URL of it.",
+            "plugin in monasca_common.storage. [database] connection must be a URL of that driver.",
         )
     )
-    # A default in a user's folders would give different files to an API and a persister of different users.
+    # With a default in a user's folders, an API and a persister of different users would have different files.
     connection: str = field(
         repr=False,
         metadata=declared(
@@ -131,25 +132,27 @@ class StorageSettings(RowLimits):
         maximum=3600.0,
         unit="seconds",
         help="The time-out of a read, which is then cancelled. Too small: large queries fail. Too large: slow queries "
-        "occupy connections, and others wait.",
+        "occupy connections, and other queries wait.",
     )
     read_connections: int = option(
         10,
         minimum=1,
         maximum=1000,
         unit="connections",
-        help="The maximum number of concurrent reads of one process; others wait. Too small: requests wait or fail "
+        help="The maximum number of concurrent reads of one process; further reads wait. Too small: requests wait or "
+        "fail "
         "under load. Too large: the database runs out of connections.",
     )
     allow_insecure_credentials: bool = option(
         False,
         help="Send the password in [database] connection to InfluxDB or a receiver of remote write on another machine "
-        "without TLS (influxdb://, prometheus://), readable on the network path. If false, this is refused at start: "
+        "without TLS (influxdb://, prometheus://), where it can be read on the network path. If false, such a "
+        "connection is refused at start: "
         "use influxdb+https:// or prometheus+https://.",
     )
 
 
-# The driver comes first in sample files, too.
+# The driver is also the first option in sample files.
 _OPTIONS = sorted(options_of(StorageSettings), key=lambda each: each.name != "driver")
 _URLS = ("connection", "positions_connection")
 STORAGE = OptionGroup(

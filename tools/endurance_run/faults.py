@@ -166,7 +166,7 @@ FAULTS: dict[str, tuple[str, Callable[[Stack, int], str]]] = {
     "broker down": (f"SIGKILL to a broker; started again after {_DOWN_SECONDS:g} s", _stop_a_broker),
     "connections cut": (f"all connections to the brokers are closed {_CUTS} times", _cut_connections),
     "answers lost": (
-        f"{_LOSS_PROBABILITY:.0%} of the answers to produce and commit requests are lost for {_LOSS_SECONDS:g} s",
+        f"{_LOSS_PROBABILITY:.0%} of the responses to produce and commit requests are lost for {_LOSS_SECONDS:g} s",
         _lose_answers,
     ),
     "database restart": ("a fast restart of PostgreSQL, which ends all sessions", _restart_the_database),

@@ -23,7 +23,7 @@ Call = Callable[[str, str, object], Any]
 
 def client(api: str, token: str) -> Call:
     """Return a function that calls the API at this address with method, path and body, and returns the parsed
-    answer."""
+    response."""
 
     def call(method: str, path: str, body: object = None) -> Any:
         headers = {"Content-Type": "application/json", "X-Auth-Token": token}

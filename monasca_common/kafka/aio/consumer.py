@@ -2,7 +2,8 @@
 """`AsyncConsumer`: reads batches and commits explicit offsets in an event loop.
 
 A rebalance may wait for brokers and for the caller's listener, so the consumer is polled on a separate thread: one
-thread polls, seeks, pauses and closes, another one commits. Both threads end when the object is no longer referenced.
+thread polls, seeks, pauses and closes; another thread commits. Both threads end when the object is no longer
+referenced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, TopicPartition
 
-_SLICE_SECONDS = 0.2  # one call on the polling thread; a close or a seek that follows a cancelled poll waits for it
+_SLICE_SECONDS = 0.2  # one call on the polling thread; a close or a seek after a cancelled poll waits for that call
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -39,10 +40,11 @@ class AsyncConsumer:
         self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
         self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
         self._using = asyncio.Lock()  # a poll or a seek
-        self._polled: Future[Batch] | None = None  # its batch was not returned yet; it may belong to an earlier loop
+        # its batch was not returned yet; the poll may belong to an earlier event loop
+        self._polled: Future[Batch] | None = None
 
     async def poll(self, max_messages: int | None = None, timeout: float = 1.0) -> Batch:
-        """Return up to ``max_messages`` (``None``: the option ``batch_size``) once one is available, like
+        """Return up to ``max_messages`` (``None``: the option ``batch_size``) once a message is available, like
         `KafkaConsumer.poll`; an empty batch after ``timeout`` seconds.
 
         A cancelled poll loses no messages: the next call returns its batch.
@@ -76,7 +78,8 @@ class AsyncConsumer:
         what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch],
         timeout: float | None = None,
     ) -> Mapping[TopicPartition, CommitResult]:
-        """Commit a whole batch, or next offsets, like `KafkaConsumer.commit`. A cancelled commit may still happen."""
+        """Commit a whole batch, or next offsets, like `KafkaConsumer.commit`. A cancelled commit may still take
+        effect."""
         return await call_on(self._committing, self.consumer.commit, what, timeout)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:

@@ -40,7 +40,7 @@ class AsyncProcessor:
         if concurrency < 1:
             raise ConfigurationError(f"AsyncProcessor: concurrency={concurrency}: use 1 or more")
         if not processor._attempts.caller.is_async:
-            raise WrongType("AsyncProcessor: the handler is not an async def: call the processor's own run")
+            raise WrongType("AsyncProcessor: the handler is not an async def: call run() of the processor itself")
         self._processor = processor
         self._lanes, self._shutdown = processor._lanes, processor._shutdown
         self._caller = processor._attempts.caller
@@ -55,7 +55,7 @@ class AsyncProcessor:
     async def run(self) -> StopReport:
         """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Only once.
 
-        A cancellation stops the run: calls have ``stop_timeout_seconds`` to end, and finished messages are committed
+        A cancellation stops the run: calls have ``stop_timeout_seconds`` to return, and finished messages are committed
         before `CancelledError` is raised. A second cancellation ends this wait. The remaining calls are then cancelled.
         """
         if self._ended is not None:
@@ -120,7 +120,7 @@ class AsyncProcessor:
         attempts.begin(lane, task)
         call = await self._call(task.part, lambda: lane.closing or self._shutdown.requested)
         if call.error is None and not call.outputs and not attempts.transactional:
-            return attempts.conclude(lane, task, call)  # does not wait
+            return attempts.conclude(lane, task, call)  # the call does not wait
         return await self._help(attempts.conclude, lane, task, call)
 
     async def _call(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:

@@ -35,7 +35,7 @@ class LoopWaiter(Waiter):
 
     def set(self) -> None:
         self.is_over = bool  # false, because the table sets it only once
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the wait
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._future.get_loop().call_soon_threadsafe(self.end, True)
 
     def end(self, is_over: bool, /) -> None:
@@ -48,7 +48,7 @@ class SentBulk:
     """The messages of consecutive calls of `AsyncProducer.send`: awaiting it returns their `DeliveryReport`.
 
     All sends to a topic within a few milliseconds share one such object with one future. The report counts the
-    delivered messages and lists the others; after ``publish_timeout_seconds`` those in flight are *unknown*, and
+    delivered messages and lists the others; after ``publish_timeout_seconds``, messages in flight are *unknown*, and
     `AsyncProducer.retry` waits for them. `AsyncProducer.flush` reports the messages too. Cancelling one task that
     awaits it does not affect the others.
     """
@@ -119,10 +119,11 @@ class AsyncProducer:
 
     async def send(self, topic: str, record: bytes | Record, *, key: bytes | None = None) -> SentBulk:
         """Send one message. Wait only for room in the budget, up to ``publish_timeout_seconds``, and raise `QueueFull`
-        if there is none. `flush` reports the message; await the result to know its outcome earlier."""
+        if there is not enough room. `flush` reports the message; await the result to know its outcome earlier."""
         limit = self._limits.ready.get(topic)
         if limit is not None and type(record) is bytes and (key is None or type(key) is bytes):
-            with self._table.lock:  # the serving thread must not close the reservation before `_sent` finds its bulk
+            # the serving thread must not close the reservation before `_sent` has found its bulk
+            with self._table.lock:
                 for _ in range(2):
                     if limit.transport.send(topic, record, key, limit.sends) is not None:
                         return self._sent(topic, limit.sends)
@@ -144,7 +145,8 @@ class AsyncProducer:
 
     async def flush(self, timeout: float | None = None) -> DeliveryReport:
         """Wait up to ``timeout`` seconds for the sends that no flush has reported yet, like `KafkaProducer.flush`. A
-        message that was retried has the outcome of its retry. A cancelled flush reports nothing; the next one does."""
+        message that was retried has the outcome of its retry. A cancelled flush reports nothing; the next flush reports
+        its messages."""
         self.producer._check("flush")
         sends = self._table.unfinished(of_sends=True)
         await self._wait(all_over(sends), self.producer._deadline(timeout))
@@ -186,7 +188,8 @@ class AsyncProducer:
         return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
 
     async def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``is_over()``, like `Serving.wait` for a thread. Return whether it was over by the deadline."""
+        """Wait until ``is_over()`` is true, like `Serving.wait` for a thread. Return whether it was true by the
+        deadline."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         waiter = LoopWaiter(is_over, future)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer and consumer of `client_factory`: they have the methods that services call, and lose no message that
-they report as queued."""
+"""The producer and consumer of `client_factory`: they have the methods that services call, and do not lose messages
+that they report as queued."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MESSAGES_A_POLL = 500
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _HAND_OUT_SHARE = 0.1  # share of max.poll.interval; the remainder is for the handler of the last message
-_NO_TIMESTAMP, _TIMESTAMP = 0, 1  # as confluent-kafka numbers them
+_NO_TIMESTAMP, _TIMESTAMP = 0, 1  # the numbers of confluent-kafka
 
 
 class ServiceProducer:
@@ -183,7 +183,8 @@ class ServiceConsumer(RebalanceListener):
         self._committed_at = self._clock.monotonic()
         self._polled: deque[tuple[int, Message]] = deque()
         self._polled_at = self._clock.monotonic()
-        self._is_fresh = True  # no message of the poll was returned yet; each poll returns at least one, even late
+        # no message of the poll was returned yet; each poll returns at least one message, even if it is late
+        self._is_fresh = True
         self._given: dict[TopicPartition, OffsetAndEpoch] = {}
 
     def __iter__(self) -> ServiceConsumer:
@@ -204,7 +205,7 @@ class ServiceConsumer(RebalanceListener):
             self._poll()
 
     def commit(self) -> None:
-        """Commit all returned messages. Raises if a broker refuses or does not answer.
+        """Commit all returned messages. Raises if a broker refuses or does not respond.
 
         Messages of revoked partitions are omitted: the new owners read them again.
         """
@@ -256,7 +257,8 @@ class ServiceConsumer(RebalanceListener):
         batch = self._consumer.poll(_MESSAGES_A_POLL, _POLL_SECONDS)
         self._polled_at = self._clock.monotonic()
         self._is_fresh = True
-        # Comes before any exception, because a caller that continues to iterate must not miss messages of this poll.
+        # This line precedes any exception, because a caller that continues to iterate must not miss messages of this
+        # poll.
         self._polled = deque((part.epoch, message) for part in batch.partitions for message in part)
         for error in batch.errors:
             if isinstance(error, TransportError) and error.name == _MISSING_TOPIC:
@@ -272,7 +274,7 @@ class ServiceConsumer(RebalanceListener):
         return self._clock.monotonic() - self._polled_at > budget
 
     def _put_back(self) -> None:
-        """Have the next poll read the remaining messages again; their partitions are owned until that poll."""
+        """Have the next poll read the remaining messages again; this consumer owns their partitions until that poll."""
         firsts: dict[TopicPartition, int] = {}
         for _, message in self._polled:
             firsts.setdefault(TopicPartition(message.topic, message.partition), message.offset)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients with the signatures that Monasca services use, based on the producer and consumer of this library.
 
-New code uses `load_producer` and `load_consumer`, which report more. The page on migration lists the differences.
+New code uses `load_producer` and `load_consumer`, which report more details. The page on migration lists the
+differences.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False
     """Open a producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: in memory).
 
     ``config``: options by librdkafka's names, such as ``**{"linger.ms": 20}``, including the options for security, and
-    ``allow_insecure_credentials=True``, without which no credentials are sent without TLS. Raises `ConfigurationError`
+    ``allow_insecure_credentials=True``, which is required to send credentials without TLS. Raises `ConfigurationError`
     for refused options, and if the legacy client is requested.
     """
     _refuse_legacy(use_legacy_client)
@@ -74,7 +75,7 @@ def get_kafka_consumer(
 
     ``repartition_callback(consumer, partitions)`` is called before partitions are revoked, ``commit_callback()`` when
     ``max_commit_interval`` seconds have passed since the last commit. ZooKeeper's arguments are ignored: brokers manage
-    groups. A topic that does not exist is logged, and read once it exists. Raises `ConfigurationError`, also if the
+    groups. A topic that does not exist is logged, and is read once it exists. Raises `ConfigurationError`, also if the
     legacy client is requested.
     """
     _refuse_legacy(use_legacy_client)

@@ -20,7 +20,7 @@ from monasca_common.kafka.errors import ConfigurationError
 LOG = logging.getLogger(__name__)
 
 _MISSPELT = 0.85  # the similarity of two names, from 0 to 1
-# The text of oslo.config's error: a printed tuple, and the rule.
+# The text of oslo.config's error consists of a printed tuple and the rule.
 _REFUSED_VALUE = re.compile(
     r"option (?P<name>\S+) from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL
 )
@@ -33,8 +33,8 @@ _warned: set[str] = set()
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
     """Call ``conf(arguments, **names)``; convert its errors to a `ConfigurationError` that quotes no line of a file."""
-    # Raised outside the except block, because the original error would be its context and can quote a line with a
-    # password.
+    # The error is raised outside the except block, because otherwise the original error would be its context, and it
+    # can quote a line with a password.
     refused = None
     try:
         conf(arguments, **names)
@@ -72,7 +72,7 @@ def check_removed(conf: cfg.ConfigOpts, group: str, removed: Mapping[str, str]) 
 def check_names(conf: cfg.ConfigOpts, group: str) -> None:
     """Check the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
 
-    Logs old names without effect. Raises `ConfigurationError` for a name that never existed.
+    Logs old names that have no effect. Raises `ConfigurationError` for a name that never existed.
     """
     in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
@@ -130,7 +130,7 @@ def broken_rule(error: Exception) -> str:
 
 
 def _unreadable(error: Exception) -> ConfigurationError:
-    if isinstance(error, cfg.ConfigFileParseError):  # its text quotes the line
+    if isinstance(error, cfg.ConfigFileParseError):  # the error text quotes the line
         number = getattr(error.__context__, "lineno", None)
         place = error.config_file if number is None else f"line {number} of {error.config_file}"
         return ConfigurationError(f"{place} is neither [group] nor name = value: correct it")

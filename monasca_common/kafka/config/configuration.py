@@ -145,7 +145,9 @@ def _check_membership(read: GroupReader) -> None:
                     name, "is decided by the brokers with group_protocol=consumer: remove it, or use classic"
                 )
     elif (read["session_timeout_seconds"] or 0) > read["max_poll_interval_seconds"]:
-        raise read.error("session_timeout_seconds", "is longer than max_poll_interval_seconds: raise the latter")
+        raise read.error(
+            "session_timeout_seconds", "is longer than max_poll_interval_seconds: raise max_poll_interval_seconds"
+        )
     if read["max_wait_time_seconds"] >= read["max_poll_interval_seconds"]:
         raise read.error(
             "max_wait_time_seconds",

@@ -23,9 +23,9 @@ class OptionGroup:
     """A group of a configuration file, with the options that one package declares in it.
 
     ``shared``: other libraries may have options in it, so unknown names are not an error. ``inherits``: an unset
-    inherited option has the value of ``[kafka]``. ``removed``: names that files must not have in it, each with its
-    replacement or reason. ``old``: option names of the old services, which have no effect and are logged instead of
-    refused.
+    inherited option has the value of ``[kafka]``. ``removed``: names that this group must not contain in files, each
+    with its replacement or reason. ``old``: option names of the old services, which have no effect and are logged
+    instead of refused.
     """
 
     name: str

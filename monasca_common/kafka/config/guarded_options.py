@@ -19,19 +19,20 @@ _REFUSED_ALWAYS = {
     "host names into their certificates",
     "plugin.library.paths": "it loads foreign code into the client: remove it",
     "default.topic.config": "write the options in it separately",
-    "test.mock.num.brokers": "messages would be acknowledged by a broker within this process, and lost when it ends: "
-    "remove it, or use driver = memory",
+    "test.mock.num.brokers": "messages would be acknowledged by a broker within this process, and lost when the "
+    "process ends: remove it, or use driver = memory",
     "logger": _CALLBACK,
 }
 
 _REFUSED_OF_PRODUCERS = {
-    "enable.idempotence": "without idempotence a lost answer writes messages twice: remove it",
+    "enable.idempotence": "without idempotence a lost response writes messages twice: remove it",
     "acks": "acknowledged messages would be lost with a leader; acks=all is always set: remove it",
-    "message.timeout.ms": "a message that times out inside the client makes it write others twice: use "
+    "message.timeout.ms": "a message that times out inside the client makes the client write other messages twice: use "
     "publish_timeout_seconds, which limits only the wait",
-    "message.send.max.retries": "with fewer retries outcomes are unknown and messages doubled: use "
+    "message.send.max.retries": "with fewer retries, outcomes are unknown and messages are duplicated: use "
     "publish_timeout_seconds",
-    "partitioner": "keys would be in other partitions than those of Java and Spark: give each record its partition",
+    "partitioner": "keys would be assigned to other partitions than in Java and Spark: set the partition of each "
+    "record",
     "queuing.strategy": "the order of messages would be lost: remove it",
     "batch.size": "the library keeps batches below the topic's limit: remove it, or use batch.num.messages",
     "delivery.report.only.error": "deliveries would not be reported any more: remove it",
@@ -43,7 +44,7 @@ _REFUSED_OF_CONSUMERS = {
     "auto.offset.reset": "a group would silently skip lost messages: use start for groups without offsets",
     "enable.partition.eof": "the consumer sets it, to move its position past records that are not messages: remove it",
     "offset.store.method": "offsets belong to the group: remove it",
-    "isolation.level": "messages of aborted transactions would be read; read_committed is set: remove it",
+    "isolation.level": "messages of aborted transactions would be read; read_committed is always set: remove it",
     "heartbeat.interval.ms": "it follows from the session time-out: use session_timeout_seconds",
 }
 
@@ -62,9 +63,9 @@ _OTHER_NAMES = {
 
 
 def _decided(*settings: type) -> dict[str, str]:
-    """Return the client's options that these settings have an option for."""
+    """Return the client's options for which these settings have an option."""
     return {
-        name: f"it has its own option, which is checked: use {each.name}"
+        name: f"this library has its own option for it, which is checked: use {each.name}"
         for made in (ConnectionSettings, *settings)
         for each in options_of(made)
         for name in each.librdkafka
@@ -98,7 +99,7 @@ def parse(lines: Sequence[str], *, option: str, group: str) -> Mapping[str, str]
         if not equals or not name or not value:
             raise ConfigurationError(
                 f"{option} in group [{group}], line {number}: not of the form name=value. Write one librdkafka option "
-                f"a line, and repeat the line: {option} = socket.keepalive.enable=true"
+                f"per line, and repeat the line: {option} = socket.keepalive.enable=true"
             )
         parsed[name] = value
     for name in parsed:

@@ -10,7 +10,7 @@ from monasca_common.kafka.config.groups import KAFKA_GROUP
 
 
 class Action(enum.Enum):
-    RENAMED = "renamed"  # still works; oslo.config logs its current name
+    RENAMED = "renamed"  # the old name still works; oslo.config logs the current name
     SERVICE = "read by the service"
     IGNORED = "ignored"
 
@@ -28,7 +28,8 @@ class OldOption:
 
 @dataclass(frozen=True, slots=True)
 class OldGroup:
-    """A group of old files. ``note``: its replacement, and what to write; ``None``: other services have options in it.
+    """A group of old files. ``note``: its replacement, and the text to write; ``None``: other services have options in
+    it.
 
     ``options``: the options with a note. An option with `Action.SERVICE` is handled by its reader.
     """
@@ -40,8 +41,8 @@ class OldGroup:
 
 _MIGRATION = "see the page on migration in the documentation"
 _ZOOKEEPER = "groups share partitions through the brokers, not through ZooKeeper"
-_BUFFERS = "it was a default of kafka-python; buffer_bytes limits the bytes that are fetched ahead"
-_NEVER_USED = "it never had an effect"
+_BUFFERS = "the option was a default of kafka-python; buffer_bytes limits the bytes that are fetched ahead"
+_NEVER_USED = "the option never had an effect"
 _ALWAYS_ACKNOWLEDGED = "every message is acknowledged by all replicas, and publish_timeout_seconds limits the wait"
 
 OLD_OPTIONS = (
@@ -66,7 +67,10 @@ OLD_OPTIONS = (
     ),
     OldOption("consumer_id", Action.IGNORED, "the brokers identify members; see group_instance_id", consumers=True),
     OldOption(
-        "ignore_parse_point_error", Action.IGNORED, "it was in [repositories], where it is also ignored", consumers=True
+        "ignore_parse_point_error",
+        Action.IGNORED,
+        "the option was in [repositories], where it is also ignored",
+        consumers=True,
     ),
     OldOption("legacy_kafka_client_enabled", Action.IGNORED, f"the client was removed; {_MIGRATION}", consumers=True),
     OldOption("max_offset_lag", Action.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),

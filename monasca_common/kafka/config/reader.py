@@ -79,7 +79,8 @@ class GroupReader:
         return ConfigurationError(f"{name} in group [{self.group}] {rule}")
 
     def _read(self, group: str, declared: Option) -> Any:
-        # Raised outside the except block, because the original error would be its context and can quote the value.
+        # The error is raised outside the except block, because otherwise the original error would be its context, and
+        # it can quote the value.
         refused = None
         try:
             return getattr(self._conf[group], declared.name)

@@ -52,8 +52,8 @@ class SchemaRegistrySettings:
         10.0,
         minimum=0.1,
         maximum=300.0,
-        help="Time to wait for an answer of the registry. Too small: a busy registry counts as unavailable. Too "
-        "large: partitions and callers wait long for a registry that hangs.",
+        help="Time to wait for a response of the registry. Too small: a busy registry counts as unavailable. Too "
+        "large: partitions and callers wait too long for a registry that hangs.",
     )
     unknown_id_seconds: float = option(
         10.0,
@@ -68,14 +68,15 @@ class SchemaRegistrySettings:
         minimum=1,
         maximum=1_000_000,
         unit="schemas",
-        help="Number of schemas kept in memory. Too small: a topic with more schemas asks the registry for each "
-        "message, and waits while the registry is unavailable.",
+        help="Number of schemas kept in memory. Too small: for a topic with more schemas, the registry is queried for "
+        "each message, and messages wait while the registry is unavailable.",
     )
     subject_name_strategy: str | None = option(
         None,
         choices=_STRATEGIES,
         help="The name under which the schemas of written values are registered, for topics that topic_strategies does "
-        "not name. One of the two is required to write; there is no default, because all writers of a topic must "
+        "not name. One of the two options is required to write; there is no default, because all writers of a topic "
+        "must "
         "agree.",
     )
     topic_strategies: Mapping[str, str] = option(
@@ -84,8 +85,9 @@ class SchemaRegistrySettings:
     )
     schema_files: Mapping[str, str] = option(
         default_factory=dict,
-        help="The schema to write to a topic with: TOPIC=FILE, or TOPIC:key=FILE for keys; one per line. Without a "
-        "file, the latest schema of the subject in the registry, which is read once.",
+        help="The schema with which values are written to a topic: TOPIC=FILE, or TOPIC:key=FILE for keys; one per "
+        "line. "
+        "Without a file, the latest schema of the subject is read from the registry once.",
     )
     reader_schema_files: Mapping[str, str] = option(
         default_factory=dict,
@@ -116,7 +118,7 @@ class SchemaRegistrySettings:
         if strategy is None:
             raise ConfigurationError(
                 f"subject_name_strategy in group [{GROUP}] is not set, and topic_strategies has no line for {name}: "
-                "set one, because all writers of a topic must use the same"
+                "set one, because all writers of a topic must use the same strategy"
             )
         if strategy == "topic":
             return f"{topic}-{field or 'value'}"
@@ -179,7 +181,7 @@ def _scheme(url: str) -> str | None:
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0
-    except ValueError:  # a port that is not a number from 0 to 65535, or an incomplete IPv6 address
+    except ValueError:  # the port is not a number from 0 to 65535, or the IPv6 address is incomplete
         return None
     return parts.scheme if usable and parts.scheme in ("http", "https") and not ("@" in url or parts.query) else None
 

@@ -26,13 +26,13 @@ class Assignment:
         self._last_epoch = 0
         self.starts: dict[TopicPartition, int] = {}  # the start offset of each assignment
         self.positions: dict[TopicPartition, int] = {}  # offset of the next message that a poll returns
-        self.waiting: set[TopicPartition] = set()  # without a known position
+        self.waiting: set[TopicPartition] = set()  # partitions without a known position
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
-        self.ends: dict[TopicPartition, int] = {}  # the end of the log, once everything before it was polled
+        self.ends: dict[TopicPartition, int] = {}  # the end of the log, once all messages before it were polled
         # Removed since `begin_poll`, even if they were added again, because their messages may be of the old epoch.
         self.removed: set[TopicPartition] = set()
-        self._new_ends: set[TopicPartition] = set()  # since `take_ends`
+        self._new_ends: set[TopicPartition] = set()  # since the last call of `take_ends`
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions, each with a new epoch."""
@@ -70,13 +70,13 @@ class Assignment:
         return set(self._epochs)
 
     def begin_poll(self) -> None:
-        """Begin a poll: From now on, ``removed`` collects the partitions that are revoked during the poll."""
+        """Begin a poll: from now on, ``removed`` collects the partitions that are revoked during the poll."""
         self.removed.clear()
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Store the ends of logs that a poll reached. The ends of partitions that were reassigned during the poll can
-        be of either epoch, so they are only returned, and the poll has to reach them again. Partitions without a start
-        offset are ignored."""
+        belong to either epoch, so they are only returned, and a later poll must reach them again. Partitions without a
+        start offset are ignored."""
         again = []
         for partition, end in ends.items():
             if partition not in self._epochs:
@@ -92,7 +92,7 @@ class Assignment:
         """Return the ends reached since the last call, for partitions that are still owned and whose position was not
         moved."""
         taken, self._new_ends = self._new_ends, set()
-        found = [(tp, self._epochs.get(tp), self.ends.get(tp)) for tp in taken]  # another thread may close it
+        found = [(tp, self._epochs.get(tp), self.ends.get(tp)) for tp in taken]  # another thread may close the epoch
         return {tp: OffsetAndEpoch(epoch, end) for tp, epoch, end in found if epoch is not None and end is not None}
 
 
@@ -110,7 +110,9 @@ class Positions:
         strangers = [tp for tp in positions if self._assignment.epoch(tp) is None]
         if strangers:
             named = ", ".join(f"{tp.topic}/{tp.partition}" for tp in strangers)
-            raise MisuseError(f"{named} is not assigned to this consumer: seek within what assignment() names")
+            raise MisuseError(
+                f"{named} is not assigned to this consumer: seek only in the partitions that assignment() returns"
+            )
         for partition, offset in positions.items():
             if partition in self._assignment.out_of_range or not self._seek(partition, offset):
                 self._transport.assign_owned({partition: offset})
@@ -124,7 +126,7 @@ class Positions:
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         for time_ms in times_ms.values():
-            if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # -1 means the end to the client
+            if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # for the client, -1 means the end
                 raise MisuseError(
                     f"{time_ms!r} is not a time: use milliseconds since the epoch, a whole number of at least 0"
                 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that wait for the broker's answer, within the caller's time budget.
+"""Commits that wait for the broker's response, within the caller's time budget.
 
 A broker can delay a commit for 45 seconds. So the client's thread sends the commits one after the other, and closes the
-client after the last one; a caller whose budget ends first gets `CommitUnknown`.
+client after the last one; a caller whose time budget ends earlier gets `CommitUnknown`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MAX_OFFSET = 2**63 - 1
 class CommitResult:
     """The result of the commit of one partition: ``committed``, or the reason in ``error``.
 
-    ``next_offset`` is the offset to commit. ``error`` is `StaleCommit` (not sent), `CommitUnknown` (no answer in time),
-    `TopicRecreated` (not sent), or the `TransportError` of the broker.
+    ``next_offset`` is the offset to commit. ``error`` is `StaleCommit` (not sent), `CommitUnknown` (no response in
+    time), `TopicRecreated` (not sent), or the `TransportError` of the broker.
     """
 
     next_offset: int
@@ -44,7 +44,7 @@ class CommitResult:
 
 class Committer:
     """Sends commits of partitions. ``refusal`` is called on the client's thread before a commit is sent, and returns
-    the reason not to send a partition's offset, or ``None``.
+    the reason why a partition's offset must not be sent, or ``None``.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Committer:
     def commit(
         self, progress: Mapping[TopicPartition, OffsetAndEpoch], timeout: float
     ) -> dict[TopicPartition, CommitResult]:
-        """Commit and wait up to ``timeout`` seconds for the answers; one result for each partition."""
+        """Commit and wait up to ``timeout`` seconds for the responses; one result for each partition."""
         try:
             call = self.thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
             if self.thread.wait(call, timeout):
                 return call.result()
         except MessagingError as error:  # the client is poisoned, or was closed in the meantime
             return {tp: CommitResult(at.next_offset, error) for tp, at in progress.items()}
-        sent = "was not sent yet" if call.drop() else "has no answer yet"
+        sent = "was not sent yet" if call.drop() else "has no response yet"
         unknown = CommitUnknown(
             f"the commit of {len(progress)} partitions {sent} after {timeout:.1f} s: is the group's coordinator "
             "reachable, and is the group permitted? uncommitted messages will be read again"
@@ -86,7 +86,7 @@ class Committer:
         answers: Mapping[TopicPartition, MessagingError | None] = {}
         if offsets:
             answers = self._answers(offsets)
-        unanswered = TransportError("the answer to the commit does not include the partition")
+        unanswered = TransportError("the response to the commit does not include the partition")
         for partition, offset in offsets.items():
             results[partition] = CommitResult(offset, answers.get(partition, unanswered))
         return results

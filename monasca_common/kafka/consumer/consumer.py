@@ -129,10 +129,11 @@ class KafkaConsumer(RefusesOldArguments):
 
     def poll(self, max_messages: int = 500, timeout: float = 1.0) -> Batch:
         """Return up to ``max_messages`` once a message is available, or an empty batch after ``timeout`` seconds.
-        Rebalances happen in this call, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
-        errors that do not stop the consumer: `OffsetOutOfRange` of a partition that now waits for a `seek`,
-        `AuthorizationError`, an unknown start offset. A lasting error is repeated at most once a second. Every poll
-        raises `TopicRecreated` once a recreated topic was detected, or the `TransportError` that ended the client.
+        Rebalances happen in this call, so call this method at least every ``max_poll_interval_seconds``.
+        ``batch.errors`` has errors that do not stop the consumer: `OffsetOutOfRange` of a partition that now waits for
+        a `seek`, `AuthorizationError`, an unknown start offset. A lasting error is repeated at most once a second.
+        Every poll raises `TopicRecreated` once a recreated topic was detected, or the `TransportError` that ended the
+        client.
         """
         self._ready()
         self._not_in_callback("poll")
@@ -158,7 +159,7 @@ class KafkaConsumer(RefusesOldArguments):
         if parts:
             positions = positions | {part.topic_partition: part.next_offset for part in parts}
         polled_at = self._clock.monotonic()
-        # No function is called before the return, so an interrupt happens before or after all of these lines.
+        # No function is called before the return, so an interrupt occurs either before or after all of these lines.
         self._assignment.positions = positions
         self._errors.pending = ()
         self._polled_at = polled_at
@@ -166,7 +167,7 @@ class KafkaConsumer(RefusesOldArguments):
         if batch.partitions or batch.errors:
             return batch
         if fetched and timeout > 0:
-            # There are only repeated errors: wait, so that the caller's loop does not spin.
+            # The poll returned only repeated errors, so wait to prevent the caller's loop from spinning.
             self._nap.wait(self._clock, min(_NAP_SECONDS, timeout))
         return _NOTHING
 
@@ -194,7 +195,8 @@ class KafkaConsumer(RefusesOldArguments):
             if epoch is None or partition in assignment.waiting:
                 continue
             if partition in assignment.removed:
-                # Revoked and assigned again during this poll: its messages may be of either epoch.
+                # The partition was revoked and assigned again during this poll, so its messages may belong to either
+                # epoch.
                 self._positions.rewind([partition])
                 continue
             parts.append(PartitionBatch(partition, epoch, columns, assignment.positions.get(partition)))
@@ -203,7 +205,7 @@ class KafkaConsumer(RefusesOldArguments):
     def commit(
         self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch], timeout: float | None = None
     ) -> Mapping[TopicPartition, CommitResult]:
-        """Commit a whole batch, or next offsets, and wait up to ``timeout`` seconds for the answers.
+        """Commit a whole batch, or next offsets, and wait up to ``timeout`` seconds for the responses.
 
         Default timeout: ``stop_timeout_seconds``; within `RebalanceListener.revoked` never beyond its deadline.
         A batch or `OffsetAndEpoch` of an assignment that has ended is not sent, and its result is ``stale``; a plain
@@ -231,7 +233,8 @@ class KafkaConsumer(RefusesOldArguments):
         return {partition: at.next_offset for partition, at in progress.items()}
 
     def group_metadata(self) -> Any:
-        """Return the metadata of the group for a transaction. Call it at each use; every rebalance makes it stale."""
+        """Return the metadata of the group for a transaction. Call this method at each use, because every rebalance
+        makes the metadata stale."""
         self._ready()
         return self._transport.group_metadata()
 
@@ -273,8 +276,9 @@ class KafkaConsumer(RefusesOldArguments):
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
         """Return the partitions whose logs `poll` has read to the end since the last call, each with that end.
 
-        The end is the next offset to be written; for a reader of committed messages the last stable offset. It is after
-        `position` if the log ends with records that are not messages: control records, aborted or compacted messages.
+        The end is the next offset to be written; for a reader of committed messages, it is the last stable offset. It
+        is after `position` if the log ends with records that are not messages: control records, aborted or compacted
+        messages.
         """
         self._ready()
         return self._assignment.take_ends()
@@ -287,7 +291,7 @@ class KafkaConsumer(RefusesOldArguments):
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
         """Return the id of each topic of this consumer, if the broker reports it; a recreated topic has another id.
 
-        Empty with ``topic_check_seconds`` 0. Raises `TransportError`.
+        The result is empty if ``topic_check_seconds`` is 0. Raises `TransportError`.
         """
         self._ready()
         if not self.settings.topic_check_seconds:
@@ -296,7 +300,7 @@ class KafkaConsumer(RefusesOldArguments):
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
         """Return the offsets of the option ``start``, regardless of committed offsets. Callable in
-        `RebalanceListener.assigned`, for a listener that stores offsets elsewhere and has none yet.
+        `RebalanceListener.assigned`, for a listener that stores offsets elsewhere and has not stored any yet.
 
         Raises `TransportError`.
         """
@@ -340,7 +344,7 @@ class KafkaConsumer(RefusesOldArguments):
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Resume from the committed offsets, or from the start of this assignment. Return the offsets."""
         committed = self._positions.at_committed(self._mine(partitions))
-        # Some of these may have been revoked while the offsets were requested.
+        # Some of these partitions may have been revoked while the offsets were requested.
         return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -362,7 +366,7 @@ class KafkaConsumer(RefusesOldArguments):
     def _move(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         self._ready()
         if self._rebalancer.callback == "assigned":
-            raise InCallbackError("seek within `assigned` comes too early: return the offsets from it instead")
+            raise InCallbackError("a seek within `assigned` is too early: return the offsets from `assigned` instead")
         self._positions.move(positions)
         self._rebalancer.apply_pauses(list(positions))
         return positions
@@ -418,7 +422,7 @@ class KafkaConsumer(RefusesOldArguments):
 
     def _not_in_callback(self, what: str) -> None:
         if self._rebalancer.callback is not None:
-            raise InCallbackError(f"{what} within a rebalance listener would wait for itself: do it after the poll")
+            raise InCallbackError(f"{what} within a rebalance listener would wait for itself: call it after the poll")
 
 
 def _as_partition(given: object) -> TopicPartition:

@@ -13,7 +13,7 @@ from monasca_common.kafka.transport.base import PartitionEvent
 
 REPEAT_SECONDS = 1.0
 _END = "_PARTITION_EOF"  # not an error: librdkafka reports that all messages in the log were fetched
-_OUT_OF_RANGE = "_AUTO_OFFSET_RESET"  # librdkafka's name for it with auto.offset.reset=error
+_OUT_OF_RANGE = "_AUTO_OFFSET_RESET"  # librdkafka's name for an offset out of range, with auto.offset.reset=error
 
 
 class PollErrors:
@@ -58,8 +58,8 @@ class PollErrors:
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
         if offset is None:
-            # This library never starts without an offset, but the client does if a signal interrupts `on_assign`: start
-            # again.
+            # This library never starts without an offset, but the client does if a signal interrupts `on_assign`;
+            # repeat the start.
             self._assignment.waiting.add(partition)
             return
         self._assignment.out_of_range.add(partition)

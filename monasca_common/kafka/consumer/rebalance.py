@@ -32,12 +32,12 @@ class RebalanceListener:
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
         """Partitions were assigned. Return the next offset of each partition that does not start at its committed
         offset, for example because a database stores its position. If this method raises, or returns an invalid offset,
-        the partitions deliver nothing and it is called again, because a start is never guessed.
+        the partitions deliver nothing and the method is called again, because a start offset is never guessed.
         """
         return None
 
     def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        """Partitions will be revoked. Finish or abandon messages in flight and commit finished messages until
+        """Partitions will be revoked. Finish or abandon messages in flight, and commit finished messages, until
         ``deadline`` (of the transport's monotonic clock); commits work until this returns."""
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
@@ -107,7 +107,7 @@ class Rebalancer:
             self._ask("revoked", sorted(owned), deadline)
             if not self._committer.thread.settle(max(0.0, deadline - self._clock.monotonic())):
                 LOG.warning(
-                    "a commit has no answer while %d partitions are released; their messages may be repeated",
+                    "a commit has no response while %d partitions are released; their messages may be repeated",
                     len(owned),
                 )
         finally:
@@ -123,7 +123,7 @@ class Rebalancer:
     ) -> None:
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # The protocol requires that partitions without a position are owned as well; they remain paused.
+        # The protocol requires that partitions without a position are also owned; they remain paused.
         assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start offsets of a group: its committed offsets, or those of the option ``start``, which are committed immediately.
+"""Start offsets of a group: its committed offsets, or the offsets that the option ``start`` selects, which are
+committed immediately.
 
 If ``latest`` were not committed as soon as it is resolved, the group would start at a later end after a crash before
 its first commit, and skip the messages in between.
 
-The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it.
-Therefore, if partition 0 of a topic has an offset, a partition without an offset was added later. A reader of chosen
-partitions commits only their own starts.
+The owner of partition 0 commits the start offsets of the whole topic in one request, and the other members wait for
+that commit. Therefore, if partition 0 of a topic has an offset, a partition without an offset was added later. A reader
+of chosen partitions commits only the start offsets of these partitions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from monasca_common.kafka.transport.base import ConsumerTransport
 
 LOG = logging.getLogger(__name__)
 
-NO_EPOCH = 0  # a start is committed before the assignments that use it
+NO_EPOCH = 0  # a start offset is committed before the assignments that use it
 
 FIRST_OWNER_SECONDS = 10.0  # the owner of partition 0 has two attempts of 5 s
 
@@ -67,7 +68,7 @@ class StartPositions:
         return found, errors
 
     def resolve(self, partitions: Sequence[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """Return the offsets of the option, regardless of committed ones, and do not commit them."""
+        """Return the offsets that the option selects, regardless of committed offsets, and do not commit them."""
         return self._resolve(partitions, self._clock.monotonic() + timeout) if partitions else {}
 
     def _begin(self, topic: str, wanted: list[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
@@ -80,8 +81,8 @@ class StartPositions:
         if first in wanted:
             count = self._transport.partition_count(topic, self._left(deadline))
             everything = [TopicPartition(topic, number) for number in range(count)]
-        # One request reads all starts of a topic, and one request below commits them, so that other members see all or
-        # none of them.
+        # One request reads all start offsets of a topic, and one request below commits them, so that other members see
+        # all or none of them.
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))
         own = [tp for tp in wanted if tp in missing]
         if first in found:
@@ -89,7 +90,7 @@ class StartPositions:
             # beginning.
             starts = self._earliest(own, deadline)
         elif first in wanted:
-            # Members that have stopped waiting commit their own starts, which a commit here could replace.
+            # Members that have stopped waiting commit their own start offsets, which a commit here could replace.
             starts = self._resolve(own if found else missing, deadline)
         elif self._waits(topic):
             return {tp: found[tp] for tp in wanted if tp in found}
@@ -100,8 +101,8 @@ class StartPositions:
         return {tp: starts[tp] if tp in starts else found[tp] for tp in wanted}
 
     def _waits(self, topic: str) -> bool:
-        """Return whether to wait for the owner of partition 0. If every member committed the starts of the topic, a
-        late commit would replace the progress of a faster member."""
+        """Return whether to wait for the owner of partition 0. If every member committed the start offsets of the
+        topic, a late commit would replace the progress of a faster member."""
         now = self._clock.monotonic()
         if now < self._waiting_since.setdefault(topic, now) + FIRST_OWNER_SECONDS:
             return True

@@ -65,7 +65,7 @@ class Attempts:
 
     def run(self) -> None:
         """Attempt tasks of the lanes until the lanes are shut; this is the main function of a handler thread. Pass
-        exceptions that no attempt handles to ``failed``, including KeyboardInterrupt."""
+        exceptions that no attempt handles, including KeyboardInterrupt, to ``failed``."""
         while (taken := self.lanes.next()) is not None:
             lane, task = taken
             then = NextTasks((task,))
@@ -142,7 +142,9 @@ class Attempts:
         if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
-            return NextTasks(task.reject(errors))  # a transaction must not skip offsets, so each part has one
+            return NextTasks(
+                task.reject(errors)
+            )  # a transaction must not skip offsets, so each part has its own transaction
         admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
@@ -223,7 +225,9 @@ class Attempts:
         try:
             if outputs or self.transactional:
                 if self.publisher is None:
-                    raise MisuseError("a handler returned outputs, but the processor has no producer: give it one")
+                    raise MisuseError(
+                        "a handler returned outputs, but the processor has no producer: pass producer= to the processor"
+                    )
                 self.publisher.deliver(lane, task, outputs)
                 if outputs:
                     fail_point("processor.after_outputs")
@@ -247,7 +251,7 @@ class Attempts:
     def _done(self, task: Task) -> None:
         part = task.part
         if self.transactional:
-            return  # the transaction has marked it as done
+            return  # the transaction has marked the task as done
         if task.contiguous:
             first = part.offsets[0] if len(part) else part.start_offset
             self.tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)
@@ -257,7 +261,7 @@ class Attempts:
 
     def _handler_error(self, task: Task) -> HandlerError:
         return HandlerError(
-            f"the handler failed on {task} (attempts: {task.attempts}), which cannot be dead-lettered: "
+            f"the handler failed on {task} (attempts: {task.attempts}), and its messages cannot be dead-lettered: "
             "repair the handler or the input, or configure dead letters for the processor"
         )
 

@@ -46,7 +46,7 @@ FIRST_ORIGIN = "dead-letter-first-origin"  # first topic/partition/offset of a r
 
 HEADER_PREFIX = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
-# A header's two lengths as varints, with a margin because clients compute the size of a record differently.
+# The two lengths of a header as varints, with a margin because clients compute the size of a record differently.
 _HEADER_OVERHEAD = 32
 _MAX_REASON = 200
 _WORD = re.compile(r"\w{3,}")
@@ -56,9 +56,9 @@ _WORD = re.compile(r"\w{3,}")
 class DeadLetters:
     """Publishes messages that cannot be handled to ``topic``, within limits.
 
-    ``topic``: ``None``: the consumer's ``dead_letter_topic``; if that is unset, the origin topic's name with ``.dlq``.
-    ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop. ``max_ratio``: at most
-    ``max_ratio * window`` dead letters are allowed among the last ``window`` messages of all partitions.
+    If ``topic`` is ``None``, it is the consumer's ``dead_letter_topic``, or, if that is unset, the origin topic's name
+    with ``.dlq``. ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop. ``max_ratio``:
+    at most ``max_ratio * window`` dead letters are allowed among the last ``window`` messages of all partitions.
     """
 
     topic: str | None = None
@@ -134,8 +134,8 @@ class DeadLetterPublisher:
 
 
 def reason_without_payload(message: Message, error: Exception) -> str:
-    """Return the reason for a dead letter as one line for a log: only the class name of an error whose text is not for
-    operators, and no word that the message contains."""
+    """Return the reason for a dead letter as one line for a log: only the class name of an error whose text is not
+    meant for operators, and without words that the message contains."""
     name = type(error).__name__
     if not isinstance(error, Poison | MessagingError):
         return name
@@ -212,7 +212,7 @@ def _text(error: Exception) -> str:
     try:
         return str(error)
     except Exception as second:  # a defect in the user's error class must not prevent the dead letter
-        return f"its text is not available: {type(second).__name__}"
+        return f"the text of the error is not available: {type(second).__name__}"
 
 
 def _class_name(error: Exception) -> str:

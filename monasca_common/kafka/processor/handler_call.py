@@ -49,7 +49,7 @@ class Caller:
     """Calls ``handler`` with a batch, or with its messages one by one.
 
     Raises `MisuseError` for a return value that is not an output: every message would fail, so no message becomes a
-    dead letter. Handler errors that derive from `Exception` are returned, other exceptions are raised.
+    dead letter. Handler errors that derive from `Exception` are returned; other exceptions are raised.
     """
 
     handler: Handler
@@ -79,7 +79,7 @@ class Caller:
         """Call the handler, and await it if it is an ``async def``, with decoded messages."""
         outputs: list[Output] = []
         handled, failure, is_async = 0, None, self.is_async
-        size = 1 if self.per_message else len(part)  # of each call
+        size = 1 if self.per_message else len(part)  # arguments of each call
         for argument in part if self.per_message else (part,):
             if self.per_message and interrupted():
                 break
@@ -138,7 +138,7 @@ def collect(returned: Any) -> list[Output]:
     if returned is None:
         return []
     if inspect.iscoroutine(returned):
-        returned.close()  # otherwise Python warns that the coroutine was never awaited
+        returned.close()  # otherwise, Python would warn that the coroutine was never awaited
     if isinstance(returned, str | bytes | Record) or not isinstance(returned, Iterable):
         raise MisuseError(
             f"a handler returned {type(returned).__name__}: return None, or an iterable of (topic, record)"
@@ -159,12 +159,13 @@ def _output(item: Any) -> Output:
 
 
 def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[str, list[Record]]:
-    """Return the records by topic. Each has a message id that depends only on its input, unless it already had one.
+    """Return the records by topic. Each record has a message id that depends only on its input, unless it already had
+    an id.
 
     With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without a source, if there are
-    as many outputs as messages, the n-th output is assigned to the n-th message. This id also has a digest of the
-    content: after a wrong assignment, two different records would otherwise have the same id, and one would be lost.
-    Otherwise the id has the first and last offset of the batch.
+    as many outputs as messages, the n-th output is assigned to the n-th message. Such an id also contains a digest of
+    the content: after a wrong assignment, two different records would otherwise have the same id, and one would be
+    lost. Otherwise the id has the first and last offset of the batch.
     """
     name, number = part.topic_partition
     origin = f"{group}/{name}/{number}"

@@ -50,8 +50,8 @@ class Hook:
 
 
 class Hooks:
-    """Calls several hooks: Calls the ``before_*`` methods of hooks in the given order, the ``after_*`` methods in
-    reverse order."""
+    """Calls several hooks: the ``before_*`` methods in the given order, and the ``after_*`` methods in reverse
+    order."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._orders: dict[str, tuple[Hook, ...]] = {"before": (), "after": ()}

@@ -21,8 +21,8 @@ class OffsetTracker:
         self._max_span = max_span
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._confirmed: dict[TopicPartition, int] = {}
-        # The polling thread reads these in each pass, out of perhaps ten thousand partitions.
-        self._advanced: set[_Partition] = set()  # done beyond the committed position
+        # The polling thread reads these sets in each pass; there may be ten thousand partitions.
+        self._advanced: set[_Partition] = set()  # partitions that are done beyond the committed position
         self._full: set[_Partition] = set()
         # Reentrant, because a signal handler may call this on the thread that it interrupted here.
         self._lock = threading.RLock()
@@ -68,7 +68,8 @@ class OffsetTracker:
                 self._sort(state)
 
     def committable(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the position up to which each partition is done, if it is after the `committed` position."""
+        """Return the position up to which each partition is done, if that position is after the `committed`
+        position."""
         with self._lock:
             return {state.partition: OffsetAndEpoch(state.epoch, state.done) for state in self._advanced}
 

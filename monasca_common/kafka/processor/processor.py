@@ -48,14 +48,14 @@ from monasca_common.kafka.serialization.base import Serializer
 
 LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.2  # the loop notices a stop, a failure and the end of a wait within this time
+_POLL_SECONDS = 0.2  # the loop detects a stop, a failure and the end of a wait within this time
 _PAUSED_POLL_SECONDS = 0.05  # only a poll detects that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
-_COMMIT_PATIENCE_SECONDS = 5.0  # how long the polling thread waits for the answer
+_COMMIT_PATIENCE_SECONDS = 5.0  # how long the polling thread waits for the response
 _COMMIT_SHARE = 0.25  # maximum share of max.poll.interval; a revoke immediately afterwards has the other half
 _STALL_SECONDS = 1.0  # time for a full buffer to drain before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
-_BUFFERED_BATCHES = 8  # for large batches: while two are handled, two or three more can fill
+_BUFFERED_BATCHES = 8  # for large batches: while two batches are handled, two or three more can fill
 _ASK_AGAIN_SECONDS = 1.0
 _HANDLERS_SHARE = 0.7  # share of the time to stop or to release partitions; the remainder is for the commit
 
@@ -70,10 +70,10 @@ class Processor(RebalanceListener):
     an iterable of ``(topic, Record)`` or `Output`. It raises `RetryLater` (a dependency is unavailable: the same
     messages are handled again, without limit), `Poison` (dead letters immediately) or `ReadFrom` (to read from an
     earlier offset). After any other exception the messages are tried ``retry.attempts`` times, then in halves, until
-    one message fails by itself; it becomes a dead letter, or without ``dead_letters`` ends `run` with `HandlerError`.
-    With several ``threads`` calls are concurrent, but at most one per partition (``order="key"``: per key). A batch has
-    the messages that arrived during the previous call, up to the consumer's ``batch_size``, and waits up to
-    ``max_wait_seconds`` to reach that size.
+    one message fails by itself. This message becomes a dead letter, or without ``dead_letters`` ends `run` with
+    `HandlerError`. With several ``threads``, calls are concurrent, but at most one per partition (``order="key"``: per
+    key). A batch has the messages that arrived during the previous call, up to the consumer's ``batch_size``, and waits
+    up to ``max_wait_seconds`` to reach that size.
 
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets are committed in one
     transaction; an output that can never be delivered (too large) then ends `run` with `HandlerError`. ``serializer``
@@ -162,7 +162,7 @@ class Processor(RebalanceListener):
         self._inner_listener = consumer.listener  # the caller's listener, which is called after this one
         self._chosen: set[TopicPartition] = set()  # partitions whose start the caller's listener returned
         self.ignored_errors: Counter[str] = Counter()  # temporary errors and `RetryLater`, by class
-        self._counting = threading.Lock()  # by the polling thread and handler threads
+        self._counting = threading.Lock()  # counted by the polling thread and handler threads
 
     def run(self) -> StopReport:
         """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Can be called only
@@ -306,7 +306,7 @@ class Processor(RebalanceListener):
         self._backpressure.applied(decision)
 
     def _commit(self, patience_seconds: float, partitions: Sequence[TopicPartition] | None = None) -> None:
-        """Commit the gap-free prefix of done messages. Offsets without an answer are committed again later."""
+        """Commit the gap-free prefix of done messages. Offsets without a response are committed again later."""
         progress = self._tracker.committable()
         if partitions is not None:
             progress = {partition: at for partition, at in progress.items() if partition in partitions}
@@ -411,11 +411,11 @@ def _check_arguments(
 ) -> None:
     """Raise `ConfigurationError` with the remedy for the first broken rule."""
     rules = (
-        (order in ("partition", "key"), f"order={order!r}: it is 'partition' or 'key'"),
+        (order in ("partition", "key"), f"order={order!r}: it must be 'partition' or 'key'"),
         (threads >= 1, f"threads={threads}: at least 1 must call the handler"),
         (
             dead_letters is None or producer is not None,
-            "dead_letters without a producer: pass one to send them",
+            "dead_letters without a producer: pass the producer that sends them",
         ),
         (not transactional or producer is not None, "transactional without a producer: pass a transactional one"),
         (
@@ -424,7 +424,7 @@ def _check_arguments(
         ),
         (
             not (transactional and order == "key"),
-            "transactional with order='key': offsets in a transaction must not skip; use order='partition'",
+            "transactional with order='key': offsets in a transaction must not skip messages; use order='partition'",
         ),
         (
             not (accounts and (order == "key" or transactional)),

@@ -42,7 +42,7 @@ LOG = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 1.0  # wait for acknowledgements between two checks for a revoked partition
 _RETRY_REST_SECONDS = 0.1
-_ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which is aborted afterwards
+_ACKNOWLEDGE_SECONDS = 30.0  # the limit in a transaction, which is aborted afterwards
 _ABORT_REST_SECONDS = 0.2  # wait after an abort, so that a persistent cause does not make the loop spin
 _INIT_SECONDS = 2.0  # time-out of one attempt, which delays a stop
 
@@ -82,7 +82,7 @@ class OutputPublisher(ABC):
 
 class AcknowledgedPublisher(OutputPublisher):
     """Sends records repeatedly, with the same ids, until they are acknowledged; raises `Abandoned` once the lane is
-    dead."""
+    dropped."""
 
     def __init__(self, producer: KafkaProducer, clock: Clock, log_limit: LogLimit) -> None:
         super().__init__(producer)
@@ -177,11 +177,13 @@ class TransactionalPublisher(OutputPublisher):
             raise TransactionError(f"records for {topic} were not acknowledged in time: {report!r}")
 
     def rewind(self) -> None:
-        """On the polling thread, drop all messages in memory and resume from the committed offsets. While these are
-        unknown, or a handler thread is in a transaction, `aborted` remains true, and this must be called again."""
+        """On the polling thread, drop all messages in memory and resume from the committed offsets. While these offsets
+        are unknown, or a handler thread is in a transaction, `aborted` remains true, and this method must be called
+        again."""
         Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()
-        # Does not wait: the lock's holder can hang in a call, and the polling thread must continue to poll.
+        # This does not wait, because the lock's holder can hang in a call, and the polling thread must continue to
+        # poll.
         if not self._one_at_a_time.acquire(blocking=False):
             return
         try:

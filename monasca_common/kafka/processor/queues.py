@@ -39,7 +39,7 @@ class Task:
 
     part: PartitionBatch
     parent: InitVar[Task | None] = None
-    contiguous: bool = field(default=True, kw_only=True)  # no message between them is missing
+    contiguous: bool = field(default=True, kw_only=True)  # no message between these two offsets is missing
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
@@ -151,7 +151,7 @@ class Lanes:
 
     ``by_key``: each key of a partition has its own lane while it has messages.
     ``batch_size``: messages that queue in a lane go to the handler together, up to this number, and wait up to
-    ``fill_seconds`` to reach it.
+    ``fill_seconds`` to reach this number.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Lanes:
         self._fill_seconds = fill_seconds
         self._lanes: dict[tuple[TopicPartition, Key], Lane] = {}
         self._ready: deque[Lane] = deque()
-        self._resting: set[Lane] = set()  # those with `resume_at`
+        self._resting: set[Lane] = set()  # lanes with `resume_at`
         self._changed = threading.Condition()
         self._halted = False
         self._shut = False
@@ -182,7 +182,9 @@ class Lanes:
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for key, task in tasks:
-                task.due = due if len(part) and not isinstance(key, int) else None  # a lane for an offset has one task
+                task.due = (
+                    due if len(part) and not isinstance(key, int) else None
+                )  # a lane for an offset has only one task
                 lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)
@@ -216,7 +218,7 @@ class Lanes:
                 self._rest(lane, self._clock.monotonic() + rest_seconds)
             self._offer(lane)
             if self._by_key and not lane.tasks and self._lanes.get((lane.partition, lane.key)) is lane:
-                del self._lanes[lane.partition, lane.key]  # otherwise lanes of all keys would accumulate
+                del self._lanes[lane.partition, lane.key]  # otherwise, the lanes of all keys would accumulate
         self.progress.set()
 
     def wake(self, now: float | None = None) -> None:
@@ -256,7 +258,8 @@ class Lanes:
             self._unready(lambda lane: lane.closing)
 
     def wait_idle(self, partitions: Collection[TopicPartition], until: float) -> bool:
-        """Wait for current calls with these partitions, until a time (monotonic). Return whether all are over."""
+        """Wait for current calls with these partitions, until a time (monotonic). Return whether all calls have
+        ended."""
         while self.in_flight(partitions):
             remaining = until - self._clock.monotonic()
             if remaining <= 0:
@@ -360,7 +363,7 @@ class Decision:
 
 
 class Backpressure:
-    """Half of ``max_messages`` and ``max_bytes`` is for any partition, half is shared equally.
+    """Half of ``max_messages`` and ``max_bytes`` is available to any partition; the other half is shared equally.
 
     Once the first half is used, a partition over its share is paused until it is below half of its share, so that a
     partition with a hanging handler does not use the room of other partitions. This class stores the set of paused
@@ -381,7 +384,7 @@ class Backpressure:
         load."""
         total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
         stalled = bool(assigned) and self._over(total, 1.0)
-        # Only these can change, out of perhaps ten thousand assigned partitions.
+        # Only these partitions can change; there may be ten thousand assigned partitions.
         concerned = self.paused.union(blocked, loads if stalled else ())
         wanted = frozenset(
             partition

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from monasca_common.kafka.errors import ConfigurationError
 
-# After this number of doublings every delay is at its bound; otherwise an endless RetryLater would overflow a float.
+# After this number of doublings, every delay is at its bound; without this limit, an endless RetryLater would overflow
+# a float.
 _MAX_EXPONENT = 64
 
 

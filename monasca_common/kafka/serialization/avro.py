@@ -2,10 +2,10 @@
 """Avro by fastavro, with schemas that are parsed once.
 
 fastavro reads hostile values without limits. A schema whose arrays may have items without bytes is refused, because a
-value of ten bytes could have any number of them. A value is first read without its reader schema, because fastavro
-skips fields that this schema does not have without checking for the end of the value, and could do so for years. A
-recursive schema uses fastavro's Python code, which raises an error for a deeply nested value, where its C code ends the
-process.
+value of ten bytes could have any number of such items. A value is first read without its reader schema, because
+fastavro skips fields that this schema does not have without checking for the end of the value, and such a read could
+take years. A recursive schema uses fastavro's Python code, which raises an error for a deeply nested value, whereas its
+C code ends the process.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ class _Inspection:
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
-        self._recursive: dict[str, bool] = {}  # an open record counts as recursive
+        self._recursive: dict[str, bool] = {}  # a record that is still being inspected counts as recursive
         self._empty: dict[str, bool] = {}
 
     def is_recursive(self, schema: Any) -> bool:
         """Return whether a type contains itself. Raises `SerializationError` for an array of items without bytes."""
         if isinstance(schema, list):
-            return any(list(map(self.is_recursive, schema)))  # inspect all of them
+            return any(list(map(self.is_recursive, schema)))  # inspect all branches
         if isinstance(schema, str):
             return schema in self._named and self.is_recursive(self._named[schema])
         if schema["type"] == "array":
@@ -148,6 +148,6 @@ class _Inspection:
         if schema["type"] not in _RECORDS:
             return bool(schema["type"] == "null" or schema.get("size") == 0)
         if schema["name"] not in self._empty:
-            self._empty[schema["name"]] = False  # a record within itself has no end
+            self._empty[schema["name"]] = False  # a record that contains itself has no end
             self._empty[schema["name"]] = all(self._is_empty(each["type"]) for each in schema["fields"])
         return self._empty[schema["name"]]

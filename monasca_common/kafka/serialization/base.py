@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     S = TypeVar("S", default=Any)
 else:
-    from typing import TypeVar  # accepts no defaults before Python 3.13
+    from typing import TypeVar  # type parameters have no defaults before Python 3.13
 
     S = TypeVar("S")
 

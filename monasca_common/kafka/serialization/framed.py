@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of values with a schema, as Confluent's serializers write it: byte 0, the schema id in 4 bytes, the value.
+"""The frame of values with a schema, as Confluent's serializers write it: byte 0, the schema id in 4 bytes, and the
+value.
 
 Values whose schema's GUID is in a header are also read.
 """

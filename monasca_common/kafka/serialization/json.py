@@ -41,7 +41,7 @@ class JsonSerializer(Serializer):
             raise SerializationError(f"cannot be written as JSON: {reason}")
         # orjson writes NaN and Infinity as null, without an error.
         if b"null" in text and not all_finite(value):
-            raise SerializationError("cannot be written as JSON, which has no NaN and Infinity: use None")
+            raise SerializationError("cannot be written as JSON, which has neither NaN nor Infinity: use None")
         if len(text) > MAX_BYTES:
             raise _too_large(text)
         if text.count(b"{") + text.count(b"[") > MAX_DEPTH:
@@ -62,7 +62,7 @@ class JsonSerializer(Serializer):
 
     def loads_all(self, values: Sequence[bytes]) -> list[Any]:
         """Return the values, like `loads` one by one, at half the cost. Raises `SerializationError` if a value must be
-        read by itself, because it is not JSON or needs further checks."""
+        read separately, because it is not JSON or needs further checks."""
         try:
             parsed = list(map(orjson.loads, values))
         except orjson.JSONDecodeError:
@@ -77,7 +77,7 @@ class JsonSerializer(Serializer):
             or (b"\\" in text and b"\\u003" in text)
             or _LONG_NUMBER in text.translate(_DIGITS_TO_ZERO)
         ):
-            raise SerializationError("a value must be read by itself")
+            raise SerializationError("a value must be read separately")
         return parsed
 
 
@@ -111,9 +111,10 @@ def _written(value: Any) -> tuple[bytes | None, str]:
 
 
 def _may_repeat_a_key(text: bytes, parsed: Any) -> bool:
-    """Return whether keys may repeat: each adds a colon to the text, but repeats add none to the output of orjson.
+    """Return whether keys may repeat: each key adds a colon to the text, but repeated keys add none to the output of
+    orjson.
 
-    Both have the same colons within strings, unless the text writes one as an escape.
+    Both have the same colons within strings, unless the text contains an escaped colon.
     """
     if text.count(b":") != orjson.dumps(parsed).count(b":"):
         return True

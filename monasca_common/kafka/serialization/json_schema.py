@@ -31,7 +31,7 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
             schema = json.loads(text)
             validator = validator_for(schema)
             validator.check_schema(schema)
-            # Has no function that retrieves other addresses, so that references never leave the registry.
+            # This registry has no function that retrieves other addresses, so references never leave it.
             resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
         except (SchemaError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None
@@ -62,7 +62,7 @@ def _check(plain: Any, schema: Validator, name: str) -> None:
     try:
         error = next(schema.iter_errors(plain), None)
     except Exception as failed:
-        rule = type(failed).__name__  # for example, a reference is missing in the registry
+        rule = type(failed).__name__  # for example, because a reference is missing in the registry
     else:
         if error is None:
             return

@@ -31,13 +31,14 @@ SchemaKey = int | uuid.UUID  # the id in the frame of a value, or the GUID in a 
 Names = Sequence[tuple[str, str]]  # (name, text) of the schemas to which a schema refers, each after its own references
 
 _ASK_AGAIN_SECONDS = 1.0  # the wait for an unknown id
-_SHORT_WAIT_SECONDS = 0.1  # the wait for an unknown id shortly after another one was rejected
+_SHORT_WAIT_SECONDS = 0.1  # the wait for an unknown id shortly after another id was rejected
 _MOST_REFERENCES = 100
 _MOST_UNKNOWN = 10_000  # ids whose first request is remembered
 _COMPARE_SECONDS = 60.0
-_MOST_COMPARED = 10  # cached schemas, at random
+_MOST_COMPARED = 10  # number of cached schemas, chosen at random
 _REUSED = (
-    "the schema registry has given id {} to two schemas, as after a restart without its data: restore it, or restart "
+    "the schema registry has assigned id {} to two schemas, as after a restart without its data: restore it, or "
+    "restart "
     "all readers and writers"
 )
 
@@ -55,12 +56,14 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self.cached: dict[SchemaKey, T] = {}  # read without the lock
         self._schema_type = schema_type
         self._parse = parse
-        self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait long
+        self._changing = (
+            threading.Lock()
+        )  # this is not the lock of requests, for which a thread may wait for a long time
         self._texts: dict[SchemaKey, str] = {}  # the texts of cached schemas and of schemas that are written
         self._compare_at = float("inf")
         self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has given to another schema
-        self._unknown: dict[SchemaKey, float] = {}  # when each unknown id was first requested
-        self._rejected_at = float("-inf")  # when the last unknown id was rejected
+        self._unknown: dict[SchemaKey, float] = {}  # the time at which each unknown id was first requested
+        self._rejected_at = float("-inf")  # the time at which the last unknown id was rejected
 
     def check(self) -> None:
         """Raise `RegistryUnavailable` while the registry has another schema under the id of a cached one. A thread
@@ -133,9 +136,10 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         return parsed
 
     def _wait_for(self, key: SchemaKey) -> None:
-        """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly
-        after another id was rejected, wait less, so that corrupt messages do not add up to a long wait; and wait here,
-        because a batch that is decoded again would wait again for each of its corrupt messages."""
+        """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly after
+        another id was rejected, the wait is shorter, so that several corrupt messages do not cause a long wait. The
+        wait takes place here, because a batch that is decoded again would wait again for each of its corrupt
+        messages."""
         now = self.clock.monotonic()
         limit = self.settings.unknown_id_seconds
         with self._changing:
@@ -164,7 +168,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             return False
 
     def _compare(self) -> bool:
-        """Compare cached schemas with the registry, and record whether one differs. Return whether one is the same."""
+        """Compare cached schemas with the registry, and record whether a schema differs. Return whether a schema is the
+        same."""
         with self._changing:
             texts = self._texts.copy()
         keys = {*self._reused, *random.sample(list(texts), min(len(texts), _MOST_COMPARED))} & texts.keys()
@@ -184,9 +189,9 @@ def _by_key(client: Any, key: SchemaKey) -> Schema:
     except SchemaRegistryError as error:
         if isinstance(key, int) or error.http_status_code != 404:
             raise
-        raise SchemaRegistryError(404, SCHEMA_NOT_FOUND, "no such GUID") from None  # not every registry has GUIDs
+        raise SchemaRegistryError(404, SCHEMA_NOT_FOUND, "no such GUID") from None  # some registries have no GUIDs
     if not isinstance(found.schema_str, str) or not found.schema_str:
-        raise ValueError("no schema in the answer")  # that of a proxy
+        raise ValueError("no schema in the response")  # the response of a proxy
     return found
 
 
@@ -201,7 +206,7 @@ def _text(client: Any, key: SchemaKey) -> str | None:
 
 
 def _canonical(text: str) -> Any:
-    """Return a value that is equal for texts of one schema that are formatted differently."""
+    """Return a value that is the same for all formattings of a schema's text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -22,7 +22,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused, SerializationError
 
-logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # this logger logs each request
 
 SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 MAX_BACKOFF_SECONDS = 30.0
@@ -31,11 +31,11 @@ _FIRST_BACKOFF_SECONDS = 0.5
 _MOST_DOUBLINGS = 10
 _MOST_TEXT = 300  # characters of the registry's own error text
 _REFUSALS = (409, 422, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
-_NO_ANSWER = "no answer in time"
+_NO_ANSWER = "no response in time"
 
 
 class AnswerTooLarge(Exception):
-    """An answer has more than ``MAX_ANSWER_BYTES``."""
+    """A response has more than ``MAX_ANSWER_BYTES``."""
 
 
 class RegistryClient:
@@ -50,9 +50,9 @@ class RegistryClient:
         self._reason = ""
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Return the answer to ``question``, within ``timeout_seconds``. After a failure, no request is sent until a
-        back-off has passed, and then only one; other threads do not wait for its answer. The back-off after a time-out
-        is at least as long, so a registry that hangs blocks one thread for half of the time. Raises
+        """Return the response to ``question``, within ``timeout_seconds``. After a failure, no request is sent until a
+        back-off has passed, and then only one; other threads do not wait for its response. The back-off after a
+        time-out is at least as long, so a registry that hangs blocks one thread for half of the time. Raises
         `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
         if not self._asking.acquire(blocking=not self._failures):
             raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
@@ -79,8 +79,8 @@ class RegistryClient:
             self._asking.release()
 
     def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
-        """Return the answer or the error of a thread that can be abandoned, because the client's time-out applies to
-        each part of an answer."""
+        """Return the response or the error of a thread that can be abandoned, because the client's time-out applies to
+        each part of a response."""
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         clients: list[SchemaRegistryClient] = []
 
@@ -105,7 +105,7 @@ class RegistryClient:
 
 
 def _read_bounded(response: Any) -> None:
-    """Read an answer with a limit, which the client does not have."""
+    """Read a response with a size limit, which the client does not have."""
     body = bytearray()
     for part in response.iter_bytes():
         body += part

@@ -29,7 +29,7 @@ class Drained:
     """The result of `MemoryKafka.drain`.
 
     ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: for each
-    partition with uncommitted messages, how many times the handler raised `RetryLater` for the next ones.
+    partition with uncommitted messages, how many times the handler raised `RetryLater` for the next messages.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -46,8 +46,8 @@ _STOP_SECONDS = 10.0
 class MemoryKafka(fixtures.Fixture):
     """A new memory broker at ``bootstrap_servers`` during a test; all other memory brokers are removed.
 
-    ``broker`` creates topics, returns logs and groups, and fails on demand (`MemoryBroker.inject`).
-    ``clock``: a `VirtualClock`, for a test that advances the time itself.
+    ``broker`` creates topics, returns logs and groups, and fails on demand (`MemoryBroker.inject`). ``clock``: a
+    `VirtualClock`, for a test that controls the time.
     """
 
     broker: MemoryBroker
@@ -155,7 +155,7 @@ class MemoryKafka(fixtures.Fixture):
             if owned:
                 owners.append(f"member {member.member_id} (client id {member.client_id}) owns {owned}")
         if not owners:
-            return f"no member of group {group} owns partitions of {', '.join(topics)}; give it more time"
+            return f"no member of group {group} owns partitions of {', '.join(topics)}; use a longer timeout"
         return f"{'; '.join(owners)}; close the other consumers of group {group}, or use another group"
 
     def _let_time_pass(self, processor: Processor) -> None:

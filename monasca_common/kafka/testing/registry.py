@@ -21,7 +21,7 @@ _DEFAULT_LEVEL = "BACKWARD"
 class MemoryRegistry(fixtures.Fixture):
     """A registry at ``url`` during a test. It checks compatibility only of Avro schemas, with the package avro.
 
-    ``fault``: a status that every request gets, ``"hang"`` (no answer while it is set), ``"drip"`` (an answer that
+    ``fault``: a status that every request gets, ``"hang"`` (no response while it is set), ``"drip"`` (a response that
     never ends) or ``None``. ``login``: the value of the header ``Authorization`` that requests need, if any.
     ``requests``: the method and path of each request.
     """
@@ -59,14 +59,14 @@ class MemoryRegistry(fixtures.Fixture):
             self._server = None
 
     def clear(self) -> None:
-        """Forget all schemas and restart their ids at 1, like a registry that restarts without its data."""
+        """Forget all schemas and restart the ids at 1, like a registry that restarts without its data."""
         with self._lock:
             self._schemas: list[dict[str, Any]] = []  # by id - 1
             self._subjects: dict[str, list[int]] = {}  # the schema ids of the versions
             self._levels: dict[str, str] = {}
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Return the status and the JSON value of the answer to a request."""
+        """Return the status and the JSON value of the response to a request."""
         for verb, pattern, function in _ROUTES:
             if verb == method and (match := re.fullmatch(pattern, path)):
                 with self._lock:
@@ -150,7 +150,7 @@ class MemoryRegistry(fixtures.Fixture):
 
 
 class _Refused(Exception):
-    """Status, error code and text of an answer."""
+    """Status, error code and text of a response."""
 
 
 _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (

@@ -51,7 +51,7 @@ class EmailNotifier(Notifier):
                 reason = f"the mail server refused the receiver: {', '.join(map(str, codes))}"
                 raise SendFailed(reason, detail=own) from error
             except (smtplib.SMTPException, OSError) as error:
-                fault = f"gave no answer within {self._settings.timeout} s" if deadline.over else "did not accept it"
+                fault = f"gave no response within {self._settings.timeout} s" if deadline.over else "did not accept it"
                 raise SendFailed(f"the mail server {fault}", detail=f"{own}: {error}") from error
         return "the mail server accepted it"
 

@@ -71,7 +71,7 @@ class PanelSource(Generic[T]):
         known, began_ms, now_ms = self._snapshot, self._began_ms, self._now_ms()
         if began_ms is None or now_ms - began_ms <= self._timeout_seconds * 1000:
             return known
-        error = f"no answer for {(now_ms - began_ms) / 1000:.0f} s"
+        error = f"no response for {(now_ms - began_ms) / 1000:.0f} s"
         return Snapshot(known.figures, known.gathered_ms, error, known.failing_since_ms or began_ms)
 
     @property

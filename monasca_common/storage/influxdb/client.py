@@ -85,7 +85,7 @@ class InfluxClient:
 
 
 def _reason(answer: bytes) -> str:
-    # No JSON parser is used, because a response quotes every line that could not be parsed, and may be truncated.
+    # The response is not parsed as JSON, because it quotes every line that could not be parsed, and may be truncated.
     return one_line(_ERROR.sub("", answer.decode(errors="replace")))
 
 

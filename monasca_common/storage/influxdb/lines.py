@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Rows as InfluxDB's line protocol: ``measurement,tag=… field=… time``. Times in ms.
+r"""Rows as InfluxDB's line protocol: ``measurement,tag=… field=… time``. Times are in milliseconds.
 
 A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` and its dimensions, with the fields
-``value``, ``value_meta`` (JSON; ``{}`` for none, because overwriting keeps fields that are left out) and ``version``.
+``value``, ``value_meta`` (JSON; ``{}`` for none, because overwriting a point keeps fields that are omitted) and
+``version``.
 A value that is not finite, which InfluxDB refuses, is the field ``value_text`` instead of ``value``. An alarm's
 transition is a point of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
 
 The protocol cannot express everything, and InfluxDB often misreads a line without an error: a line that begins with
 ``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end
-escapes the next character. Such names and dimensions are refused, because a refused row becomes a dead letter, while a
-misread one is lost. Empty tags are not written.
+escapes the next character. Such names and dimensions are refused, because a refused row becomes a dead letter, whereas
+a misread row is lost. Empty tags are not written.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def series_head(series: Series) -> str:
             raise NotWritable(f"its dimension {key} has the name of a reserved tag")
         tags[key] = value
     if series.name.startswith(_MISREAD_AT_THE_START):
-        raise NotWritable("its name begins with a character that InfluxDB drops or reads as a comment")
+        raise NotWritable("its name begins with a character that InfluxDB drops or treats as a comment")
     return _head(series.name, tags)
 
 
@@ -79,7 +80,7 @@ def transition_line(row: AlarmTransition, message_id: bytes) -> str:
 
 
 def _head(name: str, tags: dict[str, str]) -> str:
-    """Return name and tags, sorted by key so that the server need not sort them."""
+    """Return the name and the tags, sorted by key so that the server does not need to sort them."""
     parts = [_checked(name).translate(_NAME_SEPARATORS)]
     parts += [f"{_tag_text(key)}={_tag_text(tags[key])}" for key in sorted(tags) if tags[key]]
     return ",".join(parts)

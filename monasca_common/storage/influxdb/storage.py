@@ -20,7 +20,7 @@ from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
 _KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
-_MAX_SERIES = 200_000  # about 300 bytes each
+_MAX_SERIES = 200_000  # lines of about 300 bytes each
 
 
 class InfluxdbStorage(Storage):
@@ -45,7 +45,9 @@ class InfluxdbStorage(Storage):
         return InfluxdbWriter(self._address, self.settings, self._clock)
 
     def open_reader(self) -> Any:
-        raise NotSupported("InfluxDB is written and never read: choose sqlite or postgresql for an API with reads")
+        raise NotSupported(
+            "the driver influxdb does not support reads: choose sqlite or postgresql for an API with reads"
+        )
 
     def upgrade(self) -> None:
         """Create the database; it has no schema."""
@@ -76,15 +78,15 @@ class InfluxdbWriter(Writer):
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Return the starts without storing them."""
+        """Return the start offsets without storing them."""
         return dict(starts)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
-        """Write rows as `Writer.write`, except that other rows of the call may be stored if InfluxDB itself refuses
+        """Write rows like `Writer.write`, except that other rows of the call may be stored if InfluxDB itself refuses
         some. Writing these again overwrites them."""
         fence.check_call(claim, rows)
         if rows.kind not in _KINDS:
-            raise NotSupported(f"InfluxDB keeps metrics and alarm history, and no {rows.kind}")
+            raise NotSupported(f"InfluxDB stores only metrics and alarm history, not {rows.kind}")
         lines, reasons = self._lines(rows)
         times = [row.time_ms for row in rows.values]
         reasons |= retention.refused(times, retention.window(self._settings, rows.kind, self._clock.time_ms()))
@@ -115,7 +117,7 @@ class InfluxdbWriter(Writer):
                     line = transition_line(row, rows.message_ids[position])
                 lines.append(line.encode())
             except UnicodeEncodeError:
-                reasons[position] = "it has an unpaired surrogate, which cannot be encoded"
+                reasons[position] = "it contains an unpaired surrogate, which cannot be encoded"
             except NotWritable as error:
                 reasons[position] = str(error)
         return lines, reasons

@@ -21,7 +21,7 @@ from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, open_connection
 from monasca_common.storage.sql.bounds import Bounds
 
-_OLDEST_VERSION = 14  # the first version that detaches partitions concurrently
+_OLDEST_VERSION = 14  # the first version that can detach partitions concurrently
 _LIMIT_EXCEEDED = "54"  # the class of SQLSTATE for an index entry or a JSON document that is too large
 
 #: Errors that rows may cause, during encoding (`orjson` raises a `TypeError`) or in the server.
@@ -53,12 +53,12 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
 
 def _session_settings() -> dict[str, str]:
     return {
-        # A statement must see rows that were committed while the previous one waited for a lock.
+        # A statement must see rows that were committed while the previous statement waited for a lock.
         "default_transaction_isolation": "read\\ committed",
         # JIT compilation costs more than any statement here: a tenth of a second for joins of partitions.
         "jit": "off",
-        # A batch finds its rows by their keys. A new partition has no statistics, so the planner would read all of it
-        # instead, in the worst case once for each row of the batch.
+        # A batch finds its rows by their keys. A new partition has no statistics, so the planner would read the whole
+        # partition instead, in the worst case once for each row of the batch.
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
         "enable_seqscan": "off",
@@ -71,7 +71,7 @@ def _check_version(connection: BoundedConnection) -> None:
         raise SchemaMismatch(f"PostgreSQL {version} is too old: this program needs {_OLDEST_VERSION} or newer")
 
 
-# A time-out of the server or of this client, or too few locks, because each day of rows needs several.
+# A time-out of the server or of this client, or too few locks, because each day of rows needs several locks.
 _TOO_MUCH = (errors.QueryCanceled, errors.IdleInTransactionSessionTimeout, errors.OutOfMemory, NoAnswer)
 
 
@@ -89,7 +89,7 @@ def translated() -> Iterator[None]:
 
 
 def is_of_a_row(error: BaseException) -> bool:
-    """Return whether the rows cause the error, rather than the state of the database."""
+    """Return whether the rows caused the error, rather than the state of the database."""
     if isinstance(error, psycopg.Error):
         sqlstate = error.sqlstate or ""
         return isinstance(error, psycopg.DataError | psycopg.IntegrityError) or sqlstate.startswith(_LIMIT_EXCEEDED)

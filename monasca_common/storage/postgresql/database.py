@@ -12,12 +12,12 @@ from psycopg import errors, sql
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql.bounded import BoundedConnection, open_connection
 
-_MAINTENANCE = "postgres"  # exists on every server; connect to it before the configured database exists
+_MAINTENANCE = "postgres"  # this database exists on every server; connect to it before the configured database exists
 
 
 def is_missing(arguments: Mapping[str, Any]) -> bool:
     """Return whether the database is missing on the server; ``False`` if the server cannot be reached. ``arguments``:
-    arguments of libpq. The error of a refused connection has only a text in the server's language.
+    arguments of libpq. The error of a refused connection has only a text, in the server's language.
     """
     try:
         with _maintenance(arguments) as connection:
@@ -28,7 +28,7 @@ def is_missing(arguments: Mapping[str, Any]) -> bool:
 
 
 def create(arguments: Mapping[str, Any]) -> None:
-    """Create the database if it does not exist. Raises `StorageError` without the permission."""
+    """Create the database if it does not exist. Raises `StorageError` if the permission is missing."""
     name = name_of(arguments)
     try:
         with _maintenance(arguments) as connection:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes rows in PostgreSQL's binary COPY format, which is four times faster to write than the text format.
 
-A row is the number of its fields (int16), then each field preceded by its length (int32; -1 is NULL), big-endian. A
-row's key comes first, so sorting encoded rows sorts them by key. Rows are always sorted: inserting keys in the order of
-the index takes a third less time, and two writers of the same keys wait for each other instead of deadlocking.
+A row consists of the number of its fields (int16), then each field preceded by its length (int32; -1 is NULL),
+big-endian. A row's key comes first, so sorting encoded rows sorts them by key. Rows are always sorted: inserting keys
+in the order of the index takes a third less time, and two writers of the same keys wait for each other instead of
+deadlocking.
 """
 
 from __future__ import annotations

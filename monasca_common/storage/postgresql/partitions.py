@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition per day and table, created before it is needed and dropped when all its rows are too old.
+"""Partitions, one per day and table, which are created before they are needed and dropped when all their rows are too
+old.
 
 Neither step stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the
 longest transaction on it; attaching a separately created table does not conflict with writes. A plain ``DROP`` would
@@ -43,7 +44,7 @@ _ATTACHED = """
     SELECT part.relname, inhdetachpending FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid
     WHERE inhparent = to_regclass(%s)
 """
-# Partitions that were detached but not dropped, because the process was killed in between.
+# Selects partitions that were detached but not dropped, because the process was killed in between.
 _DETACHED = r"""
     SELECT relname FROM pg_class
     WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(%s))
@@ -83,7 +84,7 @@ def made(connection: BoundedConnection, table: str) -> set[int]:
 
 
 def make(connection: BoundedConnection, table: str, days: Iterable[int], *, timeout_seconds: float) -> set[int]:
-    """Create the missing partitions. Return the days that have one afterwards.
+    """Create the missing partitions. Return the days that have a partition afterwards.
 
     Each transaction and time-out covers a limited number of days, because creating a partition takes locks until the
     transaction ends, and a database has a limited number of locks. Concurrent processes do not create a partition

@@ -44,7 +44,7 @@ def hold(connection: BoundedConnection) -> int:
     """Prevent the removal of series until this transaction ends. Return their generation."""
     fail_point("storage.before_series")
     connection.execute(HOLD)
-    # A separate statement, because the statement that waits for the lock sees the state from before its wait.
+    # This is a separate statement, because the statement that waits for the lock sees the state before its wait.
     row = connection.execute(SELECT_GENERATION).fetchone()
     if row is None:
         raise StorageUnavailable("PostgreSQL: the table series_generation is empty: restore its row, (1, 0)")
@@ -67,12 +67,12 @@ def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) ->
         removed = _remove(give, timeout_seconds, dead)
         if removed:
             yield Pruned("series", removed, "rows")
-            time.sleep(time.monotonic() - began)  # let writers proceed for as long as they had to wait
+            time.sleep(time.monotonic() - began)  # let writers proceed for the time that they had to wait
 
 
 def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, dead: Sequence[bytes]) -> int:
     """Remove the series in ``dead`` that still have no measurement. New writers queue while this transaction waits for
-    the lock. Therefore the first wait is short; each further one is twice as long, within ``timeout_seconds``."""
+    the lock. Therefore the first wait is short; each further wait is twice as long, within ``timeout_seconds``."""
     deadline = time.monotonic() + timeout_seconds
     wait_seconds = min(_FIRST_WAIT_SECONDS, timeout_seconds / 4)
     with translated():
@@ -85,7 +85,7 @@ def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, 
                         f"PostgreSQL: series could not be removed, because writes continued for {timeout_seconds:g} s: "
                         "prune again"
                     ) from error
-            time.sleep(wait_seconds)  # so that waiting writers can proceed
+            time.sleep(wait_seconds)  # release the lock, so that waiting writers can proceed
             wait_seconds *= 2
 
 

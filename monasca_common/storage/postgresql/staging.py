@@ -2,7 +2,7 @@
 """Stores rows whose keys may exist: copies them to a temporary table, and merges them from there.
 
 The insertion keeps existing rows. Rows whose key exists are set apart and counted, and replace a row only if they are
-greater. So a repeated batch writes nothing, while ``ON CONFLICT DO UPDATE`` would lock and log each of its rows.
+greater. So a repeated batch writes nothing, whereas ``ON CONFLICT DO UPDATE`` would lock and log each of its rows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from monasca_common.storage.postgresql.encoding import KeyedTable
 from monasca_common.storage.reduction import MeasurementRow, Reduced, reduced
 from monasca_common.storage.sql.bounded import BoundedConnection
 
-# Created once per connection: creating them for every batch would bloat the system catalogue.
+# These tables are created once per connection, because creating them for every batch would bloat the system catalogue.
 _MAKE = "CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table}) ON COMMIT DELETE ROWS"
 _TABLES = {"staged": "measurements", "taken": "measurements"}
 
-# Returns the keys of new rows, because selecting the other rows in the server takes 50 % longer.
+# The statement returns the keys of new rows, because selecting the other rows in the server takes 50 % longer.
 _INSERT = b"INSERT INTO measurements SELECT * FROM pg_temp.staged ON CONFLICT DO NOTHING RETURNING series_id, time"
 # The bounds exclude all other partitions, so these statements are planned for each batch and not prepared.
 _MATCH = "m.series_id = s.series_id AND m.time = s.time AND m.time BETWEEN %s AND %s"
@@ -39,8 +39,9 @@ _REPLACE = f"""
     FROM pg_temp.{{taken}} AS s WHERE {_MATCH} AND {_GREATER}
 """
 
-# Ordered by id, so that two writers of the same ids wait for each other instead of deadlocking. The parameters are
-# binary, because text takes twice as long, and a temporary table would add some milliseconds to each commit.
+# The rows are ordered by id, so that two writers of the same ids wait for each other instead of deadlocking. The
+# parameters are binary, because text takes twice as long, and a temporary table would add some milliseconds to each
+# commit.
 _NOTE_IDS = """
     INSERT INTO {table}_by_id (message_id, time) SELECT * FROM unnest(%b::bytea[], %b::bigint[])
     ON CONFLICT DO NOTHING RETURNING message_id
@@ -94,7 +95,7 @@ def _taken(connection: BoundedConnection, source: str, bounds: tuple[int, int]) 
 
 
 def _reduced(rows: list[MeasurementRow]) -> Reduced:
-    """Reduce the rows by key. Only the few rows with a repeated key are compared, a microsecond each."""
+    """Reduce the rows by key. Only the few rows with a repeated key are compared, which takes a microsecond each."""
     keys = list(map(itemgetter(0, 1), rows))
     if len(set(keys)) == len(rows):
         return Reduced(rows, 0, 0)
@@ -145,7 +146,7 @@ def note_ids(connection: BoundedConnection, table: KeyedTable, rows: Mapping[byt
 
 
 def copy(connection: BoundedConnection, table: str, encoded: bytes, *, columns: tuple[str, ...] = ()) -> None:
-    """Copy encoded rows into a table. ``columns``: the order of the encoded fields, if it is not the table's."""
+    """Copy encoded rows into a table. ``columns``: the order of the encoded fields, if it differs from the table's."""
     names = f" ({', '.join(columns)})" if columns else ""
     with connection.cursor().copy(f"COPY {table}{names} FROM STDIN (FORMAT BINARY)".encode()) as stream:
         stream.write(encoded)

@@ -29,9 +29,9 @@ from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement
 
 LOG = logging.getLogger(__name__)
 
-_ATTEMPTS = 4  # a batch may meet an existing key and a missing partition, each of them twice
+_ATTEMPTS = 4  # a batch may encounter an existing key and a missing partition, each of them twice
 
-# Sorted, so that two writers of the same series wait for each other instead of deadlocking.
+# The rows are sorted, so that two writers of the same series wait for each other instead of deadlocking.
 _INSERT_SERIES = b"""
     INSERT INTO series (id, tenant, region, name, dimensions)
     SELECT id, tenant, region, name, dimensions::jsonb
@@ -79,7 +79,7 @@ class PostgresqlWriter(SqlWriter):
                     self._merging.add(rows.kind)
                 except _PartitionMissing as missing:
                     self._make_partitions(connection, rows.kind, missing.days)
-        raise StorageUnavailable("partitions are removed as they are created: use the same retention for `db prune`")
+        raise StorageUnavailable("partitions are removed while they are created: use the same retention for `db prune`")
 
     def close(self) -> None:
         self._closed = True
@@ -153,7 +153,7 @@ class PostgresqlWriter(SqlWriter):
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
-        """Create the partitions of the days around now, once a day, so that no row waits for one."""
+        """Create the partitions of the days around now, once a day, so that no row waits for a partition."""
         now_ms = self._clock.time_ms()
         today = partitions.day_of(now_ms)
         if self._today.get(kind) == today:
@@ -165,7 +165,7 @@ class PostgresqlWriter(SqlWriter):
         except psycopg.OperationalError as error:
             if connection.broken or connection.closed:
                 raise
-            # Rows that need a partition create it or fail, so other rows need not wait for a lock.
+            # Rows that need a partition create it or fail, so other rows do not need to wait for a lock.
             LOG.warning(
                 "creating partitions of %s in advance failed: %s",
                 partitions.TABLES[kind],
@@ -224,7 +224,7 @@ class PostgresqlWriter(SqlWriter):
             with translated():
                 yield connection
         except BaseException as error:
-            # Disconnect after an interruption too, because the connection may be in the middle of a response.
+            # Also disconnect after an interruption, because the connection may be in the middle of a response.
             if isinstance(error, StorageUnavailable) or not isinstance(error, Exception) or connection.closed:
                 self._disconnect()
             raise

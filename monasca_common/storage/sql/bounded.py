@@ -28,7 +28,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server did not answer in time. It may be frozen, in which case its own time-outs do not end the wait."""
+    """The server did not respond in time. It may be frozen, in which case its own time-outs do not end the wait."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -48,8 +48,8 @@ class BoundedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield waits_for
                 if not ready and time.monotonic() > latest:
-                    self.pgconn.finish()  # not even a rollback can be sent
-                    raise NoAnswer("no answer in time; the connection is closed")
+                    self.pgconn.finish()  # the connection cannot send even a rollback
+                    raise NoAnswer("no response in time; the connection is closed")
                 waits_for = gen.send(ready)
         except StopIteration as done:
             value: T = done.value
@@ -84,9 +84,9 @@ def open_connection(
     session: Mapping[str, str] = _NOTHING,
     **options: Any,
 ) -> BoundedConnection:
-    """Open a connection. ``arguments``: the result of `connect_arguments`; they override ours. ``session``: further
-    settings of the session. ``options``: of ``psycopg.connect``. ``bounds``: ``None`` for a migration, which has no
-    time limit.
+    """Open a connection. ``arguments``: the result of `connect_arguments`; they override the arguments of this module.
+    ``session``: further settings of the session. ``options``: arguments of ``psycopg.connect``. ``bounds``: ``None``
+    for a migration, which has no time limit.
 
     Raises psycopg's errors.
     """

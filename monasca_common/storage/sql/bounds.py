@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The maximum times of a statement, of a wait for another session's lock, and of an idle transaction. SQLite has
-    only the second."""
+    """The maximum times of a statement, of a wait for another session's lock, and of an idle transaction. SQLite
+    supports only the second."""
 
     statement_seconds: float
     lock_seconds: float
@@ -18,9 +18,9 @@ class Bounds:
     def settings(self) -> dict[str, str]:
         return {
             "statement_timeout": milliseconds(self.statement_seconds),
-            # A separate time-out, so that a wait for a lock raises its own error.
+            # This is a separate time-out, so that a wait for a lock raises its own error.
             "lock_timeout": milliseconds(self.lock_seconds),
-            # Otherwise a process that freezes in a transaction would block its successor indefinitely.
+            # Without this limit, a process that freezes in a transaction would block its successor indefinitely.
             "idle_in_transaction_session_timeout": milliseconds(self.idle_seconds),
         }
 

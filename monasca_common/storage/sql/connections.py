@@ -67,7 +67,7 @@ class ReadConnections:
     """A pool of connections, created at the first read. It must not be used after a fork."""
 
     def __init__(self, settings: StorageSettings, check: Check | None = None) -> None:
-        """``check`` is called for each new connection; `run` raises its errors."""
+        """``check`` is called for each new connection; `run` raises the errors of ``check``."""
         self._settings = settings
         self._check = check
         self.dialect = sa.make_url(settings.connection).get_backend_name()
@@ -129,7 +129,7 @@ class ReadConnections:
 def in_steps(
     connection: sa.Connection, statement: sa.Select[*tuple[Any, ...]], limit: int
 ) -> Iterator[sa.Row[*tuple[Any, ...]]]:
-    """Yield at most ``limit`` rows of a statement, a few at a time. For `ReadConnections.stream`."""
+    """Yield at most ``limit`` rows of a statement, a few at a time. Used with `ReadConnections.stream`."""
     if limit <= _ROWS_A_STEP:
         yield from connection.execute(statement)
         return
@@ -177,7 +177,7 @@ def _given_up_when_overdue(connection: sa.Connection, deadline: Deadline) -> Ite
         yield
     except exc.DBAPIError as error:
         if isinstance(error.orig, NoAnswer):
-            connection.invalidate()  # a late answer would be read as the answer to the next statement
+            connection.invalidate()  # a late response would be read as the response to the next statement
         raise
 
 
@@ -201,7 +201,8 @@ def _postgresql_engine(settings: StorageSettings, check: Check | None) -> sa.Eng
     session = {"default_transaction_read_only": "on", "jit": "off", "cursor_tuple_fraction": "1"}
 
     def connect() -> BoundedConnection:
-        # A generic plan knows neither partitions nor selectivity, so each statement is planned for its parameters.
+        # A generic plan takes neither partitions nor selectivity into account, so each statement is planned for its
+        # parameters.
         opened = open_connection(
             arguments,
             Bounds(seconds, seconds, seconds),

@@ -14,8 +14,8 @@ def make_private_file(path: str | Path) -> None:
 
     If the file cannot be created, SQLite fails as well, and its error is translated.
     """
-    # Opens the target of a link, because an exclusive creation follows no link. Exclusive, because closing a file that
-    # SQLite has open would release this process's locks on it.
+    # The target of a link is opened, because an exclusive creation does not follow links. The creation is exclusive,
+    # because closing a file that SQLite has open would release this process's locks on it.
     target = os.path.realpath(path)
     with contextlib.suppress(OSError):
         os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SQLAlchemy statements of `SqlReader`, for SQLite and PostgreSQL. No I/O.
 
-Four rules make them fast, and a test with EXPLAIN checks them. A page of series walks an index that ends in its order.
-A check for a measurement in a time range runs for each series, and is never a join. A dimension is looked up
-in the GIN index. Rows of many series come from one statement over the key (series, time).
+Four rules make them fast, and a test with EXPLAIN checks them. A page of series is read from an index whose last column
+is its sort key. A check for a measurement in a time range runs for each series, and is never a join. Dimensions are
+looked up in the GIN index. One statement over the key (series, time) reads the rows of many series.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from monasca_common.models.numbers import GREATEST
 from monasca_common.storage.reader import AlarmFilter, PageOf, Position, SeriesFilter, Span
 from monasca_common.storage.sql import tables
 
-UNHEX = "monasca_unhex"  # a function that our SQLite connections define, because SQLite has one only since 3.41
+# a function that our SQLite connections define, because SQLite has such a function only since 3.41
+UNHEX = "monasca_unhex"
 _SERIES, _ROWS, _ALARMS = tables.series, tables.measurements, tables.alarm_history
 
 _FEW_VALUES = 16  # maximum number of a dimension's values to look up in the index
@@ -73,7 +74,7 @@ class Queries:
         if after is not None and after.series_id is None:
             statement = statement.where(_ROWS.c.time > after.time_ms)
         elif after is not None:
-            # The pair implies this bound on the time; it is repeated for the index and the partitions.
+            # The pair implies this bound on the time; the bound is repeated for the index and the partitions.
             statement = statement.where(
                 _ROWS.c.time >= after.time_ms,
                 sa.tuple_(_ROWS.c.time, _ROWS.c.series_id) > _place(after.time_ms, after.series_id),
@@ -173,7 +174,8 @@ class Queries:
         return conditions
 
     def match(self, document: sa.ColumnElement[Any], dimensions: Mapping[str, Sequence[str]]) -> list[Condition]:
-        """Return the conditions under which a JSON object has each key and, if values are given, one of its values."""
+        """Return the conditions under which a JSON object has each key and, if values are given for the key, one of
+        these values."""
         if not self._on_postgresql:
             return [_pair_of(document, key, values) for key, values in dimensions.items()]
         # Use as few conditions as possible, because PostgreSQL takes milliseconds to plan each of them.

@@ -94,7 +94,7 @@ class SqlReader(Reader):
         after_ms: int | None = None,
     ) -> list[StatisticsPeriod]:
         if unknown := set(functions) - set(FUNCTIONS):
-            raise ValueError(f"{sorted(unknown)} are not statistics: known are {FUNCTIONS}")
+            raise ValueError(f"{sorted(unknown)} are not statistics: use {FUNCTIONS}")
         if not groups:
             return []
         start = span.start_ms
@@ -146,7 +146,7 @@ def _points(
         after_ms = None if after is None else after.time_ms
         statement = queries.measurements_apart(list(numbers), span, limit=limit, after_ms=after_ms)
     for time, value, meta, series_id in in_steps(connection, statement, limit):
-        # SQLite has NaN as text.
+        # SQLite stores NaN as text.
         yield Point(numbers[series_id], time, float(value), _decode(meta) if meta else {}, series_id)
 
 
@@ -170,7 +170,7 @@ def _transition(row: sa.Row[*tuple[Any, ...]]) -> StoredTransition:
 def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:
     """Yield slices of the groups, each small enough for one statement, with the number of its first group.
 
-    One statement reads many groups if each has one series and their order is that of the key.
+    One statement reads many groups if each group has one series and the groups are in the order of the key.
     """
     first = 0
     while first < len(groups):

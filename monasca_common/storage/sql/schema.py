@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema's revision: the one this program needs, the one a database has, and the upgrade between them.
+"""The revision of the schema that this program needs, the revision of a database, and the upgrade between them.
 
 Only `upgrade` imports Alembic, so that readers and writers start faster.
 """
@@ -44,9 +44,9 @@ _UPGRADE_LOCK = 0x6D6F6E61736361  # key of an advisory lock: the bytes of "monas
 def check_database(execute: Execute, dialect: str) -> None:
     """Raise `SchemaMismatch` unless this program may run on the database. Every writer, reader and job calls it.
 
-    ``execute``: see `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must
-    be this program's, or a newer one that still allows this program: each migration stores the oldest program that it
-    allows. So the database is upgraded first, then one process after another.
+    ``execute``: see `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must be the
+    revision of this program, or a newer revision that still allows this program: each migration stores the oldest
+    program that it allows. So the database is upgraded first, then one process after another.
     """
     found = revision(execute, dialect)
     check(found, _one(execute(_SELECT_OLDEST)) if found is not None and found > REVISION else None)
@@ -92,7 +92,8 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     waits = {} if bounds is None else {"timeout": bounds.lock_seconds}
     shared = {"check_same_thread": False} if kept else {}
     made = sa.create_engine(url, **_POOLS[kept], connect_args=waits | shared)
-    # The driver begins no transaction before DDL, so a crash during an upgrade would leave it incomplete.
+    # By default, the driver begins no transaction before DDL, so a crash during an upgrade would leave the schema
+    # incomplete.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
     file = url.database
     if file and file != ":memory:" and not file.startswith("file:"):
@@ -152,7 +153,7 @@ def _one(result: Result) -> str | None:
 def upgrade(connection: sa.Connection) -> None:
     """Run the missing migrations in the connection's transaction; only one program at a time does this.
 
-    Raises `SchemaMismatch` if a newer program has upgraded it, or a build before release 4.0.0 created it.
+    Raises `SchemaMismatch` if a newer program has upgraded the database, or if a build before release 4.0.0 created it.
     """
     from alembic import command
     from alembic.config import Config
@@ -170,7 +171,8 @@ def upgrade(connection: sa.Connection) -> None:
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return an insert of the connection's dialect, which can update or skip existing rows (``on_conflict_...``)."""
+    """Return an INSERT statement of the connection's dialect, which can update or skip existing rows
+    (``on_conflict_...``)."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 

@@ -15,7 +15,8 @@ metadata = sa.MetaData()
 
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _BIG = sa.BigInteger()
-# Ordered by bytes, as on SQLite and in Python, because a database's locale could order lists and pages differently.
+# Text is ordered by bytes, as on SQLite and in Python, because a database's locale could order lists and pages
+# differently.
 _NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _BY_DAY = "RANGE (time)"
 
@@ -37,8 +38,8 @@ series = sa.Table(
     sa.Index("series_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
 )
 
-# No foreign key to series, because a series is written before its first measurement, and the check would take a third
-# of the time.
+# There is no foreign key to series, because a series is written before its first measurement, and the check would take
+# a third of the time.
 measurements = sa.Table(
     "measurements",
     metadata,
@@ -52,7 +53,7 @@ measurements = sa.Table(
     postgresql_partition_by=_BY_DAY,
 )
 
-# One row, which counts the removals of series. A writer clears its cache of series when the number changes.
+# A single row, which counts the removals of series. A writer clears its cache of series when the number changes.
 series_generation = sa.Table(
     "series_generation",
     metadata,
@@ -171,8 +172,8 @@ aggregate_usage = sa.Table(
     sa.PrimaryKeyConstraint("job", "specification", "window_start", "group_id"),
 )
 
-# Partials from executors, for a range that is not accounted for yet. After a crash they are useless, so
-# PostgreSQL does not log this table (UNLOGGED).
+# Partials from executors, for a range that is not accounted for yet. They are useless after a crash, so PostgreSQL does
+# not log this table (UNLOGGED).
 aggregate_staging = sa.Table(
     "aggregate_staging",
     metadata,
@@ -209,7 +210,7 @@ archive_file = sa.Table(
     sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
 )
 
-# The state and the last batch of each job, only for reports.
+# The state and the last batch of each job, which are used only for reports.
 pipeline_job = sa.Table(
     "pipeline_job",
     metadata,
@@ -223,8 +224,8 @@ pipeline_job = sa.Table(
     sa.PrimaryKeyConstraint("consumer_group", "topic"),
 )
 
-# One row. A transaction that changes a definition or deletes an alarm increments it first. So it waits for transactions
-# that compute with definitions, because these lock this row.
+# A single row. A transaction that changes a definition or deletes an alarm increments it first. It therefore waits for
+# transactions that compute with definitions, because these lock this row.
 alarm_definitions_version = sa.Table(
     "alarm_definitions_version",
     metadata,
@@ -307,7 +308,7 @@ alarm = sa.Table(
     # Each index ends with the id, which orders equal values.
     sa.Index("alarm_by_tenant", "tenant", "id"),
     sa.Index("alarm_by_definition", "tenant", "definition_id", "id"),
-    # Counts by any of these columns, and by fields of the definition, read only this index.
+    # Queries that count by any of these columns, and by fields of the definition, read only this index.
     sa.Index("alarm_by_group", "tenant", "definition_id", "state", "lifecycle_state"),
     sa.Index("alarm_by_state", "tenant", "state", "id"),
     sa.Index("alarm_by_lifecycle_state", "tenant", "lifecycle_state", "id"),
@@ -338,8 +339,8 @@ alarm_dimension = sa.Table(
     *_columns(_NAME, "name", "value", "metric_name", "tenant"),
     sa.PrimaryKeyConstraint("alarm_id", "series_id", "name"),
     # The indexes contain the columns that counts read. They end with the alarm, because an alarm that has a dimension
-    # in several metrics is counted once. None contains the metric's name, because an entry could then exceed the limit
-    # of PostgreSQL, 2704 bytes.
+    # in several metrics is counted once. No index contains the metric's name, because an entry could then exceed the
+    # limit of PostgreSQL, 2704 bytes.
     sa.Index("alarm_dimension_by_pair", "tenant", "name", "value", "alarm_id"),
     sa.Index("alarm_dimension_by_value", "tenant", "value", "alarm_id"),
     sa.Index("alarm_dimension_by_name", "tenant", "name", "alarm_id"),
@@ -464,8 +465,9 @@ alarm_outbox = sa.Table(
 
 # The notification ledger. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (another attempt
 # follows), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome is unknown because of a crash,
-# so the receiver may have it twice. ``reason``: the receiver's answer, or why it was not sent. ``failures``: a line of
-# JSON for each failed attempt. ``change``: the messages of the alarm's changes, one per line, compressed with zlib.
+# so the receiver may have received the notification twice. ``reason``: the receiver's response, or the reason why the
+# notification was not sent. ``failures``: a line of JSON for each failed attempt. ``change``: the messages of the
+# alarm's changes, one per line, compressed with zlib.
 notification = sa.Table(
     "notification",
     metadata,
@@ -487,10 +489,10 @@ notification = sa.Table(
 )
 
 # Notifications that are not sent now. ``kind``: a state of the ledger (``silenced``, ``inhibited``, ``held``);
-# ``repeat``, of which ``notification_id`` is the first and ``number`` counts; or ``scheduled``, a retry, of which
-# ``number`` is the attempt. ``due``: the time of its publication or next decision. ``group_key``: notifications with an
-# equal key are sent in one message; ``message_id``: the id of that message, once its members are fixed, or of the
-# claim of a retry.
+# ``repeat``, with the id of the first notification in ``notification_id`` and a count in ``number``; or ``scheduled``,
+# a retry, with the number of the attempt in ``number``. ``due``: the time of its publication or next decision.
+# ``group_key``: notifications with an equal key are sent in one message; ``message_id``: the id of that message, once
+# its members are fixed, or of the claim of a retry.
 notification_deferred = sa.Table(
     "notification_deferred",
     metadata,
@@ -529,5 +531,5 @@ silence = sa.Table(
     sa.Index("silence_by_end", "tenant", "until_ms"),
 )
 
-# One row: the oldest revision of a program that may run on the database.
+# A single row: the oldest revision of a program that may run on the database.
 oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))

@@ -56,8 +56,9 @@ class Transactions:
 class GroupedTransactions:
     """Group commits of several threads on one open connection, for frequent small writes.
 
-    While a transaction runs, further calls wait for the next one, and share its commit and its connection. ``work``
-    must only change the database, because after a failure of the group it is called again in a separate transaction.
+    While a transaction runs, further calls wait for the next transaction, and share its commit and its connection.
+    ``work`` must only change the database, because after a failure of the group it is called again in a separate
+    transaction.
     """
 
     def __init__(self, settings: StorageSettings) -> None:
@@ -78,7 +79,7 @@ class GroupedTransactions:
             self._waiting.append(mine)
             leads, self._is_led = not self._is_led, True
         if not leads:
-            mine.turn.wait()  # waits for the previous transactions, which are limited in time
+            mine.turn.wait()  # this waits for the previous transactions, which are limited in time
         if not mine.over:
             self._lead()
         if mine.error is not None:
@@ -115,13 +116,13 @@ class GroupedTransactions:
             if len(group) == 1:
                 group[0].error = error
                 return
-            for each in group:  # the error does not show which call is refused
+            for each in group:  # the error does not identify the refused call
                 self._commit([each])
 
     def _together(self, group: Sequence[_Work]) -> None:
         try:
             self._attempt(group)
-        except ConnectionDied:  # it may have been closed while idle
+        except ConnectionDied:  # the connection may have been closed while idle
             self._attempt(group)
 
     def _attempt(self, group: Sequence[_Work]) -> None:

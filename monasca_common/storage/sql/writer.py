@@ -24,7 +24,7 @@ from monasca_common.storage.reduction import MeasurementRow
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
-_MAX_KNOWN_SERIES = 1_000_000  # uses 90 MB: 16 bytes and an entry in a set for each
+_MAX_KNOWN_SERIES = 1_000_000  # this number uses 90 MB: 16 bytes and an entry in a set for each series
 
 
 class FencedTransaction(NamedTuple):
@@ -46,7 +46,7 @@ class SqlWriter(Writer):
     def __init__(self, settings: StorageSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._known: set[bytes] = set()  # cached series, of the generation in the next line
+        self._known: set[bytes] = set()  # the cached series of the generation in the next line
         self._generation = 0
         self._closed = False
 
@@ -112,7 +112,7 @@ class SqlWriter(Writer):
         return times
 
     def _new_series(self, generation: int, rows: Rows, ids: set[bytes]) -> list[Series]:
-        """Return those series of the rows, with these ids, that are not in the cache."""
+        """Return the series of the rows, with these ids, that are not in the cache."""
         if generation != self._generation:
             self._generation = generation
             self._known.clear()
@@ -123,8 +123,8 @@ class SqlWriter(Writer):
         return [found[each] for each in sorted(found)]
 
     def _remember(self, series: Sequence[Series]) -> None:
-        # Called only after the commit, because measurements of a cached series that was rolled back would have no
-        # series.
+        # This is called only after the commit, because measurements of a cached series that was rolled back would have
+        # no series.
         if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
             self._known.clear()
         self._known.update(each.id for each in series)
@@ -136,7 +136,7 @@ def refusal(
     """Return the error for refused rows, with the reason of each. ``trial``: see `find_refused`."""
     reasons = find_refused(len(rows.values), trial)
     if not reasons:
-        return StorageUnavailable(f"{database}: a batch was refused, although no row was refused alone: {cause}")
+        return StorageUnavailable(f"{database}: a batch was refused, although no row was refused by itself: {cause}")
     return RowsRefused(reasons, first=first)
 
 

@@ -27,7 +27,7 @@ ROW_ERRORS = (
     orjson.JSONEncodeError,
 )
 _CACHE_KIB = 65_536
-_WAL_PAGES = 10_000  # 40 MB between checkpoints, because a batch of random keys changes thousands of pages
+_WAL_PAGES = 10_000  # 40 MB are written between checkpoints, because a batch of random keys changes thousands of pages
 _WAL_FILE_BYTES = 256 * 1024 * 1024
 
 
@@ -40,8 +40,8 @@ def database_file(connection: str) -> Path:
     if not name or name == ":memory:" or name.startswith("file:"):
         raise ConfigurationError(
             "connection in group [database] names no file: write sqlite:/// and the file's path, such as "
-            "sqlite:////var/lib/monasca/monasca.sqlite (a database in memory would be lost, and no other process "
-            "could read it)"
+            "sqlite:////var/lib/monasca/monasca.sqlite (a database in memory would be lost, and other processes could "
+            "not read it)"
         )
     return Path(name).absolute()
 

@@ -54,9 +54,11 @@ def _lock(path: Path) -> WriterLock:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StorageUnavailable(f"cannot open {path}, which locks out other writers: {error.strerror}") from error
+        raise StorageUnavailable(
+            f"cannot open {path}, the lock file that excludes other writers: {error.strerror}"
+        ) from error
     try:
-        # A POSIX lock, because a forked child does not inherit it and so cannot keep a dead writer's lock.
+        # A POSIX lock is used, because a forked child does not inherit it and so cannot hold the lock of a dead writer.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
@@ -72,7 +74,7 @@ def _lock(path: Path) -> WriterLock:
 
 
 def _forget() -> None:
-    """Forget the parent's locks in a forked child, which does not hold them."""
+    """Discard the parent's locks in a forked child, which does not hold them."""
     global _guard
     _guard = threading.Lock()
     for lock in _held.values():

@@ -22,7 +22,7 @@ _COLUMNS = "series_id, time, value, value_meta, version"
 # SQLite stores NaN as NULL, so NaN is stored as text, which is greater than all numbers, as in PostgreSQL.
 _PLACES = "(?, ?, ifnull(?, 'NaN'), ?, ?)"
 INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES {_PLACES}"  # nosec B608
-# Rows per statement. They take a quarter less time than one row per statement, and other Python threads can run.
+# Rows per statement. This takes a quarter less time than one row per statement, and lets other Python threads run.
 _MEASUREMENTS_AT_ONCE = 100
 
 # A batch with existing keys is staged, compared with the stored rows, and merged.
@@ -41,7 +41,7 @@ MERGE_STAGED = f"""
         > (version, value, value_meta IS NOT NULL, ifnull(value_meta, ''))
 """  # nosec B608
 
-# Increases with each removal of series; a writer then clears its cache of series.
+# The generation increases with each removal of series; a writer then clears its cache of series.
 SELECT_GENERATION = "SELECT generation FROM series_generation"
 RAISE_GENERATION = "UPDATE series_generation SET generation = generation + 1"
 

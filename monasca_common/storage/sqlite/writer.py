@@ -78,7 +78,7 @@ class SqliteWriter(SqlWriter):
             raise self._refusal(rest, first, refused)
         fail_point("storage.after_commit")
         self._remember(series)
-        # If one key exists, the next batch probably has more existing keys, and an insertion that fails is wasted work.
+        # If one key exists, the next batch probably has more existing keys, and a failed insertion is wasted work.
         self._keys_existed = rows.kind is Kind.METRICS and written.stored < len(rest.values)
         return replace(written, skipped=first)
 
@@ -92,7 +92,7 @@ class SqliteWriter(SqlWriter):
         generation = connection.execute(statements.SELECT_GENERATION).fetchone()[0]
         series = self._new_series(generation, rows, {row[0] for row in measured})
         connection.executemany(statements.INSERT_SERIES, map(statements.series_row, series))
-        # Sorted by key, which halves the time once the table is larger than the cache.
+        # The rows are sorted by key, which halves the time once the table is larger than the cache.
         measured.sort(key=itemgetter(0))
         if not expect_new:
             return _merge(connection, measured), series

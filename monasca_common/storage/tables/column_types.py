@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of columns: which values each stores, checked column by column, which costs little for usual values."""
+"""The types of columns. Values are checked column by column, which costs little for usual values."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 class ColumnType:
     """A type of columns. ``convert`` returns the value to store, or raises `ValueError` with the end of a sentence.
 
-    ``plain``: the Python type that is stored as it is if ``fits`` accepts all values. ``parse``: of keys and headers,
-    whose bytes are text. ``is_key``: whether keys may have it.
+    ``plain``: the Python type that is stored as it is if ``fits`` accepts all values. ``parse``: converts the text of
+    keys and headers. ``is_key``: whether key columns may have the type.
     """
 
     name: str
@@ -38,8 +38,8 @@ class ColumnType:
     def converted(
         self, values: Sequence[Any], *, required: bool = False, default: Any = None
     ) -> tuple[Sequence[Any], dict[int, str]]:
-        """Return the values to store, and the reason for each one that cannot be, by position. ``default``: a converted
-        value, which replaces ``None``; never with ``required``."""
+        """Return the values to store, and the reason for each value that cannot be stored, by position. ``default``: a
+        converted value, which replaces ``None``; never with ``required``."""
         kinds = set(map(type, values))
         nulls = NoneType in kinds
         kinds.discard(NoneType)
@@ -64,7 +64,8 @@ class ColumnType:
                 raise ValueError("is missing or null")
             return default
         if isinstance(value, bytes) and self.plain is not bytes:
-            with contextlib.suppress(ValueError):  # raise another one, because its text may quote the value
+            # raise another error, because the text of this error may quote the value
+            with contextlib.suppress(ValueError):
                 return self.convert(self.parse(value.decode()))
             raise ValueError("has bytes that cannot be read as this type")
         return self.convert(value)
@@ -159,7 +160,7 @@ def _json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return str(value)
-    if hasattr(value, "DESCRIPTOR"):  # of Protobuf, with its form of JSON
+    if hasattr(value, "DESCRIPTOR"):  # Protobuf messages have their own JSON format
         from google.protobuf.json_format import MessageToDict
 
         return MessageToDict(value, preserving_proto_field_name=True)

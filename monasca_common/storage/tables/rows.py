@@ -22,7 +22,8 @@ class StoredColumn(Protocol):
 
 
 class StoredTable(Protocol):
-    """A table with the key columns ``key``. ``keeps_first``: the first row of a key is kept, not the last one."""
+    """A table with the key columns ``key``. ``keeps_first``: whether the first row of a key is kept instead of the last
+    row."""
 
     @property
     def name(self) -> str: ...
@@ -58,8 +59,8 @@ class TableRows(RowColumns):
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The rows that one batch stores in and deletes from a table. Of a row and a deletion of its key, the later one
-    counts."""
+    """The rows that one batch stores in and deletes from a table. If a row and a deletion have the same key, the later
+    one takes effect."""
 
     table: StoredTable
     stored: TableRows
@@ -68,8 +69,8 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """What one batch changes in all tables of its topic, as `BatchRows`, in order of offset only within a column of a
-    table. Positions count the rows to store of all tables, then those to delete."""
+    """The changes of one batch in all tables of its topic, as `BatchRows`, in order of offset only within a column of a
+    table. Positions number first the rows to store in all tables, then the rows to delete."""
 
     tables: tuple[TableChanges, ...]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares tables with their definitions: finds what can be added, and what no statement can repair."""
+"""Compares tables with their definitions, and finds columns that can be added and differences that no statement can
+repair."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SQL_TYPES: Mapping[str, tuple[Any, tuple[type[sa.types.TypeEngine[Any]], ...]]] 
     "integer": (sa.BigInteger(), (sa.Integer,)),
     "double": (sa.Double(), (sa.Float,)),
     "boolean": (sa.Boolean(), (sa.Boolean,)),
-    # SQLite would round such a number
+    # SQLite would round a number of this type
     "numeric": (sa.Numeric().with_variant(sa.Text(), "sqlite"), (sa.Numeric, sa.String)),
     "timestamp": (sa.DateTime(timezone=True), (sa.DateTime,)),
     "json": (sa.JSON().with_variant(postgresql.JSONB(), "postgresql"), (sa.JSON, sa.String)),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes changes of users' tables in the transaction that stores their offset. Every identifier is quoted.
 
-PostgreSQL: rows are copied, directly while all keys are new, otherwise through a temporary table. SQLite: one statement
-for each row.
+On PostgreSQL, rows are copied directly while all keys are new, otherwise through a temporary table. On SQLite, each row
+has its own statement.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Undone(Exception):
 
 
 class Applied(NamedTuple):
-    """The outcomes of the rows of a transaction. ``repeated``: an earlier row with their key is kept. ``replaced``: a
-    later row of the same batch has their key. ``deleted``: existing rows. ``skipped``: stored before."""
+    """The outcomes of the rows of a transaction. ``repeated``: an earlier row with the same key is kept. ``replaced``:
+    a later row of the same batch has the same key. ``deleted``: existing rows. ``skipped``: stored before."""
 
     stored: int = 0
     repeated: int = 0
@@ -53,7 +53,7 @@ class Applied(NamedTuple):
 
 
 class TableStatements:
-    """The statements for one table. ``number``: its position among those of a topic."""
+    """The statements for one table. ``number``: its position among the tables of a topic."""
 
     def __init__(self, table: StoredTable, dialect: str, number: int) -> None:
         columns = [column.name for column in table.columns]
@@ -99,7 +99,7 @@ class TablesWriter:
         self._is_postgresql = dialect == "postgresql"
         self._store: Any = _store_postgresql if self._is_postgresql else _store_sqlite
         self._describe = describe
-        self._merges_left = 0  # number of batches until one is copied as if all its keys were new
+        self._merges_left = 0  # the number of batches until a batch is copied as if all its keys were new
 
     def write(self, writer: SqlWriter, claim: Claim, changes: TopicChanges) -> Applied:
         """Store the changes and the offset. Raises the errors of `SqlWriter.fenced`, and `RowsRefused`."""
@@ -130,8 +130,8 @@ class TablesWriter:
             return RowsRefused(refused, first=stored)
         if refused := find_refused(stored, storing):
             return RowsRefused(refused)
-        # Rows exclude each other, for example by another unique index: find the first row that fails after the rows
-        # before it.
+        # The rows exclude each other, for example by another unique index, so find the first row that fails after the
+        # rows before it.
         first = bisect_left(range(stored), 1, key=lambda last: int(storing(0, last + 1) is not None))
         if first == stored:
             raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
@@ -237,7 +237,7 @@ def _errors_of_postgresql(*, merge: bool) -> Iterator[None]:
     except ROW_ERRORS as error:
         if isinstance(error, errors.UniqueViolation) and not merge:
             raise _KeyTaken from error
-        if is_of_a_row(error) or isinstance(error, errors.CardinalityViolation):  # keys that the index equates
+        if is_of_a_row(error) or isinstance(error, errors.CardinalityViolation):  # keys that the index treats as equal
             raise _RowRefused(reason(error)) from error
         raise
 

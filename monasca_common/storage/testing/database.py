@@ -19,7 +19,7 @@ from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema, tables
 
-NOW_MS = 1_790_000_000_123  # a time in September 2026, not a round number
+NOW_MS = 1_790_000_000_123  # a time in September 2026 that is not a round number
 
 T = TypeVar("T")
 _ROWS = {Kind.ALARM_HISTORY: AlarmTransition, Kind.LOGS: LogEntry, Kind.EVENTS: Event}
@@ -102,7 +102,7 @@ def as_json(value: Any) -> str:
 
 def _measurements(connection: sa.Connection) -> list[Measurement]:
     measurements, series = tables.measurements.c, tables.series.c
-    # An outer join, so that a measurement without its series is returned too.
+    # An outer join is used, so that a measurement without its series is also returned.
     joined = sa.outerjoin(tables.measurements, tables.series, measurements.series_id == series.id)
     rows = connection.execute(sa.select(tables.measurements, tables.series).select_from(joined))
     return [
@@ -140,7 +140,7 @@ def needs(capability: Capability) -> Callable[[T], T]:
                 return
             failure = _failure_of(item, self)
             if failure is None:
-                self.fail(f"passes with a driver that declares no {capability.name}: declare it")
+                self.fail(f"the test passes with a driver that does not declare {capability.name}: declare it")
             self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
 
         return run

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of keys: a repeated message is stored once, independent of the order of arrival."""
+"""The contract of keys: a repeated message is stored once, regardless of the order of arrival."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class KeyContract(Scenario):
         self.assertIn(last._replace(time_ms=time_ms), self.stored(Kind.METRICS), str(order))
         writer.close()
 
-    def test_a_key_twice_in_one_call_is_stored_once_and_counted(self) -> None:
+    def test_a_repeated_key_in_one_call_is_stored_once_and_counted(self) -> None:
         writer = self.database.writer()
         same = [_version(1, 1.0), _version(1, 1.0)]
         self.assertEqual(Written(stored=1, repeated=1), self.write(writer, Kind.METRICS, same))
@@ -131,7 +131,7 @@ class KeyContract(Scenario):
             expected = [(message_id(0), NOW_MS), (message_id(1), NOW_MS), (message_id(2), NOW_MS + _NIGHT_MS)]
             self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
 
-    def test_in_one_call_rows_by_id_and_others_keep_their_keys(self) -> None:
+    def test_rows_by_id_and_other_rows_in_one_call_keep_their_keys(self) -> None:
         writer = self.database.writer()
         given = [row(Kind.LOGS, n, time_ms=NOW_MS + n) for n in range(4)]
         ids = [message_id(0)] * 4

@@ -19,7 +19,7 @@ class OperationContract(Scenario):
     if TYPE_CHECKING:
 
         def empty_database(self, **changes: Any) -> Database:
-            """Return another database, not prepared. ``changes``: fields of `StorageSettings`."""
+            """Return another database that is not prepared. ``changes``: fields of `StorageSettings`."""
 
     def test_without_a_schema_the_error_names_the_upgrade_command(self) -> None:
         storage = self.empty_database().storage()
@@ -50,7 +50,7 @@ class OperationContract(Scenario):
         self._prune_at(NOW_MS)
         for kind in kinds:
             self.assertEqual(3, len(self.stored(kind)), kind)
-        # A driver that removes whole days removes a day when its last row is too old.
+        # A driver that removes whole days removes a day only when its last row is too old.
         self._prune_at(NOW_MS + (self.database.settings.default_retention_days - 5) * _DAY_MS)
         for kind in kinds:
             self.assertEqual(2, len(self.stored(kind)), kind)

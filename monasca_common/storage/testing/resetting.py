@@ -59,7 +59,7 @@ class ResetContract(Scenario):
             set(self.database.storage().status().offsets),
         )
 
-    def test_a_partition_without_a_stored_offset_gets_one(self) -> None:
+    def test_a_reset_stores_the_first_offset_of_a_partition(self) -> None:
         writer = self.database.writer()
         self.assertEqual({}, writer.reset_offsets(GROUP, {PARTITION: 7}, {PARTITION: TOPIC_ID}))
         self.assertEqual(7, self.next_offset(writer))

@@ -15,7 +15,7 @@ from monasca_common.storage.testing.database import NOW_MS, Database, as_json
 if TYPE_CHECKING:
     from testtools import TestCase
 else:
-    # The contracts are mixed into a test case of a driver; they must not be collected themselves.
+    # The contracts are mixed into a test case of a driver; the test runner must not collect them directly.
     TestCase = object
 
 GROUP = "1_group"

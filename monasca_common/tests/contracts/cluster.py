@@ -136,7 +136,7 @@ class Cluster(ABC):
         raise _lacking(self, Capability.MORE_PARTITIONS)
 
     def lose_produce_answers(self, count: int) -> None:
-        """Lose the answers to the next ``count`` produce requests, which the broker executes."""
+        """Lose the responses to the next ``count`` produce requests, which the broker executes."""
         raise _lacking(self, Capability.LOST_ANSWERS)
 
     def outage(self) -> AbstractContextManager[None]:

@@ -133,7 +133,7 @@ class ApiProcessCase(ProducerCase):
         """Post on several connections concurrently, repeatedly until ``seconds`` have passed.
 
         Return status, seconds and number of unknown messages of each request; the status is ``None`` if the connection
-        ended without an answer.
+        ended without a response.
         """
         request = (
             f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

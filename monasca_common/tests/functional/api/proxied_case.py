@@ -19,7 +19,7 @@ class ProxiedCase(ApiProcessCase):
         return self.useFixture(nginx.Nginx(api.port, **changes))
 
     def ask(self, port, method, path, body=None, headers=None):
-        """Return status, body and seconds of an answer."""
+        """Return status, body and seconds of a response."""
         began = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The size of answers from a real PostgreSQL, and the memory of a process that answers."""
+"""The size of responses from a real PostgreSQL, and the memory of a process that answers."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ kafka.cleanUp()
 """
 
 
-@periodic("second dialect; the unit tests compare the answers from SQLite")
+@periodic("second dialect; the unit tests compare the responses from SQLite")
 class TestAnswersFromPostgresql(AnswersContract, PostgresqlTestCase):
     pass
 

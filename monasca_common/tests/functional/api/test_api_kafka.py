@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API's answers compared with the log of a real Kafka, with faults in between."""
+"""The API's responses compared with the log of a real Kafka, with faults in between."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.periodic import periodic
 
-# Small batches, each a request whose answer can be lost; a lost answer is detected after a second.
+# Small batches, each a request whose response can be lost; a lost response is detected after a second.
 LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]
 
 
@@ -212,7 +212,7 @@ class TestIdempotencyKey(ApiProcessCase):
     KEY = {"Idempotency-Key": "one-and-the-same"}  # noqa: RUF012
 
     # Rule 27
-    @periodic("clients repeat at any worker in the test with lost answers")
+    @periodic("clients repeat at any worker in the test with lost responses")
     def test_readers_handle_a_repeat_at_another_worker_once(self):
         first, second = self.api(), self.api()
         body = [metric("a"), metric("b")]

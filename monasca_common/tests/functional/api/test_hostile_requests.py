@@ -12,7 +12,7 @@ from monasca_common.tests.functional.api.proxied_case import ProxiedCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
-# Not server errors: the answers of RFC 9110 and 9112 for unknown versions, methods and encodings. Reads without a
+# Not server errors: the responses of RFC 9110 and 9112 for unknown versions, methods and encodings. Reads without a
 # database are 501, too.
 ALLOWED_5XX = (501, 505)
 
@@ -186,7 +186,7 @@ def mutated(chance):
 
 
 def answers_in(data):
-    """Yield (status, headers, body) of each answer except 100. nginx answers HTTP/0.9 without a header."""
+    """Yield (status, headers, body) of each response except 100. nginx answers HTTP/0.9 without a header."""
     while data.startswith(b"HTTP/"):
         head, _, data = data.partition(b"\r\n\r\n")
         line, *fields = head.decode("latin-1").split("\r\n")
@@ -207,7 +207,7 @@ class TestHostileRequests(ProxiedCase):
         return api.port
 
     def answers(self, raw):
-        """Send only this, and return all answers until the server closes the connection; a hang fails by time-out."""
+        """Send only this, and return all responses until the server closes the connection; a hang fails by time-out."""
         received = b""
         with (
             socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as client,
@@ -229,7 +229,7 @@ class TestHostileRequests(ProxiedCase):
             for status, headers, body in self.answers(raw):
                 self.assertTrue(status < 500 or status in ALLOWED_5XX, (raw[:200], status, body))
                 self.assertNotIn("x-injected", headers)
-                if status >= 400 and "x-openstack-request-id" in headers:  # an answer of the API, not of its server
+                if status >= 400 and "x-openstack-request-id" in headers:  # a response of the API, not of its server
                     self.assertEqual(status, json.loads(body)["error"]["code"], raw[:200])
         self.assertEqual([200], [status for status, _, _ in self.answers(GET)])
         self.assertEqual([204], [status for status, _, _ in self.answers(POST)])

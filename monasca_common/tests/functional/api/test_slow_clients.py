@@ -139,7 +139,7 @@ class TestSlowClientsWithoutToken(AttackedCase, KeystoneCase):
 
 
 class TestProxy(ProxiedCase):
-    """Refusals of nginx, and answers of the API through it."""
+    """Refusals of nginx, and responses of the API through it."""
 
     # Rule 51
     def test_slow_headers_and_slow_bodies_are_disconnected(self):

@@ -356,7 +356,7 @@ class TestSecurity(base.BaseTestCase):
         self.assert_distinguished(AuthenticationError, client)
 
     def assert_distinguished(self, kind, client):
-        """On a busy machine, the broker's first answer can take longer than one wait."""
+        """On a busy machine, the broker's first response can take longer than one wait."""
 
         def reported():
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost or late answers while callers retry, and checks that must hold afterwards, whichever answers were lost."""
+"""Lost or late responses while callers retry, and checks that must hold afterwards, whichever answers were lost."""
 
 import os
 from collections import Counter
@@ -14,7 +14,7 @@ BULKS, BULK_SIZE = 30, 20
 CALLER_SECONDS = 0.1
 LATE_SECONDS = 0.4
 RETRIES = 1000
-# Small batches create many requests whose answers can be lost. A dropped answer is detected after a second.
+# Small batches create many requests whose responses can be lost. A dropped response is detected after a second.
 OPTIONS = {"batch.num.messages": "5", "socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200"}
 # 1.1 MB of incompressible data: more than a topic accepts by default.
 TOO_LARGE = os.urandom(1_100_000)
@@ -35,7 +35,7 @@ class LostAnswersCase(ProducerCase):
     seed = 7
 
     def lose_answers(self, *, dropped=2):
-        """Publish bulks whose answers are lost or late; the caller retries each report until all messages are
+        """Publish bulks whose responses are lost or late; the caller retries each report until all messages are
         delivered."""
         topic = self.fixture.topic(PARTITIONS)
         producer = self.producer(options=OPTIONS)
@@ -92,7 +92,7 @@ class LargeNeighboursCase(ProducerCase):
         producer = self.producer(options=OPTIONS)
         for name in (topic, other):
             producer.publish(name, [b"warm"], timeout=SECONDS).raise_for_undelivered()
-        # A large record is rejected while small records are written but unanswered, and their answers never arrive.
+        # A large record is rejected while small records are written but unanswered, and their responses never arrive.
         self.fixture.proxy.add(
             Fault.delay_answer(ApiKey.PRODUCE, seconds=0.05, where=lambda request: other.encode() in request.frame)
         )

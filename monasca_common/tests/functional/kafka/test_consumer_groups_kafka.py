@@ -156,7 +156,7 @@ class Protocol(ProtocolCase):
             results: list[CommitResult] = []
             thread = threading.Thread(target=lambda: results.extend(consumer.commit({partitions[0]: 0}).values()))
             thread.start()
-            thread.join(BUSY_SECONDS)  # a call would get no answer before this callback returns
+            thread.join(BUSY_SECONDS)  # a call would get no response before this callback returns
             committed.append([result.committed for result in results])
 
         consumer = self.consumer(self.topic, listener=Recorder(on_revoked=commit_elsewhere), **self.protocol)

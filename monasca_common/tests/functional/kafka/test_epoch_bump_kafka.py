@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A gap in the sequence of one partition makes librdkafka bump the epoch, and a batch of another partition whose
-answer was lost is written again (librdkafka issue 4953).
+response was lost is written again (librdkafka issue 4953).
 
 If the first test fails, librdkafka's behaviour has changed: correct the page on guarantees.
 """
@@ -19,8 +19,8 @@ _BETWEEN_SECONDS = 0.1  # each message is a batch and a request
 @periodic("it waits for time-outs of the client, and shows a limit rather than a promise")
 class EpochBumpTest(ProducerCase):
     def log_after_a_gap(self, **options):
-        """Return the log after the answer to a batch of partition 1 is lost and the first of two batches of partition 0
-        never arrives."""
+        """Return the log after the response to a batch of partition 1 is lost and the first of two batches of partition
+        0 never arrives."""
         topic = self.fixture.topic(2)
         producer = self.producer(options={"socket.timeout.ms": "2000", **options})
         for partition in (0, 1):

@@ -36,7 +36,7 @@ class TestLostAnswers(LostAnswersCase):
     # Rule 4
     @periodic("mutant; that of the persister is the smoke test")
     def test_mutant_that_produces_queued_messages_again_duplicates_records_but_not_messages_read_by_id(self):
-        # Answers are not dropped: until the client detects a dropped answer, this mutant writes more than the five
+        # Answers are not dropped: until the client detects a dropped response, this mutant writes more than the five
         # batches that a broker remembers, and the resulting out-of-order sequence is fatal for the client.
         with mutants.produces_again_while_queued():
             self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
@@ -48,7 +48,7 @@ class TestLostAnswers(LostAnswersCase):
             self.check_that_the_log_is_doubled_but_not_what_is_read()
 
     def check_that_the_log_is_doubled_but_not_what_is_read(self, **facts):
-        """Repeat until it happens, because the timing of answers and requests differs between machines."""
+        """Repeat until it happens, because the timing of responses and requests differs between machines."""
         for _ in range(TRIES):
             aftermath = self.lose_answers(**facts)
             self.check_that_a_reader_sees_each_once(aftermath)
@@ -79,8 +79,8 @@ class TestAnotherProducer(ProducerCase):
     """One producer abandons a message, and another sends it again."""
 
     def close_and_send_again(self):
-        """Write a message, lose its answer, abandon it by `close`, and send it with the next producer.
-        Return the reader's messages and the log."""
+        """Write a message, lose its response, abandon it by `close`, and send it with the next producer. Return the
+        reader's messages and the log."""
         topic = self.fixture.topic()
         first, second = self.producer(), self.producer()
         first.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()

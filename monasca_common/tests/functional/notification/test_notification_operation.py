@@ -17,7 +17,7 @@ CHANGES = 5
 
 class OperationTest(test_notification_kafka.NotificationKafkaCase):
     def get(self, path):
-        """Return the status and the text of an answer; the status is 0 without an answer."""
+        """Return the status and the text of a response; the status is 0 without a response."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read().decode()

@@ -81,7 +81,7 @@ class PersisterProcess:
         self.log = log
 
     def status(self):
-        """Return the state of each worker in /healthcheck; empty without an answer."""
+        """Return the state of each worker in /healthcheck; empty without a response."""
         try:
             with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=SECONDS) as answer:
                 return json.load(answer)["workers"]
@@ -103,7 +103,7 @@ class PersisterProcess:
         return self.status().get(name or {"persister": "metrics-0"}.get(self.service, f"{self.service}-0"), {})
 
     def counter(self, name, **labels):
-        """Return the sum over all workers; 0 without an answer."""
+        """Return the sum over all workers; 0 without a response."""
         try:
             with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
                 lines = answer.read().decode().splitlines()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics and logs of OpenTelemetry's Python SDK, through the API, Kafka and the persister, while the API is killed and
-answers are lost: each metric is one row, and no log is lost."""
+responses are lost: each metric is one row, and no log is lost."""
 
 import json
 import logging
@@ -116,7 +116,7 @@ class OtlpTest(OtlpCase):
             sent.append(data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points[0])
             # The exporter repeats a request at most six times, and the application as often as it wants.
             self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)
-            self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)  # as after a lost answer
+            self.wait_until(lambda: exporter.export(data) is MetricExportResult.SUCCESS)  # as after a lost response
 
         series = 19  # series of both instruments: the histogram has 16 buckets, count and sum
         rows = series * self.disturbed(export)

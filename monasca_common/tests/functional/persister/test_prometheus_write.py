@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Prometheus writes through the API, Kafka and the persister, while the API and the broker are killed and
-answers are lost: the rows are exactly Prometheus' own samples."""
+responses are lost: the rows are exactly Prometheus' own samples."""
 
 import http.server
 import json

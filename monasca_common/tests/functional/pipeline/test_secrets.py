@@ -217,7 +217,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         return process
 
     def ask(self, port, path, body=None, **headers):
-        """Return status and text of the answer, or nothing without an answer."""
+        """Return status and text of the response, or nothing without a response."""
         headers["Content-Type"] = "application/json"
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
         try:

@@ -118,7 +118,7 @@ class QuickstartTest(base.BaseTestCase):
         self.assert_nothing_runs()
 
     def assert_the_dashboard_shows_the_faults(self, process, read_log):
-        """Rows are late because of lost answers and the killed persister, but no row is missing or duplicate."""
+        """Rows are late because of lost responses and the killed persister, but no row is missing or duplicate."""
         shown = {}
         while not self.shows_faults_without_loss(shown):
             self.assertIsNone(process.poll(), f"the dashboard did not show the faults: {shown}\n{read_log()}")

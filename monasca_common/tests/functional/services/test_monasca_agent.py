@@ -59,7 +59,7 @@ class Forwarder:
         return self
 
     def post(self, measurements, tenant=None):
-        """Return the status of the answer: 200 if the measurements are in the forwarder's memory."""
+        """Return the status of the response: 200 if the measurements are in the forwarder's memory."""
         connection = http.client.HTTPConnection("localhost", self.port, timeout=PATIENCE_SECONDS)
         try:
             envelopes = [{"measurement": each, "tenant_id": tenant} for each in measurements]
@@ -179,7 +179,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         flushed, in_memory, later = self.bulk("a"), self.bulk("b", BATCH - 1), self.bulk("c")
         self.assertEqual(200, forwarder.post(flushed))
         self.wait_for(flushed)
-        # Its answer only means that the measurements are in memory, where less than a batch stays for three seconds.
+        # Its response only means that the measurements are in memory, where less than a batch stays for three seconds.
         self.assertEqual(200, forwarder.post(in_memory))
         forwarder.kill()
         forwarder.start()

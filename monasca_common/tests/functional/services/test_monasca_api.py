@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""monasca-api 11.0.0 from PyPI with this library: its answers compared with the contents of Kafka and InfluxDB."""
+"""monasca-api 11.0.0 from PyPI with this library: its responses compared with the contents of Kafka and InfluxDB."""
 
 import http.client
 import itertools
@@ -71,7 +71,7 @@ class TestPosting(PublishedApiCase):
         return Counter(envelope["metric"]["name"] for envelope in self.logged(self.name))
 
     def wait_for(self, count):
-        """Wait until the log has this number of messages: on a busy machine, some arrive after the answer."""
+        """Wait until the log has this number of messages: on a busy machine, some arrive after the response."""
         self.wait_until(lambda: len(self.counted()) >= count, f"{count} in the log")
 
     def test_accepted_messages_are_in_the_log_unchanged(self):

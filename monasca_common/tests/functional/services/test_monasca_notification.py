@@ -23,13 +23,13 @@ from monasca_common.tests.unit.persister import envelopes
 
 
 class WebhookReceiver:
-    """``posts``: alarm id and status of each post in order; the status is ``None`` if no answer was sent."""
+    """``posts``: alarm id and status of each post in order; the status is ``None`` if no response was sent."""
 
     def __init__(self):
         self.posts: list[tuple[str, int | None]] = []
         self.status = 200
         self.is_silent = False
-        self.slow_seconds: dict[str, float] = {}  # by alarm id, the duration of the answer to its next post
+        self.slow_seconds: dict[str, float] = {}  # by alarm id, the duration of the response to its next post
         self._over = threading.Event()
         self._server = http_server(self._answer)
         self._close = serve(self._server)
@@ -194,7 +194,7 @@ class MonascaNotificationTest(ServiceCase):
         self.wait_until(lambda: self.has_settled(2 + 1), "the processors' and the retry engine's place in the group")
         self.flow_until(lambda: len(self.receiver.posts) >= 20, "twenty notifications")
         self.receiver.is_silent = True
-        self.flow_until(lambda: len(self.receiver.alarms(None)) == 2, "a post of each processor without an answer")
+        self.flow_until(lambda: len(self.receiver.alarms(None)) == 2, "a post of each processor without a response")
         service.kill()
         self.receiver.is_silent = False
         self.start_service(processors=2)
@@ -210,7 +210,7 @@ class MonascaNotificationTest(ServiceCase):
         self.wait_until(lambda: self.has_settled(2 * (1 + 1)), "the place in the group of all that read")
         self.flow_until(lambda: all(each.alarms(200) for each in (self.receiver, second)), "posts of both")
         self.receiver.is_silent = True
-        self.flow_until(lambda: self.receiver.alarms(None), "a post without an answer")
+        self.flow_until(lambda: self.receiver.alarms(None), "a post without a response")
         first_service.kill()
         self.start_service(third)
         self.flow_until(lambda: third.alarms(200), "posts of the new one")

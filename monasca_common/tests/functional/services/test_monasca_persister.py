@@ -31,7 +31,7 @@ class InfluxRelay:
 
     def __init__(self):
         self.writes: list[list[str]] = []
-        self._withheld = threading.Event()  # set after an answer was withheld
+        self._withheld = threading.Event()  # set after a response was withheld
         self._is_withholding = False
         self._is_refusing = False
         self._server = http_server(self._answer, keep_alive=True)
@@ -42,11 +42,11 @@ class InfluxRelay:
         return self._server.server_port
 
     def withhold_answers(self):
-        """Withhold all answers to writes from now on."""
+        """Withhold all responses to writes from now on."""
         self._is_withholding = True
 
     def has_withheld(self):
-        """Return whether a write was stored whose answer was withheld."""
+        """Return whether a write was stored whose response was withheld."""
         return self._withheld.is_set()
 
     def refuse(self, *, refuse=True):
@@ -77,7 +77,7 @@ class InfluxRelay:
             handler.wfile.write(text)
 
     def _write(self, path, content_type, body):
-        """Return InfluxDB's status and answer, or ``None`` to withhold the answer."""
+        """Return InfluxDB's status and answer, or ``None`` to withhold the response."""
         is_points = path.startswith("/write")
         if is_points and self._is_refusing:
             return 503, b'{"error":"away for a test"}'

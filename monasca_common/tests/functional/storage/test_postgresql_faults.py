@@ -60,7 +60,7 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
                 self._open += (client, server)
-                answered = threading.Event()  # while set, the next answer is not forwarded
+                answered = threading.Event()  # while set, the next response is not forwarded
                 threading.Thread(target=self._carry_questions, args=(client, server, answered), daemon=True).start()
                 threading.Thread(target=self._carry_answers, args=(client, server, answered), daemon=True).start()
 

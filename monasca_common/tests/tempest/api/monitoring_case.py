@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of the API for each user of a test class, and helpers that check its answers."""
+"""A client of the API for each user of a test class, and helpers that check its responses."""
 
 import json
 import time
@@ -16,7 +16,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 class MonitoringClient(rest_client.RestClient):
-    """Returns parsed answers; a refusal raises tempest's exception for its status."""
+    """Returns parsed responses; a refusal raises tempest's exception for its status."""
 
     def __init__(self, manager):
         region = CONF.monasca_common.region or CONF.identity.region
@@ -31,7 +31,7 @@ class MonitoringClient(rest_client.RestClient):
         return self.find(path, **query)["elements"]
 
     def make(self, path, body):
-        """Return the parsed answer to a POST, or `None` if it is empty."""
+        """Return the parsed response to a POST, or `None` if it is empty."""
         _, text = self.post(path, json.dumps(body))
         return json.loads(text) if text else None
 

@@ -81,7 +81,7 @@ class TestLifeCycle(MonitoringCase):
         )
         took = time.monotonic() - posted
         self.assertLess(took, CONF.monasca_common.lateness_seconds)
-        self.addDetail("measured", text_content(f"saw the state {took:.1f} s after the answer to its post"))
+        self.addDetail("measured", text_content(f"saw the state {took:.1f} s after the response to its post"))
 
     def test_a_state_set_by_hand_is_in_the_history_and_the_history_outlives_the_alarm(self):
         metric = self.name()

@@ -32,7 +32,7 @@ class AlarmsCase:
         return client_of(ProducerPool(lambda _: producer), reader, changes, **parts)
 
     def ask(self, method, path, body=None, expected=200, *, tenant="t1", query=""):
-        """Return the JSON of the answer."""
+        """Return the JSON of the response."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"X-Project-Id": tenant, "Content-Type": "application/json"}
         answer = self.client.simulate_request(method, path, body=data, headers=headers, query_string=query)

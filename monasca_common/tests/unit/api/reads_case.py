@@ -62,7 +62,7 @@ class Reads:
         return self.get(path, **parameters)["elements"]
 
     def results(self, path, **parameters):
-        """Yield the answers of all pages, following next links."""
+        """Yield the responses of all pages, following next links."""
         while parameters is not None:
             result = self.result(path, **parameters)
             yield result

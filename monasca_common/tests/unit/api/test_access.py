@@ -46,7 +46,8 @@ def answering(status):
 
 
 class AccessCase(base.BaseTestCase):
-    """``self.get`` sends a request to an application that calls ``self.serve``, and returns the answer and its line."""
+    """``self.get`` sends a request to an application that calls ``self.serve``, and returns the response and its
+    line."""
 
     def setUp(self):
         super().setUp()

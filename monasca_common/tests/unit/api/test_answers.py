@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The size of answers. Tests with PostgreSQL inherit the mixin, too."""
+"""The size of responses. Tests with PostgreSQL inherit the mixin, too."""
 
 import json
 from unittest import mock
@@ -60,7 +60,7 @@ class AnswersContract(Reads):
         self.patch(paging, "MAX_ANSWER_BYTES", MAX_BYTES)
 
     def unbounded(self, path, **parameters):
-        """Return the elements of an answer without a size limit."""
+        """Return the elements of a response without a size limit."""
         with mock.patch.object(paging, "MAX_ANSWER_BYTES", _UNBOUNDED_BYTES):
             return self.elements(path, **parameters)
 

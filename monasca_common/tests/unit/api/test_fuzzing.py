@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any request gets an answer from the API, and status 204 only if its messages are in Kafka."""
+"""Any request gets a response from the API, and status 204 only if its messages are in Kafka."""
 
 import gzip
 import json

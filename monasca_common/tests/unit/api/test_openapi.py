@@ -237,7 +237,7 @@ class TestFuzzed(ReadsCase):
         return set().union(*(self.ask(each, mode, EXAMPLES // len(found)) for each in found))
 
     def ask(self, described, mode, examples):
-        """Return the statuses of the answers."""
+        """Return the statuses of the responses."""
         statuses = set()
 
         @hypothesis_settings(FUZZED, max_examples=examples)

@@ -33,7 +33,7 @@ class ApiStatusTest(base.BaseTestCase):
         ).health
 
     def answered(self, status, body):
-        """Return readiness and health while a worker gives this answer."""
+        """Return readiness and health while a worker gives this response."""
         self.server.status, self.server.body = status, body
         serving = Thread(target=lambda: [self.server.handle_request() for _ in range(2)])
         serving.start()

@@ -248,7 +248,7 @@ class TransactionsTest(AuditCase):
         self.assertEqual([[], [], [(0, 10)]], self.seen)
 
     def test_messages_of_a_commit_with_unknown_outcome_are_reported_at_the_end(self):
-        self.assertRaises(FatalError, self.read_in_transactions, RetriableError("no answer"))
+        self.assertRaises(FatalError, self.read_in_transactions, RetriableError("no response"))
 
         self.assertEqual([[], []], self.seen)
         self.assertEqual([(0, 10)], self.handled())

@@ -73,9 +73,9 @@ class StartCheckTest(ConfigurationTestCase):
             self.assertIn(part, refused)
 
     def test_brokers_that_do_not_answer_prevent_the_start_only_with_refuse(self):
-        silent = StartingAdmin(failure=RetriableError("no answer from kafka:9092"))
+        silent = StartingAdmin(failure=RetriableError("no response from kafka:9092"))
         self.assertIsNone(self.check("warn", silent))
-        self.assertIn("no answer from kafka:9092", self.check("refuse", silent))
+        self.assertIn("no response from kafka:9092", self.check("refuse", silent))
 
     def test_the_wait_is_bounded(self):
         with mock.patch.object(start_check, "_WARN_SECONDS", 0.1):

@@ -33,7 +33,7 @@ class MemoryAdmin:
         self.refusal = None
         self.created = []
         self.requests = 0
-        self.moving = 0  # the number of answers without a leader
+        self.moving = 0  # the number of responses without a leader
 
     def counts(self):
         return {name: len(self.broker.find_topic(name).partitions) for name in self.broker.topics()}

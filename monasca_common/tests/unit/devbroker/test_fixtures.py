@@ -120,7 +120,7 @@ class SupervisorTest(base.BaseTestCase):
         self.pid = self.supervisor.start([sys.executable, "-c", "import time; time.sleep(60)"], log=log)
 
     def interrupted_poll(self):
-        """Poll with a Ctrl-C that arrives after the request is sent and before its answer is read."""
+        """Poll with a Ctrl-C that arrives after the request is sent and before its response is read."""
         pipe = mock.Mock(readline=mock.Mock(side_effect=KeyboardInterrupt))
         with mock.patch.object(self.supervisor._child, "stdout", pipe):
             self.assertRaises(KeyboardInterrupt, self.supervisor.poll, self.pid)

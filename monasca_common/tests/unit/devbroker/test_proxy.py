@@ -90,7 +90,7 @@ class TestProxy(base.BaseTestCase):
         return client
 
     def answer(self):
-        """Return the correlation id of the next answer, or ``None`` if the connection is closed."""
+        """Return the correlation id of the next response, or ``None`` if the connection is closed."""
         answer = receive(self.client)
         return None if answer is None else struct.unpack(">i", answer[:4])[0]
 

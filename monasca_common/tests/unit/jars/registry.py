@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for a Maven repository, whose next answers for a file can be wrong in a chosen way."""
+"""A stand-in for a Maven repository, whose next responses for a file can be wrong in a chosen way."""
 
 import hashlib
 import socket
@@ -16,7 +16,7 @@ RIGHT, TRUNCATED, RESET, UNAVAILABLE, EMPTY, NOT_FOUND = "right", "truncated", "
 
 
 class Registry(fixtures.Fixture):
-    """``jar_list``: the file that pins its jars. ``faults``: the next answers by the name of the jar, oldest first.
+    """``jar_list``: the file that pins its jars. ``faults``: the next responses by the name of the jar, oldest first.
     ``requests``: (name, Authorization) of each request. ``held``: answers wait for this event."""
 
     def __init__(self, *names):

@@ -332,7 +332,7 @@ class SlowHandlerTest(FactoryTestCase):
 
         def once(*arguments):
             consumer._consumer.poll = poll
-            return Batch(errors=(CommitUnknown("no answer"),))
+            return Batch(errors=(CommitUnknown("no response"),))
 
         consumer._consumer.poll = once
 

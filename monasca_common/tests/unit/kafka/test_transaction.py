@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a transaction to the client and their order, with answers that no real broker gives on demand."""
+"""The requests of a transaction to the client and their order, with responses that no real broker gives on demand."""
 
 from oslotest import base
 
@@ -19,7 +19,7 @@ from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.memory import VirtualClock
 
 INPUTS = {TopicPartition("in", 0): OffsetAndEpoch(1, 7)}
-LATE = RetriableError("no answer", name="_TIMED_OUT")
+LATE = RetriableError("no response", name="_TIMED_OUT")
 SECONDS = 60
 
 
@@ -118,7 +118,7 @@ class TransactionTest(base.BaseTestCase):
     def test_a_commit_that_is_never_answered_is_unknown_and_neither_aborted_nor_read_again(self):
         self.client.commits = [LATE] * 1000
         error = self.assertRaises(FatalError, self.transact)
-        self.assertIn("it is unknown whether it happened", str(error))
+        self.assertIn("it is unknown whether it was committed", str(error))
         self.assertEqual({"commit"}, set(self.client.asked[3:]))
         self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
 
@@ -128,7 +128,7 @@ class TransactionTest(base.BaseTestCase):
             self.client.asked.clear()
             self.client.commits = [LATE, end]
             error = self.assertRaises(FatalError, self.transact)
-            self.assertIn("it is unknown whether it happened", str(error))
+            self.assertIn("it is unknown whether it was committed", str(error))
             self.assertEqual(["commit", "commit"], self.client.asked[-2:])
             self.client.abort_is_due = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a client to its administrator, and how it uses the answers."""
+"""The requests of a client to its administrator, and how it uses the responses."""
 
 import fixtures
 from oslotest import base
@@ -60,7 +60,7 @@ class KafkaClientTest(ClientCase):
         self.assertIn("http://kafka1:9092", str(error))
 
     def test_opening_a_client_requests_the_topics(self):
-        self.cluster.down = RetriableError("no answer from kafka1:9092")
+        self.cluster.down = RetriableError("no response from kafka1:9092")
         self.assertRaises(KafkaUnavailableError, self.client)
 
     def test_names_of_topics_are_bytes(self):

@@ -11,7 +11,11 @@ from monasca_common.kafka_lib import common as kafka_common
 
 class ErrorsTest(base.BaseTestCase):
     def test_each_cause_of_a_missing_answer_is_caught_as_unavailable(self):
-        for error in (errors.RetriableError("no answer"), errors.AuthenticationError("refused"), errors.FatalError("")):
+        for error in (
+            errors.RetriableError("no response"),
+            errors.AuthenticationError("refused"),
+            errors.FatalError(""),
+        ):
             try:
                 raise error
             except (kafka_common.KafkaUnavailableError, kafka_common.LeaderNotAvailableError) as caught:

@@ -42,7 +42,7 @@ def change(**facts):
 class HttpReceiver:
     """A receiver of HTTP requests.
 
-    ``requests``: (path, headers, body) of each request. ``answer(handler)``: sends the answer; by default status 200.
+    ``requests``: (path, headers, body) of each request. ``answer(handler)``: sends the response; by default status 200.
     """
 
     def __init__(self, tls=None, host="127.0.0.1"):
@@ -98,7 +98,7 @@ class HttpReceiver:
         handler.wfile.write(b"HTTP/1.1 20")
 
     def hangs_for(self, seconds):
-        """Return an answer that closes the connection after this time, when the client can be gone."""
+        """Return a response that closes the connection after this time, when the client can be gone."""
         return lambda _handler: self.over.wait(seconds)
 
     def answers_after(self, seconds, status):
@@ -117,7 +117,7 @@ class HttpReceiver:
 class SmtpReceiver:
     """A mail server with the commands that a sender needs.
 
-    ``mails``: (receiver, text) of each mail. ``refuses``: the answer to a refused command. ``tls``: the file of a
+    ``mails``: (receiver, text) of each mail. ``refuses``: the response to a refused command. ``tls``: the file of a
     certificate, for STARTTLS.
     """
 

@@ -98,7 +98,7 @@ class BoundsTest(HttpCase):
     def test_a_receiver_that_sends_nothing_is_disconnected(self):
         receiver = self.receiver()
         receiver.answer = receiver.hangs
-        self.assertRegex(str(self.failure(receiver, seconds=0.1)), "no answer (in time|within 0.1 s)")
+        self.assertRegex(str(self.failure(receiver, seconds=0.1)), "no response (in time|within 0.1 s)")
 
     def test_an_answer_can_take_longer_than_the_time_out_of_connecting(self):
         receiver = self.receiver()
@@ -109,7 +109,7 @@ class BoundsTest(HttpCase):
     def test_a_receiver_that_sends_single_bytes_is_disconnected(self):
         receiver = self.receiver()
         receiver.answer = receiver.drips
-        self.assertIn("no answer within 0.3 s", str(self.failure(receiver, seconds=0.3)))
+        self.assertIn("no response within 0.3 s", str(self.failure(receiver, seconds=0.3)))
 
     def test_only_the_beginning_of_an_endless_body_is_read(self):
         receiver = self.receiver()

@@ -143,7 +143,7 @@ class ResendDuringGroupTest(OnceCase):
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
         self.wait(10 * SECOND_MS)  # the group is due while the receiver of the resend hangs
-        ledger.finish(notification, FAILED, self.clock.now_ms, "no answer within 10 s")
+        ledger.finish(notification, FAILED, self.clock.now_ms, "no response within 10 s")
         ledger.restore(notification.id, "held")
         self.wait(HOUR_MS)
         self.assertEqual(["a1:ALARM"], self.sent())

@@ -573,7 +573,7 @@ class FailedAttemptsTest(ServiceCase):
 
 class StatusTest(ServiceCase):
     def status(self, path):
-        """Return the answer of the status server for the work of this process."""
+        """Return the response of the status server for the work of this process."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = StatusServer(listener, self.work.health, self.work.metrics.registry)

@@ -54,7 +54,7 @@ class TestWhichCounts(base.BaseTestCase):
             (_stored(12), ("database", True)),
             (_stored(12, _OTHER), ("database", True)),
             (_stored(12, TopicPartition("logs", 0)), ("database", False)),
-            (DatabasePositions(error="no answer"), ("unknown", None)),
+            (DatabasePositions(error="no response"), ("unknown", None)),
         )
         for stored, expected in cases:
             self.assertEqual(expected, (stored.place("g"), stored.differ("g", _judged(10))))
@@ -73,9 +73,9 @@ class TestWhichCounts(base.BaseTestCase):
 
     def test_an_unknown_database_is_reported_once_for_all_groups(self):
         groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
-        (line,) = position_remarks(groups, DatabasePositions(error="no answer"))
+        (line,) = position_remarks(groups, DatabasePositions(error="no response"))
         self.assertEqual(
             "verdicts use Kafka's offsets; it is unknown if services resume from other offsets in a database: "
-            "no answer",
+            "no response",
             line,
         )

@@ -44,7 +44,7 @@ class PosterTest(base.BaseTestCase):
         self.addCleanup(serve(self.server))
 
     def answer(self, handler):
-        """Send the next one of ``answers``; ``None`` closes the connection without an answer."""
+        """Send the next one of ``answers``; ``None`` closes the connection without a response."""
         self.requests.append((handler.path, handler.headers["Idempotency-Key"], body_of(handler)))
         status = self.answers.pop(0)
         if status is not None:

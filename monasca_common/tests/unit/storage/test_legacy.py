@@ -153,7 +153,7 @@ class OldStorageTest(ConfigurationTestCase):
         settings, logged = self.logged(_SERVER + _MYSQL)
 
         self.assertEqual("influxdb://influx.example.org:8087/monasca", settings.connection)
-        self.assertIn("[database] connection is ignored, because it is an earlier API's MySQL", logged[0])
+        self.assertIn("[database] connection is ignored, because it is the MySQL database of an earlier API", logged[0])
         self.assertNotIn("hidden", "".join(logged))
 
     def test_mysql_without_an_old_group_is_refused(self):

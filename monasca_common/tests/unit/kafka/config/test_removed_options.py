@@ -42,7 +42,7 @@ class RemovedOptionsTest(ConfigurationTestCase):
         conf = self.with_kafka(api="max_gzip_ratio = 50\npage_limit = 9\n")
         self.assertEqual(
             f"max_gzip_ratio in group [api] has no effect: {DECISION}; page_limit in group [api] has no effect: "
-            "an answer has at most 10,000 elements; clients can request fewer with the parameter limit; remove them",
+            "a response has at most 10,000 elements; clients can request fewer with the parameter limit; remove them",
             self.refused(api_settings, conf),
         )
 

@@ -42,7 +42,7 @@ class LoggedTest(ProcessorCase):
         self.fill(b"x")
         self.until(lambda: self.committed() == 51)
         self.assertEqual(
-            "dead letter of in/0 offset 50: Poison: no good (and 49 times since this was logged last)",
+            "dead letter of in/0 offset 50: Poison: no good (and 49 times since this was last logged)",
             self.lines("dead letter")[-1],
         )
 
@@ -70,7 +70,7 @@ class LoggedTest(ProcessorCase):
         self.until(lambda: running.processor.ignored_errors["RetriableError"] > 5)
         self.assertEqual(1, len(self.lines("temporary error while reading")))
         self.pass_time(REPEAT_SECONDS + 1)
-        self.until(lambda: len(self.lines("times since this was logged last")) == 1)
+        self.until(lambda: len(self.lines("times since this was last logged")) == 1)
 
     def test_a_serializer_that_waits_for_its_registry_is_logged_once_and_counted(self):
         class NeedsRegistry:

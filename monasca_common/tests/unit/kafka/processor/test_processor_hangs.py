@@ -163,7 +163,7 @@ class SlowListener(Hook, RebalanceListener):
     def refuse(self, offsets, group_metadata, timeout):
         self.in_transaction.set()
         self.assigning.wait(SECONDS)
-        raise RetriableError("no answer", name="_TIMED_OUT")
+        raise RetriableError("no response", name="_TIMED_OUT")
 
     def after_commit(self, results):
         if any(results.values()):

@@ -12,7 +12,7 @@ from monasca_common.kafka.processor.publishing import Abandoned, TransactionalPu
 from monasca_common.kafka.processor.queues import Lanes
 from monasca_common.kafka.transport.memory import VirtualClock
 
-AWAY = RetriableError("no answer", name="_TIMED_OUT")
+AWAY = RetriableError("no response", name="_TIMED_OUT")
 A = TopicPartition("in", 0)
 
 

@@ -57,7 +57,7 @@ class TopicLimitsCase(ProducerCase):
         return producer
 
     def hold(self, topic):
-        """Send to this topic; its request gets no answer."""
+        """Send to this topic; its request gets no response."""
         producer = self.producer()
         self.transport.held.add(topic)
         producer.send(topic, b"held")
@@ -160,7 +160,7 @@ class TestRequests(TopicLimitsCase):
         with mock.patch.object(threading.Thread, "start", refuse_once):
             began = time.monotonic()
             self.assertTrue(producer.publish("t", [b"1"]).ok)
-            self.assertLess(time.monotonic() - began, 8, "a request without an answer is repeated after 10 s")
+            self.assertLess(time.monotonic() - began, 8, "a request without a response is repeated after 10 s")
 
     def test_a_client_that_replaces_another_does_not_wait_for_the_answer_to_that_one(self):
         producer = self.hold("a")

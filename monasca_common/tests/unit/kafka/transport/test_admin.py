@@ -26,7 +26,7 @@ class Metadata:
 
 
 class ScriptedClient:
-    """A client with a script: each step is an answer, or the errors of a call, in its callback and raised."""
+    """A client with a script: each step is a response, or the errors of a call, in its callback and raised."""
 
     def __init__(self, admin, script):
         self.admin = admin
@@ -71,7 +71,7 @@ class RefusalTest(base.BaseTestCase):
         admin = self.admin(([], KafkaError._TRANSPORT))
         reported = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
         self.assertEqual("_TRANSPORT", reported.name)
-        self.assertIn("no answer from kafka1:9092,kafka2:9092: check that these brokers are up", str(reported))
+        self.assertIn("no response from kafka1:9092,kafka2:9092: check that these brokers are up", str(reported))
 
 
 class FakeBrokers:
@@ -84,7 +84,7 @@ class FakeBrokers:
         self.requests = []  # the topics of each create request
         self.asked = []
         self.late = {1: 3, 2: 0}  # how often each broker is asked after the creation before it knows the topic
-        self.between = None  # the answer of brokers without the topic's id until then
+        self.between = None  # the response of brokers without the topic's id until then
 
     def metadata(self):
         partitions = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=2)}
@@ -139,7 +139,7 @@ def answered(result):
 
 
 class ManyGroupsClient:
-    """Receives requests for 70 groups, and answers none before all concurrent requests have arrived."""
+    """Receives requests for 70 groups, and sends no response before all concurrent requests have arrived."""
 
     def __init__(self, _options):
         self.waiting = {"offsets": [], "members": []}
@@ -204,7 +204,7 @@ class GroupsTest(base.BaseTestCase):
         client.list_consumer_groups.return_value = answered(partly)
         error = self.assertRaises(RetriableError, admin.groups)
         self.assertEqual("_TIMED_OUT", error.name)
-        self.assertIn("no answer from kafka1:9092", str(error))
+        self.assertIn("no response from kafka1:9092", str(error))
 
 
 class SilentClient:
@@ -257,7 +257,7 @@ class ReplacedClientTest(base.BaseTestCase):
     def test_a_client_without_an_answer_is_closed_on_another_thread_and_replaced(self):
         error = self.assertRaises(RetriableError, self.admin.groups, 0)
         self.assertEqual("_TIMED_OUT", error.name)
-        self.assertIn("0 s without a response: no answer from kafka1:9092", str(error))
+        self.assertIn("0 s without a response: no response from kafka1:9092", str(error))
         self.assertTrue(self.closed.wait(_PATIENCE_SECONDS))
         self.assertEqual([None], [client() for client in self.clients])
         self.assertRaises(RetriableError, self.admin.groups, 0)
@@ -344,7 +344,7 @@ class OffsetsTest(base.BaseTestCase):
         self.admin = Admin({})
 
     def ends(self, *offsets):
-        """Return the administrator's result for this answer of the client, an offset of each partition of ``t``."""
+        """Return the administrator's result for this response of the client, an offset of each partition of ``t``."""
         self.client.list_offsets.return_value = {
             ClientTopicPartition("t", number): answered(SimpleNamespace(offset=offset))
             for number, offset in enumerate(offsets)

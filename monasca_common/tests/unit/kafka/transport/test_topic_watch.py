@@ -19,7 +19,7 @@ class Topics:
     def topic_ids(self, topics, timeout):
         self.asked()
         if self.failing:
-            raise TransportError("no answer")
+            raise TransportError("no response")
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
 

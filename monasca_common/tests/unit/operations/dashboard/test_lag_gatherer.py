@@ -82,11 +82,11 @@ class LagGathererTest(base.BaseTestCase):
         self.assertIn("The service resumes from the database, which", view.concerns[0].text)
 
     def test_an_unavailable_database_is_reported(self):
-        self.stored = DatabasePositions(error="no answer")
+        self.stored = DatabasePositions(error="no response")
         self.survey.silent_ms = 120_000
         (group, _) = self.gatherer()(NOW)
         self.assertIn(
-            "it is unknown if services resume from other offsets in a database: no answer",
+            "it is unknown if services resume from other offsets in a database: no response",
             group.position_remarks[0],
         )
 

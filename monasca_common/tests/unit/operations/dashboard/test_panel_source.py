@@ -83,5 +83,5 @@ class PanelSourceTest(base.BaseTestCase):
         self.assertEqual("", stuck.snapshot().error)
         self.now_ms += 4000
         snapshot = stuck.snapshot()
-        self.assertEqual(("no answer for 8 s", 1000), (snapshot.error, snapshot.failing_since_ms))
+        self.assertEqual(("no response for 8 s", 1000), (snapshot.error, snapshot.failing_since_ms))
         self.assertEqual("", other.snapshot().error)

@@ -123,9 +123,9 @@ class LagServiceTest(base.BaseTestCase):
 
     def test_a_failed_survey_is_reported_until_the_next_one_succeeds(self):
         service = self.service()
-        self.surveyed.failure = RetriableError("no answer")
+        self.surveyed.failure = RetriableError("no response")
         self.run_once(service)
-        self.assertEqual((False, ["no answer"]), (service.health.ready()[0], service.health.ready()[1]["reasons"]))
+        self.assertEqual((False, ["no response"]), (service.health.ready()[0], service.health.ready()[1]["reasons"]))
         self.assertIn('surveys_total{outcome="failed"} 1.0', generate_latest(service.metrics.registry).decode())
         self.surveyed.failure = None
         service.survey(self.kafka.producer())

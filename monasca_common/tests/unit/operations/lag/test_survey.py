@@ -443,7 +443,7 @@ class TestUnknownGroup(base.BaseTestCase):
 class TestOutage(base.BaseTestCase):
     def test_brokers_that_do_not_answer_or_refuse_end_with_status_2(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
-        for error in (RetriableError("no answer from kafka1:9092"), AuthorizationError("not allowed")):
+        for error in (RetriableError("no response from kafka1:9092"), AuthorizationError("not allowed")):
             admin.groups = mock.Mock(side_effect=error)
             with (
                 mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None)),

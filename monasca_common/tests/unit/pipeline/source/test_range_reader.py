@@ -90,4 +90,4 @@ class RangeReaderTest(base.BaseTestCase):
         self.assertTrue(consumer.closed)
 
     def refuse(self, partition, offset):
-        raise TransportError("no answer")
+        raise TransportError("no response")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's reaction to all possible answers of a server, or of another program on its port."""
+"""The driver's reaction to all possible responses of a server, or of another program on its port."""
 
 import base64
 import http.server
@@ -31,7 +31,7 @@ PASSWORD = "p@ss/word"
 class FakeInflux(http.server.ThreadingHTTPServer):
     """A server that records the requests.
 
-    ``answer``: returns ``(status, body)``, or ``None`` to close the connection without an answer.
+    ``answer``: returns ``(status, body)``, or ``None`` to close the connection without a response.
     """
 
     handle_error = lambda *_: None  # noqa: E731 - clients that go away are what these tests are about
@@ -97,7 +97,7 @@ class FaultCase(base.BaseTestCase):
         return writer.write(Claim("g", "t", 0, None, 0, len(names)), rows(*names))
 
     def refuse(self, *names, text="unable to parse '…': invalid"):
-        """Refuse some points like InfluxDB: valid points of the request are stored, and the answer is a refusal."""
+        """Refuse some points like InfluxDB: valid points of the request are stored, and the response is a refusal."""
         bad = tuple(name.encode() + b"," for name in names)
         self.server.answer = lambda lines: (
             (400, error(text)) if any(line.startswith(bad) for line in lines) else (204, b"")
