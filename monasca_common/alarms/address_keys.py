@@ -100,7 +100,7 @@ def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
 
 
 def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
-    """Like `address_keys`, without a warning."""
+    """Return the keys like `address_keys`, without a warning."""
     read = GroupReader(conf, ALARMS)
     keys: Sequence[str] = read["address_keys"] or ()
     refused = None
@@ -121,7 +121,8 @@ class Rotated:
 
 
 def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
-    """Encrypt each address with the first key, in one transaction. It is safe to repeat, and while services run."""
+    """Encrypt each address with the first key, in one transaction. The call can be repeated, and is safe while services
+    run."""
     other = sa.or_(_METHOD.c.address_key.is_(None), _METHOD.c.address_key != keys.first)
     statement = sa.select(_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key).where(other).with_for_update()
 

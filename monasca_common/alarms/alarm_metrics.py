@@ -20,7 +20,7 @@ _KEY = ("alarm_id", "series_id", "tenant")
 
 @dataclass(frozen=True, slots=True)
 class AlarmSeries:
-    """One series of one alarm. ``series_id``: 16 bytes."""
+    """A series of an alarm. ``series_id``: 16 bytes."""
 
     alarm_id: str
     series_id: bytes

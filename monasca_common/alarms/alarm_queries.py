@@ -113,7 +113,8 @@ def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
 
 
 def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
-    """Count by the columns of alarms and metrics, and by definition if ``group_by`` has columns of it."""
+    """Count by the columns of alarms and metrics, and also by definition if ``group_by`` contains columns of
+    definitions."""
     names = [name for name in group_by if name not in _OF_DEFINITIONS]
     if len(names) < len(group_by) and "alarm_definition_id" not in names:
         names.append("alarm_definition_id")

@@ -48,14 +48,14 @@ class StoredAlarm:
 
 
 class Alarms:
-    """The alarms in the database. Each call finds only those of its tenant."""
+    """The alarms in the database. Each call accesses only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
     def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
-        """Yield alarms. Close the generator. The metrics of only a few alarms are loaded at a time, because an alarm
-        can have any number of metrics."""
+        """Yield alarms. The caller must close the generator. The metrics of only a few alarms are loaded at a time,
+        because an alarm can have any number of metrics."""
         statement = alarm_queries.alarms(which, sorts, part)
 
         def work(connection: sa.Connection) -> Iterator[StoredAlarm]:

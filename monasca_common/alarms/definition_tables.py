@@ -61,15 +61,15 @@ def next_version(connection: sa.Connection) -> None:
 
 
 class AlarmDefinitions:
-    """The definitions in the database. Each call finds only those of its tenant."""
+    """The definitions in the database. Each call accesses only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
         self._queries = Queries(database.dialect)
 
     def iter_found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> Generator[AlarmDefinition]:
-        """Yield definitions. Close the generator. Only a few are loaded at a time, because an expression can have 16
-        KiB."""
+        """Yield definitions. The caller must close the generator. Only a few definitions are loaded at a time, because
+        an expression can have 16 KiB."""
         wanted: Select = sa.select(_DEFINITION.c.id).where(*self._conditions(which))
         statement = ordered(wanted, sorts, _SORTED_BY, _DEFINITION.c.id, part)
 

@@ -19,7 +19,7 @@ SORTS = ("id", "name", "severity", "updated_at", "created_at")
 NAME = TextRule()
 DESCRIPTION = TextRule(least=0, most=LONGEST_TEXT)
 ACTION = TextRule(most=50)
-MOST_ACTIONS = 100  # of one state
+MOST_ACTIONS = 100  # the maximum number of actions of one state
 LONGEST_SPAN_SECONDS = 14 * 86_400
 """The maximum time to keep windows of a sub-expression (its period times its number of periods)."""
 

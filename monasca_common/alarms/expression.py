@@ -177,7 +177,7 @@ class Expression:
 
 def parse(text: str) -> Expression:
     """Parse any text. Raises only `ExpressionError`."""
-    # Count characters first, so that a huge text is not encoded: a text has at least as many bytes as characters.
+    # Characters are counted first, so that a huge text is not encoded; a text has at least as many bytes as characters.
     if len(text) > MOST_BYTES or (size_bytes := len(text.encode(errors="replace"))) > MOST_BYTES:
         size = f"{len(text)} characters" if len(text) > MOST_BYTES else f"{size_bytes} bytes"
         raise ExpressionError(0, f"has {size}: at most {MOST_BYTES} bytes are allowed")

@@ -126,7 +126,7 @@ def _is_http(address: str) -> bool:
 
 
 class NotificationMethods:
-    """The methods in the database. Each call finds only those of its tenant."""
+    """The methods in the database. Each call accesses only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase, keys: AddressKeys = PLAIN) -> None:
         self._database = database

@@ -70,8 +70,8 @@ class WhichNotifications:
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """A notification in the ledger. ``answer``: the receiver's answer, or the reason why the notification was not sent.
-    ``method_name`` to ``masked_address`` are ``None`` if the method was deleted. Times are in ms."""
+    """A notification in the ledger. ``answer``: the receiver's response, or the reason why the notification was not
+    sent. ``method_name`` to ``masked_address`` are ``None`` if the method was deleted. Times are in ms."""
 
     id: str
     tenant: str

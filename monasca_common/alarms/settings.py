@@ -67,7 +67,8 @@ def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
         return _of(conf, connection)
     if not has_database(conf):
         raise NoAlarmsDatabase(
-            f"neither connection in group [{ALARMS_GROUP}] nor that in [database] is set: alarm definitions, alarms "
+            f"neither connection in group [{ALARMS_GROUP}] nor connection in group [database] is set: alarm "
+            f"definitions, alarms "
             "and notification methods need one of them"
         )
     settings = storage_settings(conf)

@@ -32,7 +32,7 @@ _SORTED_BY = {
     "created_at": _SILENCE.c.created_ms,
 }
 SORTS = tuple(_SORTED_BY)
-# Built once, because the statement is executed for each change of an alarm.
+# The statement is built only once, because it is executed for each change of an alarm.
 _LASTING = (
     _SELECT.where(_SILENCE.c.tenant == sa.bindparam("of_tenant"))
     .where(_SILENCE.c.from_ms <= sa.bindparam("now_ms"), _SILENCE.c.until_ms > sa.bindparam("now_ms"))
@@ -90,7 +90,7 @@ def _faults(silence: Silence, now_ms: int) -> Iterator[tuple[str, str]]:
 
 
 class Silences:
-    """The silences in the database. Each call finds only those of its tenant."""
+    """The silences in the database. Each call accesses only those of its tenant."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
@@ -118,7 +118,9 @@ class Silences:
         def work(connection: sa.Connection) -> Silence:
             unended = (_SILENCE.c.tenant == created.tenant, _SILENCE.c.until_ms > now_ms)
             if connection.execute(sa.select(sa.func.count()).where(*unended)).scalar_one() >= MOST_OF_A_TENANT:
-                refuse([("", f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete one first")])
+                refuse(
+                    [("", f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete a silence first")]
+                )
             connection.execute(_SILENCE.insert().values(asdict(created) | {"dimensions": dict(created.dimensions)}))
             return created
 

@@ -2,7 +2,7 @@
 """The outermost layer: adds an id to each response and to the log lines of its request, writes the access log, and
 counts requests for ``/metrics``.
 
-A request only appends a tuple. Lines and counts are derived from many tuples at a time, because the logging module
+Each request only appends a tuple. Lines and counts are derived from many tuples at a time, because the logging module
 takes longer to write a line than the API takes to serve a request.
 """
 

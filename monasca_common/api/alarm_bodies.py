@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsContext:
-    """Dependencies of the alarm resources. ``database``: ``None`` if not configured. ``now``: seconds.
+    """Dependencies of the alarm resources. ``database`` is ``None`` if it is not configured. ``now``: seconds.
     ``transitions``: writes transitions in Avro."""
 
     settings: ApiSettings
@@ -57,11 +57,11 @@ class AlarmsContext:
         except NotJson as error:
             raise bad_request(f"the body is not JSON: it {error}") from None
         try:
-            # Some clients send numbers and booleans as strings.
+            # Conversions are permitted, because some clients send numbers and booleans as strings.
             document = msgspec.convert(members, kind, strict=False)
         except json_text.UNREADABLE as error:
             raise unprocessable(f"the request was refused: {error}") from None
-        # msgspec also converts the string "null" to null, which would mean that the member stays unchanged.
+        # msgspec also converts the string "null" to null, and null means that the member stays unchanged.
         for name, value in members.items():
             if value is not None and getattr(document, name, value) is None:
                 raise unprocessable(f"the request was refused: {name} is the text {value!r}: write null")
@@ -75,7 +75,7 @@ class AlarmsContext:
         part: Slice,
         element: Callable[[T], Any],
     ) -> None:
-        """Answer a page. ``found``: the rows of the slice, and one more if another page follows."""
+        """Send a page. ``found``: the rows of the slice, and one more row if another page follows."""
         paging.answer_page(
             request,
             response,
@@ -94,7 +94,7 @@ class AlarmsResource:
 
 
 def one_row_more(part: Slice) -> Slice:
-    """Return the slice with one extra row, which shows whether another page follows."""
+    """Return the slice with one extra row, whose presence shows that another page follows."""
     return Slice(part.limit + 1, part.offset)
 
 

@@ -72,8 +72,8 @@ def make_app(
     """Return the application. It does not close the producers, the reader or the database. Requests that need a missing
     reader or database get status 501.
 
-    ``conf``: has [keystone_authtoken] and [oslo_policy]; required unless ``auth_strategy`` is noauth. ``probe``: see
-    `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds since the
+    ``conf`` has [keystone_authtoken] and [oslo_policy]; it is required unless ``auth_strategy`` is noauth. ``probe``:
+    see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds since the
     epoch. ``keys``: encrypt the addresses of notification methods. Raises `ConfigurationError` if authentication cannot
     work.
     """
@@ -151,7 +151,8 @@ def _authentication(
     with a cached token are still served."""
     if settings.auth_strategy == "noauth":
         return lambda app: app
-    from monasca_common.api import tokens  # keystonemiddleware takes half a second to import; noauth does not need it
+    # the import of keystonemiddleware takes half a second, and noauth does not need it
+    from monasca_common.api import tokens
 
     assert conf is not None, "authentication needs its configuration"
     own_metrics.will_validate(tokens.ValidationOutcome)

@@ -50,8 +50,9 @@ _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise `ConfigurationError` for invalid rules or Keystone settings. Opens no connection."""
-    from monasca_common.api import tokens  # keystonemiddleware takes half a second to import; noauth does not need it
+    """Raise `ConfigurationError` for invalid rules or Keystone settings. This opens no connection."""
+    # the import of keystonemiddleware takes half a second, and noauth does not need it
+    from monasca_common.api import tokens
 
     Authorization(conf)
     tokens.authenticated(lambda *_: [], conf)
@@ -147,7 +148,7 @@ def _named_tenant(request: falcon.Request) -> str | None:
     tenant = request.get_param("tenant_id")
     if request.path != LOGS:
         return tenant
-    project = request.get_param("project_id")  # the parameter's name in the old log API
+    project = request.get_param("project_id")  # the name of the parameter in the old log API
     if None not in (tenant, project) and tenant != project:
         raise unprocessable("tenant_id and project_id name different tenants: omit one of them")
     return tenant if tenant is not None else project

@@ -19,13 +19,13 @@ _PIECE_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _JSON = "application/json"
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
-_ANY_RATIO_BYTES = 64 * 1024  # any ratio is accepted up to this decompressed size
+_ANY_RATIO_BYTES = 64 * 1024  # any compression ratio is accepted up to this decompressed size
 # bgzip writes a member per 64 KiB. Each member takes 20 us, even if it is empty.
 _MOST_GZIP_MEMBERS = 1000
-_MOST_GZIP_RATIO = 100  # metrics have ratios of 5 to 50
-_BODY_SECONDS = 10.0  # measured from the end of the header
+_MOST_GZIP_RATIO = 100  # metrics have compression ratios of 5 to 50
+_BODY_SECONDS = 10.0  # the time is measured from the end of the header
 _SLICE_BYTES = 16 * 1024
-_FULL = "write whole buffer"  # in cramjam's error of a full buffer, which has a general type
+_FULL = "write whole buffer"  # the text of cramjam's error for a full buffer, because the type of the error is general
 _ZEROS = re.compile(rb"\0*")
 
 
@@ -68,7 +68,7 @@ def discard(environ: dict[str, Any]) -> None:
     if not environ.get("wsgi.input_terminated"):
         return
     deadline = time.monotonic() + _BODY_SECONDS
-    with contextlib.suppress(Exception):  # any error means that the connection is unusable
+    with contextlib.suppress(Exception):  # after any error, the connection cannot be used
         while environ["wsgi.input"].read(_PIECE_BYTES) and time.monotonic() < deadline:
             pass
 
@@ -105,7 +105,9 @@ def read_body(environ: dict[str, Any], settings: ApiSettings) -> bytes:
     except BlockingIOError:
         raise _too_slow() from None
     except Exception as error:  # servers raise different errors for a truncated or malformed body
-        raise bad_request(f"the body could not be read to its end ({type(error).__name__}): repeat it") from error
+        raise bad_request(
+            f"the body could not be read to its end ({type(error).__name__}): repeat the request"
+        ) from error
 
 
 def _content_length(environ: dict[str, Any]) -> int | None:
@@ -124,7 +126,7 @@ def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> byte
     pieces: list[bytes] = []
     size = 0
     while size <= limit:
-        # Without a length, read one byte more than the limit to detect a body that is too large.
+        # Without a length, one byte more than the limit is read, to detect a body that is too large.
         wanted = min(_PIECE_BYTES, limit - size if length is not None else limit - size + 1)
         piece = stream.read(wanted) if wanted else b""
         if not piece:
@@ -136,7 +138,7 @@ def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> byte
     if length is None and size > limit:
         raise _too_large(settings)
     if length is not None and size < length:
-        raise bad_request(f"the body ended after {size} of {length} bytes: repeat it")
+        raise bad_request(f"the body ended after {size} of {length} bytes: repeat the request")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -153,7 +155,7 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
                 # Decompress in slices, because zlib copies all input after the end of a member.
                 compressed = whole[at : at + _SLICE_BYTES]
                 if not compressed:
-                    raise bad_request("the gzip body is truncated: repeat it")
+                    raise bad_request("the gzip body is truncated: repeat the request")
                 pieces.append(member.decompress(compressed, limit - size + 1))
                 size += len(pieces[-1])
                 if size > limit:
@@ -164,12 +166,14 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
                 return b"".join(pieces)
     except zlib.error as error:
         raise bad_request(f"the body is not gzip ({error}): correct it or its Content-Encoding") from None
-    raise too_large(f"the gzip body has more than {_MOST_GZIP_MEMBERS} members and was refused: compress it as one")
+    raise too_large(
+        f"the gzip body has more than {_MOST_GZIP_MEMBERS} members and was refused: compress it as one member"
+    )
 
 
 def snappy_decompressed(body: bytes, settings: ApiSettings) -> bytes:
     """Decompress a block of snappy, whose first number is its expanded size. Raises `Problem`: 400 or 413."""
-    import cramjam  # only this format needs it
+    import cramjam  # only this format needs the module
 
     try:
         if cramjam.snappy.decompress_raw_len(body) > settings.max_body_bytes:
@@ -181,7 +185,7 @@ def snappy_decompressed(body: bytes, settings: ApiSettings) -> bytes:
 
 def _unzstd(body: bytes, settings: ApiSettings) -> bytes:
     """Decompress frames of zstd into a buffer of the maximum size. Raises `Problem`: 400 or 413."""
-    import cramjam  # only with the extras that read other formats than JSON
+    import cramjam  # installed only with the extras that read formats other than JSON
 
     buffer = bytearray(settings.max_body_bytes)
     try:
@@ -216,5 +220,5 @@ def _too_slow() -> Problem:
     return Problem(
         408,
         "Request Timeout",
-        f"the body did not arrive within {_BODY_SECONDS:g} s and was refused: repeat it",
+        f"the body did not arrive within {_BODY_SECONDS:g} s and was refused: repeat the request",
     )

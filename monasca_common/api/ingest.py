@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps that all posts share: they parse and check the elements of a body, derive message ids, and refuse invalid
+"""The steps that all posts share: parse and check the elements of a body, derive message ids, and refuse invalid
 elements.
 
 With ``Idempotency-Key``, every worker derives the same message ids from a repeated request, without stored state.
@@ -76,7 +76,8 @@ class PostContext:
         except (RegistryUnavailable, SchemaRefused) as error:
             LOG.warning("envelopes of %s cannot be written in Avro: %s", kind, error)
             raise unavailable(
-                "the schema of the messages is unavailable, so no message of this request was sent: repeat it later",
+                "the schema of the messages is unavailable, so no message of this request was sent: repeat the request "
+                "later",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
                 reason=Reason.REGISTRY,
             ) from None
@@ -101,7 +102,7 @@ def idempotency_key(request: falcon.Request) -> str | None:
 def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
     """Parse a body. Raises `Problem`: 400 if it is not JSON, 422 if the body as a whole breaks a rule."""
     if not body:
-        raise bad_request("the body is empty: send one")
+        raise bad_request("the body is empty: send a body")
     try:
         return parse(body)
     except NotJson as error:
@@ -116,7 +117,7 @@ def records(
     values: list[bytes], post: ParsedPost, request: falcon.Request, key: str | None
 ) -> Sequence[bytes | Record]:
     """Return plain values (the producer creates their ids, its fast path), or records with ids derived from ``key``."""
-    note_delivered(request.env, len(values), post.total - len(post.valid))  # replaced if an error follows
+    note_delivered(request.env, len(values), post.total - len(post.valid))  # this value is replaced if an error follows
     if key is None:
         return values
     ids = message_ids(request.context.tenant, request.path, key, post.valid, post.indices)
@@ -141,8 +142,8 @@ def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], ind
 def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
     """Publish the valid samples of a request of Prometheus or OpenTelemetry, and return after all are acknowledged.
 
-    Their ids are hashes of tenant, series, time and value, so that a repeat has the same ids, also in another request.
-    Raises `Problem` like `Publishing.publish`, and 429.
+    Their ids are hashes of tenant, series, time and value, so that a repeated sample has the same id, also in another
+    request. Raises `Problem` like `Publishing.publish`, and 429.
     """
     tenant, settings = request.context.tenant, posts.settings
     if posts.series_limit is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of concurrent requests; requests beyond them are refused, not queued.
+"""Limits of concurrent requests; requests beyond these limits are refused, not queued.
 
 The server has more threads than slots (`threads_of`). The spare threads refuse excess requests and answer health checks
 while all other threads wait for Kafka or a database.
@@ -40,8 +40,8 @@ _BUSY = msgspec.json.encode(
     error_body(
         503,
         "Service Unavailable",
-        "the server has reached its limit of concurrent requests and has not read this one: repeat it later, or send "
-        "fewer requests concurrently",
+        "the server has reached its limit of concurrent requests and has not read this request: repeat it later, or "
+        "send fewer requests concurrently",
         delivered=0,
         unknown=0,
     )
@@ -53,7 +53,7 @@ class RequestSlots:
     """The maximum number of concurrent requests of each kind.
 
     ``posts`` wait for Kafka, ``others`` wait for the database. Each topic has ``own_of_topic`` reserved slots of
-    ``posts``; all topics share the remaining ones. So a topic has slots even if all other topics are stalled.
+    ``posts``; all topics share the remaining slots. So a topic has slots even if all other topics are stalled.
     """
 
     posts: int
@@ -73,7 +73,7 @@ def request_slots(settings: ApiSettings) -> RequestSlots:
 
 
 def threads_of(settings: ApiSettings) -> int:
-    """Return the threads of a worker: one per slot, one per request that waits for Keystone, and spare ones."""
+    """Return the threads of a worker: one per slot, one per request that waits for Keystone, and spare threads."""
     slots = request_slots(settings)
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
     return slots.posts + slots.others + waiting + _SPARE_THREADS
@@ -107,7 +107,8 @@ class InFlightLimit:
         except IndexError:
             return _refuse(environ, start_response)
         try:
-            return self._app(environ, start_response)  # responses are not streamed, so the response is complete here
+            # responses are not streamed, so each response is complete at this point
+            return self._app(environ, start_response)
         finally:
             free.append(None)
 

@@ -112,7 +112,7 @@ class ApiMetrics:
         self._validations.labels(outcome).observe(seconds)
 
     def text(self) -> bytes:
-        """Return the metrics; those of other workers are at most half a second old."""
+        """Return the metrics; the metrics of other workers are at most half a second old."""
         self.before_read()
         return generate_latest(self._registry if os.environ.get(_FOLDER) is None else workers_registry())
 

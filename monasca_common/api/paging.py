@@ -13,8 +13,8 @@ import msgspec
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
-PAGE_LIMIT = 10_000  # elements per response; for measurements and statistics, rows per response
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # total size of elements; a response uses twice this memory
+PAGE_LIMIT = 10_000  # the number of elements per response; for measurements and statistics, the number of rows
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # the total size of elements; a response uses twice this memory
 
 T = TypeVar("T")
 encode = msgspec.json.encode

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Error responses of the API; the bodies of all errors have the same structure.
 
-``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only shape from which the command-line client
+``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only structure from which the command-line client
 prints the message.
 """
 
@@ -31,7 +31,7 @@ _DATABASE_RETRY_AFTER_SECONDS = 5
 
 
 class Problem(falcon.HTTPError):
-    """An error answer. ``message`` names the input, the rule and the remedy.
+    """An error response. ``message`` names the input, the rule and the remedy.
 
     ``details``: further members of the body's ``error`` object. ``headers``: the headers of the response. ``reason``:
     the label value in metrics, if the status does not determine it.
@@ -111,7 +111,7 @@ def _database_unavailable(message: str) -> Problem:
 
 
 def serialize_error(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-    """Serialize `Problem`, and also Falcon's own errors (unknown path or method), in this shape."""
+    """Serialize `Problem`, and also Falcon's own errors (unknown path or method), in this structure."""
     note_undelivered(request.env, getattr(error, "details", {}))
     if (reason := getattr(error, "reason", None)) is not None:
         note_reason(request.env, reason)
@@ -134,7 +134,7 @@ def failed(environ: Mapping[str, Any], error: Exception) -> bytes:
 def _body(error: falcon.HTTPError, obj_type: Any) -> Any:
     code = error.status_code
     title = error.title or ""
-    if title == falcon.code_to_http_status(code):  # Falcon's default, "404 Not Found", repeats the code
+    if title == falcon.code_to_http_status(code):  # Falcon's default title, "404 Not Found", repeats the code
         title = HTTPStatus(code).phrase
     body = obj_type()
     body.update(error_body(code, title, error.description or title, **getattr(error, "details", {})))

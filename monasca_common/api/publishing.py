@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
     """Messages for one topic. They have no keys, because storage orders metrics by version, so their partition does not
-    matter, and a key would send all messages of a tenant to one partition."""
+    matter, and because a key would send all messages of a tenant to one partition."""
 
     topic: str
     records: Sequence[bytes | Record]
@@ -113,7 +113,7 @@ def _refused(reason: str, bulks: Sequence[TopicMessages], *, keyed: bool) -> Pro
     messages = sum(len(bulk.records) for bulk in bulks)
     failed, unknown = (0, messages) if keyed else (messages, 0)
     return unavailable(
-        f"Kafka's topic {reason}, so no message of this request was sent: repeat it later",
+        f"Kafka's topic {reason}, so no message of this request was sent: repeat the request later",
         retry_after_seconds=RETRY_AFTER_SECONDS,
         reason=Reason.KAFKA,
         details={"delivered": 0, "failed": failed, "unknown": unknown},

@@ -26,7 +26,8 @@ from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, Series
 MAX_NAME_LENGTH = 255
 MAX_OFFSET_LENGTH = 1024
 MAX_PARAMETERS = 100
-MAX_KEYS = 100  # dimension names to filter or group by; a metric has at most this number by default
+# the maximum number of dimension names to filter or group by; by default, a metric has at most this number
+MAX_KEYS = 100
 MAX_VALUES = 1000  # maximum number of values of all these dimensions
 MAX_PERIOD_SECONDS = 10 * 365 * 86_400
 DEFAULT_PERIOD_SECONDS = 300
@@ -66,7 +67,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
-    """The parameters of measurements and statistics. ``group_by`` overrides ``merge``; ``("*",)`` returns each series.
+    """The parameters of measurements and statistics. ``group_by`` overrides ``merge``; ``("*",)`` returns each series
+    separately.
 
     ``since_ms``: see `Cursor`.
     """

@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 _PAGE = 10_000
 _REFRESH_SECONDS = 3600.0
-_MAX_TENANTS = 1000  # an additional tenant replaces the least recently used one
+_MAX_TENANTS = 1000  # an additional tenant replaces the least recently used tenant
 _RETRY_AFTER_SECONDS = 60
 
 
@@ -41,7 +41,7 @@ class _CachedSeries:
     __slots__ = ("ids", "lock", "read_at")
 
     def __init__(self) -> None:
-        self.ids: set[bytes] | None = None  # None: not read yet
+        self.ids: set[bytes] | None = None  # None: the series are not read yet
         self.read_at = 0.0
         self.lock = threading.Lock()
 
@@ -108,7 +108,7 @@ class SeriesLimit:
                     break
                 after = page[-1].hex()
         except StorageError as error:
-            LOG.warning("series of a tenant cannot be read; only those of its posts are counted: %s", error)
+            LOG.warning("series of a tenant cannot be read; only the series of its posts are counted: %s", error)
             return None
         return ids
 
@@ -118,6 +118,6 @@ class SeriesLimit:
             429,
             "Too Many Requests",
             f"the tenant has {current} of at most {self._limit} series, and the request was refused because it would "
-            f"add {new} (at {shown}): use fewer distinct dimensions, or have the limit raised",
+            f"add {new} (at {shown}): use fewer distinct dimensions, or ask the operator to raise the limit",
             headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
         )

@@ -28,8 +28,8 @@ LOG = logging.getLogger(__name__)
 _REQUEST_SECONDS = 3.0  # seconds added to publish_timeout_seconds for a request in flight
 _CLOSE_SECONDS = 2.0  # seconds added to stop_timeout_seconds
 _KEEP_ALIVE_SECONDS = 75
-# A request of 100 metrics creates a thousand objects, none in a reference cycle. With Python's default thresholds, the
-# garbage collector runs several times per request and takes a tenth of its time.
+# A request of 100 metrics creates a thousand objects, none of which is in a reference cycle. With Python's default
+# thresholds, the garbage collector runs several times per request and takes a tenth of its time.
 _GC_THRESHOLDS = (50_000, 20, 100)
 
 
@@ -62,7 +62,7 @@ class Server(WebServer):
         self._conf = conf
         self._settings = settings
         self._service: Service | None = None
-        self._status = contextlib.ExitStack()  # in the parent process
+        self._status = contextlib.ExitStack()  # this runs in the parent process
         close_seconds = settings.stop_timeout_seconds + _CLOSE_SECONDS
         super().__init__(
             "api",

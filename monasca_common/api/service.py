@@ -32,7 +32,8 @@ from monasca_common.storage.settings import StorageSettings, has_database, row_l
 LOG = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
-# A publish ends the linger. While it lasts, messages behind others in flight do not make librdkafka use a CPU core.
+# A publish ends the linger. During the linger, messages that queue behind messages in flight do not make librdkafka use
+# a CPU core.
 _LINGER_MS = 1000
 
 
@@ -62,7 +63,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, and log how many are missing."""
+        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, and log the number of missing ones."""
         reports = self._producers.close(self.settings.stop_timeout_seconds)
         left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:

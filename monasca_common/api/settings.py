@@ -27,7 +27,7 @@ from monasca_common.runtime.envelopes import FORMATS
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 API_GROUP = "api"
-CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # environment variable for a server that our command does not start
+CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # the environment variable for a server that our command does not start
 
 _KIB, _MIB = 1024, 1024 * 1024
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -54,7 +54,7 @@ class ApiSettings:
         maximum=4096,
         unit="requests",
         help="Maximum number of concurrent posts per worker to one topic. A quarter of this number is reserved for "
-        "each topic, and other topics that are stalled cannot use it. At most half as many requests may use the "
+        "each topic, and other topics that are stalled cannot use it. At most half this number of requests may use the "
         "database at a time. Further requests get status 503 immediately. Too small: clients get status 503 at normal "
         "load. Too large: requests exhaust the memory and wait for each other.",
     )
@@ -111,7 +111,7 @@ class ApiSettings:
         unit="seconds",
         unset="[kafka] publish_timeout_seconds",
         help="Seconds to wait until Kafka has acknowledged all messages of a request. Too small: clients get 503 for "
-        "messages that are delivered later. Too large: requests occupy workers while Kafka does not answer.",
+        "messages that are delivered later. Too large: requests occupy workers while Kafka does not respond.",
     )
     stop_timeout_seconds: float = option(
         5.0,
@@ -119,7 +119,7 @@ class ApiSettings:
         maximum=600.0,
         unit="seconds",
         help="Seconds to wait for Kafka's acknowledgements when the API stops. Too small: more messages of requests "
-        "that got status 503 are not delivered. Too large: a stop takes long while Kafka does not answer.",
+        "that got status 503 are not delivered. Too large: a stop takes a long time while Kafka does not respond.",
     )
     max_series_per_tenant: int = option(
         0,
@@ -132,8 +132,9 @@ class ApiSettings:
     )
     otlp_attributes: tuple[str, ...] = option(
         RESOURCE_ATTRIBUTES,
-        help="The attributes of resources and scopes of OTLP that become dimensions, separated by commas, also "
-        "otel.scope.name and otel.scope.version. Too few: series of different senders have the same dimensions and "
+        help="The attributes of resources and scopes of OTLP that become dimensions, separated by commas; "
+        "otel.scope.name and otel.scope.version are also permitted. Too few: series of different senders have the same "
+        "dimensions and "
         "overwrite each other. Too many: each restart of a sender creates new series.",
     )
     metrics_topic: str = option(
@@ -160,7 +161,7 @@ class ApiSettings:
         help="The topic to which alarm transitions set by clients are sent.",
     )
 
-    registry: SchemaRegistrySettings | None = None  # if a format is avro
+    registry: SchemaRegistrySettings | None = None  # used only if a format is avro
 
     @property
     def posted_topics(self) -> frozenset[str]:
@@ -200,7 +201,7 @@ def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = No
 
 def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
     """Return the settings of ``[api]``; some defaults come from ``[kafka]``. Raises `ConfigurationError`."""
-    kafka = producer_settings(conf)  # reports errors in [kafka] before the workers are forked
+    kafka = producer_settings(conf)  # this reports errors in [kafka] before the workers are forked
     read = GroupReader(conf, _API)
     for group in legacy.OLD_GROUPS:
         config_file.log_old_group(conf, group)

@@ -39,7 +39,7 @@ class ApiStatus:
         return {f"worker_{pid}": _seconds_since_turn(worker) for pid, worker in dict(self._workers()).items()}
 
     def _of_worker(self) -> tuple[bool, dict[str, Any]]:
-        """Return a worker's answer to ``/healthcheck``."""
+        """Return a worker's response to ``/healthcheck``."""
         connection = http.client.HTTPConnection("api", timeout=_REQUEST_SECONDS)
         try:
             connection.sock = socket.socket(self._family)
@@ -51,7 +51,7 @@ class ApiStatus:
             healthy = answer.status == http.HTTPStatus.OK
             return healthy, {"status": f"a worker answers {answer.status}", **body}
         except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-            return False, {"status": f"no worker answers: {error}"}
+            return False, {"status": f"no worker responds: {error}"}
         finally:
             connection.close()
 

@@ -2,7 +2,7 @@
 """Validation of tokens by keystonemiddleware, with the settings of ``[keystone_authtoken]``.
 
 This module adds a deadline for all requests of a validation, a limit of requests that wait for Keystone, a bounded
-in-process cache, different answers (503) for an outage and for wrong settings, and a check of the settings.
+in-process cache, different responses (503) for an outage and for wrong settings, and a check of the settings.
 
 A client that cannot renew tokens, such as Prometheus, sends an application credential as HTTP Basic (its id as the
 user, its secret as the password). It is exchanged for a token, which is cached and validated like any other.
@@ -45,10 +45,10 @@ _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
 _MAX_CREDENTIALS = 10_000
 _CACHE_ENTRY_BYTES = 512  # Python's overhead per entry, in addition to the text
-_MAX_REASON = 500  # characters, so that a web page served at Keystone's address does not fill the log
+_MAX_REASON = 500  # the number of characters, limited so that a web page at Keystone's address does not fill the log
 
 _SILENT = (
-    "the identity service does not answer, so the token cannot be validated and the request was refused: repeat it "
+    "the identity service does not respond, so the token cannot be validated and the request was refused: repeat it "
     "later"
 )
 _MISCONFIGURED = (
@@ -56,7 +56,7 @@ _MISCONFIGURED = (
     "refused: the log of the API contains the reason"
 )
 
-# A user with a password needs one option from each line.
+# A user with a password requires one option from each line.
 _SCOPE = "project_id system_scope domain_name domain_id trust_id"
 _PASSWORD_NEEDS = (
     "auth_url",
@@ -215,7 +215,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
 
     def _process_credential(self, request: Any, credential: bytes) -> Any:
         for renewed in (False, True):
-            with contextlib.suppress(auth_token.InvalidToken):  # the request then has no token and is refused
+            with contextlib.suppress(auth_token.InvalidToken):  # the request then has no token, and is refused
                 request.headers["X-Auth-Token"] = self._token_of(credential, renewed=renewed)
             try:
                 return super().process_request(request)
@@ -225,8 +225,8 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         return None
 
     def _token_of(self, credential: bytes, *, renewed: bool) -> str:
-        """Return a token of an application credential. ``renewed``: not the cached token, which Keystone may have
-        revoked.
+        """Return a token of an application credential. ``renewed``: request a new token, because Keystone may have
+        revoked the cached token.
 
         Raises `InvalidToken` and `Undecided`.
         """
@@ -264,7 +264,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         self._deadline.begin()
         try:
             return request()
-        except Exception as error:  # keystoneauth raises KeyError and other errors for malformed answers
+        except Exception as error:  # keystoneauth raises KeyError and other errors for malformed responses
             outcome = _outcome(error)
             if outcome is ValidationOutcome.INVALID:
                 raise
@@ -293,7 +293,7 @@ class _KeystoneDeadline(TCPKeepAliveAdapter):
         # keystoneauth neither converts nor retries a TimeoutError.
         left = getattr(self._of_thread, "at", float("inf")) - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"Keystone has not answered within {self._seconds} s")
+            raise TimeoutError(f"Keystone has not responded within {self._seconds} s")
         named["timeout"] = min(named.get("timeout") or left, left)
         return super().send(request, *arguments, **named)
 
@@ -329,7 +329,7 @@ def _outcome(error: Exception) -> ValidationOutcome:
         return ValidationOutcome.INVALID
     reason = " <- ".join(dict.fromkeys(f"{type(cause).__name__}: {cause}"[:_MAX_REASON] for cause in causes))
     if any(map(_is_temporary, causes)):
-        LOG.warning("a token cannot be validated because Keystone does not answer: %s", reason)
+        LOG.warning("a token cannot be validated because Keystone does not respond: %s", reason)
         return ValidationOutcome.SILENT
     LOG.error("a token cannot be validated because Keystone rejects this API; correct [%s]: %s", GROUP, reason)
     return ValidationOutcome.MISCONFIGURED

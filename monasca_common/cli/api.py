@@ -20,7 +20,7 @@ _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 class Api(MonascaCommand):
     """Serve the Monasca API over HTTP until SIGTERM or Ctrl-C.
 
-    It listens on [api] host and port, with [api] workers processes. When stopped, it answers the requests in flight,
+    It listens on [api] host and port, with [api] workers processes. When stopped, it completes the requests in flight,
     waits until Kafka has acknowledged their messages, and ends with status 0. The exit status is 1 if the configuration
     is invalid, and 3 if a worker cannot start. For example:
     monasca-common api --config-file /etc/monasca/api.conf

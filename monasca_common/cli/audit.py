@@ -45,7 +45,7 @@ class AuditShow(ClusterCommand, Lister):
     Verdict OK: all messages arrived. OPEN: messages are missing, but the grace period has not ended. INCOMPLETE:
     messages are missing after the grace period. UNCOUNTED: no `audit count` reads the topic, so it is unknown which
     messages arrived. RECREATED: the topic was deleted and recreated, so it is unknown which messages arrived. The exit
-    status is 1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not answer, 3 if there are no reports.
+    status is 1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not respond, 3 if there are no reports.
     For example, the missing messages of the last hour:
     monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
@@ -57,8 +57,8 @@ class AuditShow(ClusterCommand, Lister):
             "--last-seconds",
             type=positive,
             metavar="N",
-            help="length of the time window; too small: older buckets are not shown; too large: reading takes long "
-            "(default: window_seconds in group [audit])",
+            help="length of the time window; too small: older buckets are not shown; too large: reading takes a long "
+            "time (default: window_seconds in group [audit])",
         )
         parser.add_argument("--missing", action="store_true", help="show only rows with lost or late messages")
         return parser
@@ -187,6 +187,6 @@ def _row(each: Reconciliation) -> tuple[Any, ...]:
 
 
 def _completeness(each: Reconciliation) -> float:
-    """Return the rounded completeness; it is below 1 even if only one message of a million is missing."""
+    """Return the rounded completeness; it is below 1 even if only one message in a million is missing."""
     rounded = round(each.completeness, 4)
     return rounded if rounded < 1 or each.completeness == 1 else 0.9999

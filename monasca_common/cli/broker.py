@@ -50,7 +50,7 @@ class BrokerStart(MonascaCommand):
             type=_port,
             default=_DEFAULT_PORT,
             metavar="P",
-            help="port for clients; three nodes use P, P+1 and P+2; 0 selects free ports (default: %(default)s)",
+            help="port P for clients; three nodes use P, P+1 and P+2; 0 selects free ports (default: %(default)s)",
         )
         parser.add_argument(
             "--data-dir",
@@ -68,14 +68,14 @@ class BrokerStart(MonascaCommand):
             "--registry",
             action="store_true",
             help="also start a schema registry (Apicurio Registry, 142 MB to fetch once) on port "
-            f"{_REGISTRY_PORT}, or on a free one with --port 0; its schemas are lost at the end",
+            f"{_REGISTRY_PORT}, or on a free port with --port 0; its schemas are lost at the end",
         )
         parser.add_argument(
             "--timeout",
             type=_seconds,
             default=START_SECONDS,
             metavar="S",
-            help="time-out of a start, not counting the time to fetch jars; on an idle machine, a start takes 3 s with "
+            help="time-out of a start, without the time to fetch jars; on an idle machine, a start takes 3 s with "
             "one node and 7 s with three nodes (default: %(default)g)",
         )
         add_line_format(parser)
@@ -181,7 +181,7 @@ class _Stopped(BaseException):
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Raise `_Stopped` at the first signal; ignore later ones."""
+    """Raise `_Stopped` at the first signal, and ignore later signals."""
 
     def handle(*_: object) -> None:
         for signum in _STOP_SIGNALS:

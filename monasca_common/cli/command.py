@@ -30,7 +30,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.storage.errors import StorageError
 
 # Exit statuses in addition to 0 (success), 1 (failure), 2 (wrong usage) and 130 (Ctrl-C)
-NOT_ANSWERED = 2  # the brokers do not answer
+NOT_ANSWERED = 2  # the brokers do not respond
 NOTHING_FOUND = 3
 PARTLY_DONE = 4
 TERMINATED = 143
@@ -171,7 +171,7 @@ class ChangeLister(Lister):
 
 
 class ClusterCommand(MonascaCommand):
-    """A command that queries brokers. Its exit status is 2 if they do not answer."""
+    """A command that queries brokers. Its exit status is 2 if the brokers do not respond."""
 
     failed = NOT_ANSWERED
 
@@ -188,7 +188,7 @@ class ClusterCommand(MonascaCommand):
 
 
 def check_section(conf: cfg.ConfigOpts, section: str) -> None:
-    """Raise `ConfigurationError` for a group that is in no file, because it would inherit the brokers of
+    """Raise `ConfigurationError` for a group that no file contains, because it would inherit the brokers of
     ``[kafka]``."""
     if section != KAFKA_GROUP and section not in conf.list_all_sections():
         raise ConfigurationError(f"--section {section}: the configuration has no group [{section}]: correct the name")
@@ -196,7 +196,7 @@ def check_section(conf: cfg.ConfigOpts, section: str) -> None:
 
 @contextlib.contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Raise an interrupt at SIGTERM. Does nothing outside the main thread, where signals cannot be handled."""
+    """Raise an interrupt at SIGTERM. Do nothing outside the main thread, because signals cannot be handled there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -197,11 +197,11 @@ def _evaluate(conf: cfg.ConfigOpts) -> None:
 
 
 def _groups(conf: cfg.ConfigOpts) -> None:
-    """Warn of groups that no service reads. They are not errors, because other programs can read them."""
+    """Log warnings about groups that no service reads. They are not errors, because other programs can read them."""
     notifiers = {f"{each.name}_notifier" for each in importlib.metadata.entry_points(group="monasca_common.notifiers")}
     known = {group for group, _ in configuration.own_options()} | notifiers | _FOREIGN
     for group in sorted(set(conf.list_all_sections()) - known):
-        if group.startswith(KAFKA_GROUP):  # services that read these groups warn of misspelt names
+        if group.startswith(KAFKA_GROUP):  # services that read these groups log warnings about misspelt names
             continue
         close = difflib.get_close_matches(group, sorted(known), n=1, cutoff=_MISSPELT)
         hint = f": did you mean [{close[0]}]?" if close else ""

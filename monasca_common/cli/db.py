@@ -54,7 +54,7 @@ def _upgraded(storage: Storage) -> tuple[str | None, str | None]:
 
 
 def _revision(storage: Storage) -> str | None:
-    """Return the schema's revision, or ``None`` without a schema."""
+    """Return the schema's revision, or ``None`` if there is no schema."""
     try:
         return storage.status().found
     except NotSupported:

@@ -247,10 +247,10 @@ class DlqShow(_DlqCommand, ShowOne):
 class DlqReplay(_PendingCommand, ChangeLister):
     """Replay dead letters to their original topics; without --execute, only count them.
 
-    Repair the consumer or the input first. A run ends at the end that the topics have at its start, so a message that
-    fails again is left for the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic
+    Repair the consumer or the input first. A run ends at the ends that the topics have when it starts, so a message
+    that fails again is left for the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic
     refuses a message, its dead letter stays pending and the run continues with later dead letters. The next run
-    continues an interrupted run; of two concurrent runs, the one started later continues. For example, at 100
+    continues an interrupted run; if two runs are concurrent, the run that started later continues. For example, at 100
     messages per second:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
@@ -284,7 +284,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
         refused = sum(count for _, outcome, _, count in rows if outcome == _REFUSED)
         done = sum(count for _, outcome, _, count in rows if outcome != _REFUSED)
         if refused:
-            self.report(f"{_count(refused)} left to the next run, because the original topic refused the message")
+            self.report(f"{_count(refused)} left for the next run, because the original topic refused the message")
         if self._of_jobs:
             self.report(f"{_count(self._of_jobs)} {_IGNORED_BY_JOBS}")
         if failed or refused:
@@ -322,9 +322,9 @@ class DlqReplay(_PendingCommand, ChangeLister):
                         shown.update(counts.total(), replay.offsets_left())
         except UndeliveredError as error:
             first = [*error.report.failed, *error.report.unknown][0]
-            self.report(f"not delivered to {first.topic} and left to the next run: {first.error}")
+            self.report(f"not delivered to {first.topic} and left for the next run: {first.error}")
         except TransactionError as error:
-            self.report(f"{topic.name}: left to the next run: {error}")
+            self.report(f"{topic.name}: left for the next run: {error}")
         except FencedError:
             self.report(f"{topic.name}: a later run has taken over; no message was sent twice")
         else:
@@ -336,7 +336,7 @@ class DlqPurge(_SelectingCommand, ChangeLister):
     """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
 
     Kafka deletes only from the beginning. Deletion stops at the first dead letter that is not selected; selected dead
-    letters after it are kept and counted. For example, delete handled dead letters, or those of last year:
+    letters after it are kept and counted. For example, delete handled dead letters, or the dead letters of last year:
     monasca-common dlq purge --dealt-with
     monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
     """
@@ -348,8 +348,9 @@ class DlqPurge(_SelectingCommand, ChangeLister):
         parser.add_argument(
             "--dealt-with",
             action="store_true",
-            help="also select the handled dead letters before the first pending one; with --reason, deletion stops at "
-            "the first pending dead letter with a different reason, even if handled ones follow",
+            help="also select the handled dead letters before the first pending dead letter; with --reason, deletion "
+            "stops at "
+            "the first pending dead letter with a different reason, even if handled dead letters follow",
         )
         parser.add_argument("--all", action="store_true", help="select all dead letters")
         add_execute(parser)
@@ -384,7 +385,7 @@ class DlqPurge(_SelectingCommand, ChangeLister):
                 rows.append((topic.name, selected, topic in deleted, kept))
         selected, kept = (sum(row[column] for row in rows) for column in (1, 3))
         if kept:
-            self.report(f"{_count(kept)} also selected but not deletable: Kafka deletes only from the beginning")
+            self.report(f"{_count(kept)} also selected but cannot be deleted: Kafka deletes only from the beginning")
         if not selected:
             self._status = NOTHING_FOUND
             self.report("no dead letter is selected" if not kept else "no selected dead letter can be deleted")

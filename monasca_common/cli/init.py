@@ -55,7 +55,7 @@ class NeededDatabase:
 
 @dataclass(frozen=True, slots=True)
 class NeededTopic:
-    """A topic that services need, in the cluster of ``admin``. ``is_compacted``: it is compacted and has one
+    """A topic that services need, in the cluster of ``admin``. ``is_compacted``: whether it is compacted and has one
     partition."""
 
     admin: Admin
@@ -185,4 +185,6 @@ def _needs(service: str, of: Callable[[str, cfg.ConfigOpts], list[T]], conf: cfg
     try:
         return of(service, conf)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{service}: {error}; or omit this service: name the others with --service") from error
+        raise ConfigurationError(
+            f"{service}: {error}; or omit this service by naming the others with --service"
+        ) from error

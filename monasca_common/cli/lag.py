@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common lag list | show | serve``: check that consumer groups keep up."""
+"""``monasca-common lag list | show | serve``: checks whether consumer groups keep up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VERDICT_COLUMNS = (
     *("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "lost_in_seconds"),
     *("expires_soon", "truncated", "hidden", "window"),
 )
-# The authoritative position, and whether the verdict is based on a different position.
+# The location of the authoritative position, and whether the verdict is based on a different position.
 _POSITION_COLUMNS = ("kept_in", "copy_differs")
 _READ_SECONDS = 30.0
 _MS = 1000
@@ -110,8 +110,8 @@ class LagList(_LagCommand):
     same offset repeatedly. STOP: it has unread messages and does not commit. REWIND: its offset decreased. OFFLINE: a
     partition has no leader. The exit status is 1 if a group has one of the last four statuses, loses unread messages to
     retention now or soon ([lag] least_headroom), or has offsets after the end of the log; 2 if the brokers do not
-    answer; 3 if no group has the requested name. For example, for a program:
-    monasca-common lag list --group 1_metrics -f json
+    respond; 3 if no group has the requested name. For example, for a program: monasca-common lag list --group 1_metrics
+    -f json
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -143,7 +143,9 @@ class RotateKeys(MonascaCommand):
         rotated = rotate_configured(configuration.read(parsed_args))
         if rotated is None:
             return self.report("address_keys in group [alarms] is not set: set an encryption key")
-        self.print(f"{rotated.changed} addresses were encrypted with the first key; all others already were.")
+        self.print(
+            f"{rotated.changed} addresses were encrypted with the first key; all others were already encrypted with it."
+        )
         for name, count in sorted(rotated.unreadable.items()):
             self.report(f"{count} need the key {name}, which is not in address_keys in group [alarms]: add it")
         return 1 if rotated.unreadable else 0

@@ -49,7 +49,7 @@ class _GroupState:
 class _OffsetsCommand(MonascaCommand, Lister):
     """Reads the offsets of a consumer group."""
 
-    _stores_rows = False  # whether the group is a persister's
+    _stores_rows = False  # whether the group belongs to a persister
     _database = ""  # its URL
     _members: Sequence[str] = ()
 
@@ -136,7 +136,7 @@ class OffsetsReset(_OffsetsCommand):
             "the end",
         )
         target.add_argument(
-            "--to-offset", type=_offset, metavar="N", help="this offset, which must be in the log of each partition"
+            "--to-offset", type=_offset, metavar="N", help="this offset, which must exist in the log of each partition"
         )
         target.add_argument(
             "--by-duration",

@@ -16,7 +16,7 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 class SpecificationsCheck(PipelineCommand, ShowOne):
-    """Check specifications, by default the shipped ones, and warn of probable mistakes.
+    """Check specifications, by default the shipped specifications, and print warnings about probable mistakes.
 
     All errors are printed. The exit status is 1 if a row is refused. For example:
     monasca-common pipeline specifications check --pre-transforms pre.json --transforms transforms.json

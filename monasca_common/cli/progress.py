@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the progress of long operations on standard error: a bar if the total is known and it is a terminal, otherwise
-a line at most every ten seconds."""
+"""Shows the progress of long operations on standard error: a bar if the total is known and standard error is a
+terminal, otherwise a line at most every ten seconds."""
 
 from __future__ import annotations
 

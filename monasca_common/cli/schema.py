@@ -88,7 +88,7 @@ class SchemaShow(_SchemaCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         if bool(parsed_args.subject) == bool(parsed_args.id):
-            raise ConfigurationError("name either a subject or --id")
+            raise ConfigurationError("name either a subject or an id (--id)")
         ask = self.client(self.read(parsed_args)).ask
         try:
             if parsed_args.id:
@@ -181,7 +181,7 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
 class SchemaCheck(_FilesCommand):
     """Check whether schemas are registered, or could be, before a deployment. It changes nothing.
 
-    The exit status is 1 if a schema is incompatible or invalid. For example, each of schema_files, or one:
+    The exit status is 1 if a schema is incompatible or invalid. For example, check all of schema_files, or one file:
     monasca-common schema check
     monasca-common schema check metrics-value metric.avsc
     """
@@ -206,7 +206,7 @@ class SchemaRegister(_FilesCommand):
 
 
 def _unknown_name() -> str:
-    raise ConfigurationError("the name of a Protobuf message is not known here: name the subject")
+    raise ConfigurationError("the name of the Protobuf message is unknown: name the subject")
 
 
 def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: SerializationContext | None = None) -> _File:
@@ -215,7 +215,7 @@ def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: Serial
     if name is None or not Path(path).is_file():
         raise ConfigurationError(f"{path} is not a schema: name a file that ends in {', '.join(_SERIALIZERS)}")
     text = Path(path).read_text()
-    if name == "protobuf":  # its serializer needs a generated class
+    if name == "protobuf":  # the serializer needs a generated class
         if context is not None:
             subject = registry_settings(conf).subject(context.option_name, _unknown_name)
         return _File(subject, path, "PROTOBUF", text)

@@ -23,7 +23,7 @@ from monasca_common.operations.settings import MONITORING_GROUP, start_check_set
 
 LOG = logging.getLogger(__name__)
 
-_WARN_SECONDS = 3.0  # the maximum delay of a start if the brokers do not answer
+_WARN_SECONDS = 3.0  # the maximum delay of a start if the brokers do not respond
 _REFUSE_SECONDS = 30.0
 _ALL = "`monasca-common durability check` shows all findings"
 
@@ -80,7 +80,7 @@ def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, second
     child_end.close()
     try:
         if not results.poll(seconds):
-            return StartFindings(unknown=f"the brokers did not answer within {seconds:g} s")
+            return StartFindings(unknown=f"the brokers did not respond within {seconds:g} s")
         findings = results.recv()
         assert isinstance(findings, StartFindings)
         return findings
@@ -93,7 +93,7 @@ def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, second
 
 
 def _send_findings(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, results: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler that is inherited from the parent must not run
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler inherited from the parent must not run
     try:
         results.send(StartFindings(tuple(durability_errors(topics, conf))))
     except MessagingError as error:

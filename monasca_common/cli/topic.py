@@ -146,7 +146,7 @@ class _Topics:
         while True:
             try:
                 return self._ask(admin, names)
-            except RetriableError:  # the leader of a partition may be changing
+            except RetriableError:  # the leader of a partition may change at this moment
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_AGAIN_SECONDS)

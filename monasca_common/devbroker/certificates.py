@@ -20,7 +20,7 @@ _CLOCK_SKEW = datetime.timedelta(minutes=5)
 def issue(folder: Path, users: Iterable[str]) -> None:
     """Write ``ca.pem``, ``broker.pem`` (key and chain), ``<user>.pem`` and ``<user>.key``.
 
-    ``other-ca.pem`` is the certificate of a different authority, for tests with a wrong one.
+    ``other-ca.pem`` is the certificate of a different authority, for tests with a wrong authority.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority = _Authority("monasca-common development CA")

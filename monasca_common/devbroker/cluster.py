@@ -33,7 +33,7 @@ _COORDINATOR_TOPICS = {"__consumer_offsets", "__transaction_state"}
 
 # Serial garbage collection without the C2 compiler halves the start time (1.2 s per node) and costs little at the load
 # of a development broker. A node ends if its heap is full; otherwise it could continue with a dead network thread and
-# answer no client.
+# serve no client.
 _JAVA_OPTIONS = (
     "-Xms128m",
     "-Xmx512m",
@@ -53,8 +53,8 @@ class KafkaCluster:
     ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings. ``start_timeout``: seconds
     for a start including formatting, after which it raises `BrokerTooSlow`. The environment variable ``KAFKA_OPTS``
     contains JVM options, as for Kafka's own scripts; ``MONASCA_COMMON_KAFKA_VERSION`` selects a different version. A
-    context manager. Even if this process is killed, no process and no temporary folder remains. A failed start raises a
-    `DevBrokerError` that names the remedy.
+    context manager. Even if this process is killed, its child processes end and its temporary folders are removed. A
+    failed start raises a `DevBrokerError` that names the remedy.
     """
 
     def __init__(
@@ -72,11 +72,13 @@ class KafkaCluster:
         start_timeout: float = START_SECONDS,
     ) -> None:
         if nodes not in (1, 3):
-            raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 so that one can fail")
+            raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 nodes so that one can fail")
         if proxied and tls:
-            raise InvalidCluster("proxied and tls exclude each other, as the proxy reads requests: omit one")
+            raise InvalidCluster(
+                "proxied and tls exclude each other, because the proxy reads requests: omit one of them"
+            )
         self.security = Security(tls=tls, sasl=sasl, acl=acl, users=users)
-        self.proxy = KafkaProxy()  # unused unless proxied
+        self.proxy = KafkaProxy()  # these ports are used only with a proxy
         self._node_count = nodes
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._port = port

@@ -28,7 +28,7 @@ class JarsUnavailable(DevBrokerError):
 
 
 class InvalidCluster(DevBrokerError):
-    """The settings contradict each other or those of the data folder."""
+    """The settings contradict each other or the settings of the data folder."""
 
 
 class PortTaken(DevBrokerError):

@@ -58,7 +58,7 @@ class KafkaRequest:
 
     @property
     def expects_answer(self) -> bool:
-        """False for a produce request with acks=0, the only request without a response."""
+        """Whether the request has a response; only produce requests with acks=0 have none."""
         return self.api_key != ApiKey.PRODUCE or _acks(self) != 0
 
 

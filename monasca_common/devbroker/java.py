@@ -14,7 +14,7 @@ MINIMUM_VERSION = 17
 
 _REMEDY = (
     f"install Java {MINIMUM_VERSION} or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
-    "Fedora: dnf install java-17-openjdk-headless) or let JAVA_HOME name one"
+    "Fedora: dnf install java-17-openjdk-headless) or set JAVA_HOME to an installation"
 )
 
 

@@ -10,7 +10,8 @@ from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow
 from monasca_common.devbroker.properties import NodePorts
 from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
 
-START_SECONDS = 180.0  # a start takes two seconds on an idle machine, and over a minute on a busy one with two cores
+# a start takes two seconds on an idle machine, and over a minute on a busy machine with two cores
+START_SECONDS = 180.0
 _KILL_SECONDS = 15.0
 
 
@@ -64,7 +65,7 @@ class Node(ServerProcess):
             raise BrokerFailed(f"node {self.id} (process {self._pid}) has not ended after SIGKILL")
 
     def freeze(self) -> None:
-        """Send SIGSTOP: connections stay open, but requests are not answered."""
+        """Send SIGSTOP: connections stay open, but requests get no response."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -47,7 +47,7 @@ class PostgresqlServer:
     folder with a different ``initdb`` and ``postgres``. If root starts the server, it runs as ``nobody``, because
     PostgreSQL refuses to run as root.
 
-    A context manager. Even if this process is killed, no process and no temporary folder remains.
+    A context manager. Even if this process is killed, its child processes end and its temporary folders are removed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class PostgresqlServer:
         self._launch()
 
     def freeze(self) -> None:
-        """Send SIGSTOP to the server and its sessions: connections stay open, but requests are not answered."""
+        """Send SIGSTOP to the server and its sessions: connections stay open, but requests get no response."""
         for pid in [*self._children(), self.pid]:
             _signal(pid, signal.SIGSTOP)
 

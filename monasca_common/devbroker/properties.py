@@ -10,7 +10,7 @@ from monasca_common.devbroker.security import Security
 
 COORDINATOR_PARTITIONS = 4  # partitions of each internal topic (groups, transactions and share groups)
 
-# Detect failures and rebalance groups within seconds, because tests wait for both.
+# Failures are detected and groups are rebalanced within seconds, because tests wait for both.
 _QUICK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -48,7 +48,7 @@ def node_properties(
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        # A separate listener, so that faults of the clients' proxy do not affect replication.
+        # Brokers have a separate listener, so that faults of the clients' proxy do not affect replication.
         "inter.broker.listener.name": "INTERNAL",
         "log.dirs": str(folder / "data"),
         "num.partitions": "4",

@@ -85,7 +85,8 @@ class KafkaProxy:
         return self._faults.add(fault)
 
     def remove(self, *active: ActiveFault) -> None:
-        """Remove these faults. Delayed requests and responses pass immediately; dropped ones remain lost."""
+        """Remove these faults. Delayed requests and responses pass immediately; dropped requests and responses remain
+        lost."""
         for fault in active:
             self._faults.remove(fault)
         self._end_delays(active)
@@ -121,11 +122,12 @@ class KafkaProxy:
 
     def _handler(self, route: Route) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # A separate task, because asyncio logs an error if a task that it created is cancelled.
+            # The connection has a separate task, because asyncio logs an error if a task that it created is cancelled.
             connection = asyncio.ensure_future(self._forward(route, reader, writer))
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)
-            connection.add_done_callback(lambda _: writer.close())  # also run if the task is cancelled before it starts
+            # this also runs if the task is cancelled before it starts
+            connection.add_done_callback(lambda _: writer.close())
 
         return handle
 
@@ -148,4 +150,4 @@ class KafkaProxy:
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # give the event loop time to close the sockets
+        await asyncio.sleep(0)  # the event loop needs time to close the sockets

@@ -29,8 +29,8 @@ class Effect(enum.Enum):
 
 
 class RequestFilter(TypedDict, total=False):
-    """Selects requests among those with the API keys of a fault; without a filter, the fault affects all such
-    requests."""
+    """Selects some of the requests that have the API keys of a fault; without a filter, the fault affects all of
+    them."""
 
     times: int | None  # the maximum number of affected requests
     probability: float  # probability per request, with random numbers from `seed`
@@ -70,7 +70,7 @@ class Fault:
 
     @classmethod
     def delay_answer(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
-        """Forward the response at least ``seconds`` after its request; later answers of the connection also wait."""
+        """Forward the response at least ``seconds`` after its request; later responses of the connection also wait."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), seconds, **filters)
 
     @classmethod
@@ -95,7 +95,8 @@ class ActiveFault:
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.taken = 0
-        self.removed = asyncio.Event()  # set in the proxy's event loop, which ends every delay of this fault
+        # this event is set in the proxy's event loop, and ends every delay of this fault
+        self.removed = asyncio.Event()
         self._random = random.Random(fault.seed)
 
     def takes(self, request: KafkaRequest) -> bool:

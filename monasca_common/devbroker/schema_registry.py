@@ -26,8 +26,8 @@ class ApicurioRegistry(ServerProcess):
     """Apicurio Registry on the loopback address, with its schemas in memory. A context manager.
 
     ``port``: ``None`` chooses a free one. ``start_timeout``: the maximum seconds for a start, without the download of
-    the archive. A failed start raises a `DevBrokerError` that names the remedy. Even if this process is killed, no
-    process and no file remains.
+    the archive. A failed start raises a `DevBrokerError` that names the remedy. Even if this process is killed, its
+    child processes end and its files are removed.
     """
 
     def __init__(self, *, port: int | None = None, start_timeout: float = START_SECONDS) -> None:
@@ -62,7 +62,7 @@ class ApicurioRegistry(ServerProcess):
         self._supervisor.close()
 
     def start(self) -> None:
-        """Start the process and wait until it answers. After a kill, it has lost its schemas."""
+        """Start the process and wait until it responds. After a kill, the registry has lost its schemas."""
         [jar] = self._folder.glob("*-runner.jar")
         options = [f"-Djava.io.tmpdir={self._folder}", f"-Dquarkus.http.host={HOST}"]
         options.append(f"-Dquarkus.http.port={self._port}")
@@ -70,7 +70,7 @@ class ApicurioRegistry(ServerProcess):
         if not self.ready_within(self._start_timeout, self._answers):
             if not self.running:
                 raise BrokerFailed(f"the schema registry ended; its log ends with\n{self.log_tail()}")
-            raise BrokerTooSlow("the schema registry did not answer", self._start_timeout, self.log_tail())
+            raise BrokerTooSlow("the schema registry did not respond", self._start_timeout, self.log_tail())
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=1.0)

@@ -68,7 +68,7 @@ class Supervisor:
     def close(self) -> None:
         """Kill every process, and remove the folders."""
         with self._lock:
-            self._exchange(b"exit\n")  # closing the pipe is not enough, because a forked child may hold it open
+            self._exchange(b"exit\n")  # closing the pipe is not sufficient, because a forked child may hold it open
             try:
                 self._child.wait(_CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -77,7 +77,7 @@ class Supervisor:
             for pipe in (self._child.stdin, self._child.stdout):
                 if pipe is not None:
                     pipe.close()
-        for folder in self._remove:  # still present if the child was killed
+        for folder in self._remove:  # the folders still exist if the child was killed
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,9 @@ class Supervisor:
             if answer["number"] == request["number"]:
                 return answer
             line = self._exchange(b"")
-        raise DevBrokerError("the process that owns the brokers has ended, and the brokers with it: start again")
+        raise DevBrokerError(
+            "the process that owns the brokers has ended, and so have the brokers: start the cluster again"
+        )
 
     def _exchange(self, request: bytes) -> bytes:
         stdin, stdout = self._child.stdin, self._child.stdout

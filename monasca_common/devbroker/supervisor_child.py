@@ -36,7 +36,8 @@ class ChildProcesses:
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._libc = ctypes.CDLL(None)  # loaded here instead of between fork and exec
+        # the library is loaded here, because it must not be loaded between fork and exec
+        self._libc = ctypes.CDLL(None)
         if sys.platform == "linux":
             self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -103,7 +104,7 @@ class ChildProcesses:
 
 
 def _serve(children: ChildProcesses, parent: int) -> None:
-    """Answer requests until the parent has ended."""
+    """Serve requests until the parent has ended."""
     pending = b""
     while os.getppid() == parent:
         children.reap_orphans()

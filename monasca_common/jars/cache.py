@@ -61,8 +61,8 @@ def _check(folder: Path, jars: tuple[Jar, ...]) -> None:
 
 
 def _fetch_once(folder: Path, jars: tuple[Jar, ...], environ: Mapping[str, str]) -> None:
-    """Fetch into another folder and rename it, so that ``folder`` is complete as soon as it exists. A later fetch
-    resumes a failed fetch."""
+    """Fetch the jars into another folder and rename that folder, so that ``folder`` is complete as soon as it exists. A
+    later fetch resumes a failed fetch."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if folder.is_dir():  # another process fetched it while this process waited

@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 class JarError(Exception):
-    """A jar cannot be fetched or is not the pinned one; the message names the jar and the remedy."""
+    """A jar cannot be fetched, or differs from the pinned jar; the message names the jar and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def read_digests(file: Path) -> dict[str, str]:
 
 
 def foreign_jars(jars: Iterable[Path], pinned: Digests) -> Iterator[str]:
-    """Yield a sentence for each jar that is not pinned or whose digest differs from the pinned one."""
+    """Yield a sentence for each jar that is not pinned or whose digest differs from the pinned digest."""
     for jar in jars:
         with jar.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()

@@ -65,7 +65,7 @@ def _of_url(given: str, source: str, login: str | None = None) -> Repository:
         usable = False
     if not usable or "@" in parts.path + parts.query + parts.fragment:
         raise JarError(
-            f"{source} does not have the http or https URL of a Maven repository: write one such as {_CENTRAL}; in a "
+            f"{source} is not set to the http or https URL of a Maven repository: write a URL such as {_CENTRAL}; in a "
             f"user name or password, write %40 for @, %2F for /, %3F for ? and %23 for #"
         )
     user, at, host = parts.netloc.rpartition("@")
@@ -132,7 +132,8 @@ def _refusal(jar: Jar, repository: Repository, error: Exception) -> str:
     return (
         f"{jar.name} cannot be fetched from {repository.url_of(jar)} (repository of {repository.source}): "
         f"{answer}{str(reason) or type(error).__name__}. Try again, set {REPOSITORY_VARIABLE} to the URL of a Maven "
-        "repository that has it, or copy the folder that `monasca-common jars fetch --to DIR` writes on a machine with "
+        "repository that has the jar, or copy the folder that `monasca-common jars fetch --to DIR` writes on a machine "
+        "with "
         "internet access and set MONASCA_COMMON_JARS to it"
     )
 

@@ -2,7 +2,7 @@
 """Alarm transitions: ``{"alarm-transitioned": {"tenantId", "alarmId", "newState", "oldState", "timestamp": <ms>, …}}``.
 
 Tenant, alarm, time and both states are required. Other missing members are stored as empty, because older threshold
-engines omit some. Sub-alarms and metrics are stored as the JSON of the message.
+engines omit some members. Sub-alarms and metrics are stored as the JSON of the message.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
     name = writer.get("name") if isinstance(writer, Mapping) else None
     kind = _KIND_OF_RECORD.get(name or "")
     if kind is None:
-        raise _invalid(f"has the schema {name or 'of another type'}, which is none of {', '.join(_KIND_OF_RECORD)}")
+        raise _invalid(f"has the schema {name or 'of another type'}, which is not one of {', '.join(_KIND_OF_RECORD)}")
     reader = None if writer == schema(kind) else schema(kind)
     to_envelope = _KINDS[kind].to_envelope
 
@@ -70,7 +70,7 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
         source = io.BytesIO(record)
         try:
             found: Any = read(source, writer, None)
-            if reader is not None:  # read again, because fastavro skips fields past the record's end
+            if reader is not None:  # the record is read again, because fastavro skips fields past the record's end
                 source.seek(0)
                 found = read(source, writer, reader)
             excess_bytes = len(record) - source.tell()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events: ``{"event": {"event_type", "timestamp", "payload", "dimensions"}, "meta": {"project_id"}, "creation_time"}``.
 
-The time of an event is its ``timestamp`` (ms or ISO 8601), otherwise that of the posted bulk, otherwise the envelope's
-creation_time.
+The time of an event is its ``timestamp`` (ms or ISO 8601), otherwise the timestamp of the posted bulk, otherwise the
+envelope's creation_time.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Fields:
     def __init__(self, members: Any, violations: list[Violation], place: str = "") -> None:
         self._place = place
         self._violations = violations
-        self._is_object = isinstance(members, dict)  # otherwise missing members are not reported
+        self._is_object = isinstance(members, dict)  # if this is false, missing members are not reported
         if not self._is_object:
             violations.append(Violation(place, NOT_AN_OBJECT))
         self.members: dict[str, Any] = members if isinstance(members, dict) else {}
@@ -54,7 +54,7 @@ class Fields:
         return fields
 
     def report(self, key: str | None, rules: Iterable[str], *, too_large: bool = False) -> None:
-        """Add violations of the member ``key``; ``None``: of the object."""
+        """Add violations of the member ``key``, or of the object if ``key`` is ``None``."""
         place = joined(self._place, "" if key is None else escaped_key(key))
         self._violations += [Violation(place, rule, too_large) for rule in rules]
 

@@ -83,7 +83,7 @@ def checked(value: Any) -> tuple[bytes, str | None]:
 def _fault(value: Any, written: bytes) -> str | None:
     if written.count(b"{") + written.count(b"[") > MOST_DEPTH and _is_deep(value):
         return _TOO_DEEP
-    # The same bytes may also be an escaped backslash before "u0000".
+    # These bytes may also be an escaped backslash before "u0000".
     if b"\\u0000" in written and _has_nul(value):
         return A_NUL
     return None

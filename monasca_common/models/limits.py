@@ -66,7 +66,7 @@ NON_EMPTY = TextRule()
 
 # The limit is in bytes, because an index entry contains tenant, region and name, and is limited to 2.7 kB.
 TENANT = TextRule(most=None, most_bytes=LONGEST_TEXT)
-REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers omit it
+REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers omit the region
 
 
 def too_many_dimensions(count: int, most: int) -> str:
@@ -90,7 +90,7 @@ class Limits:
 
     def keep(self, name: str, dimensions: Mapping[str, str]) -> bool:
         """Return whether a name and its dimensions comply with all rules. One match for all strings takes half the time
-        of one per string."""
+        of one match per string."""
         texts = [name]
         for pair in dimensions.items():
             texts += pair

@@ -66,7 +66,8 @@ def _rest(log: Fields) -> bytes:
 
 
 def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
-    """Parse ``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's dimensions override common ones.
+    """Parse ``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's dimensions override common
+    dimensions.
 
     ``allowed``: the range of timestamps. ``max_dimensions``: the limit for a log, including common dimensions.
     ``valid`` contains logs with merged dimensions, and their timestamp, if any, in ms. Raises `NotJson`, and
@@ -101,7 +102,7 @@ def normalised(log: Fields, limits: Limits, common: dict[str, str], *, allowed: 
         log.report("message", [rule], too_large=True)
     dimensions = common | log.dimensions(limits, max_dimensions)
     if len(dimensions) > max_dimensions:
-        log.report("dimensions", [f"with the common ones {too_many_dimensions(len(dimensions), max_dimensions)}"])
+        log.report("dimensions", [f"with the common dimensions {too_many_dimensions(len(dimensions), max_dimensions)}"])
     members: dict[str, Any] = {"message": message, "dimensions": dimensions}
     time_ms = log.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     if time_ms is not None:

@@ -32,7 +32,7 @@ class Seen(Generic[K, V]):
         self._entries[key] = value
 
     def _forget(self) -> None:
-        # Copy the keys in one step, because another thread may add one in the meantime.
+        # The keys are copied in one step, because another thread may add a key in the meantime.
         for key in list(islice(list(self._entries), max(1, self._max_entries // 2))):
             self._entries.pop(key, None)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A tenant's metric in a region with a set of dimensions. ``id``: ``id`` is the `series_id` of the other fields."""
+    """A tenant's metric in a region with a set of dimensions. ``id`` is the `series_id` of the other fields."""
 
     id: bytes
     tenant: str

@@ -111,7 +111,7 @@ def seconds_text(seconds: float) -> bytes:
 def version(creation_time: Any) -> int:
     """Return the envelope's ``creation_time`` (seconds, int or float) in ms; 0 if an old writer omitted it.
 
-    0 is less than every real version, so a message of known age overrides one of unknown age.
+    0 is less than every real version, so a message of known age overrides a message of unknown age.
     """
     if creation_time is None:
         return 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements as ``prometheus.WriteRequest`` of remote write 1.0: each is a ``TimeSeries`` with one sample.
 
-A request is a sequence of these fields, so that any of them can be sent again without the others.
+A request is a sequence of these fields, so that any field can be sent again without the others.
 """
 
 from __future__ import annotations

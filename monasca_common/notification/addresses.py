@@ -3,7 +3,7 @@
 
 Tenants choose these URLs, and the service can reach servers that tenants cannot reach. Therefore a host is resolved
 once, each of its addresses is checked, and the connection is opened to a checked address: a second resolution could
-return another one.
+return another address.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NEVER = tuple(
         ipaddress.ip_network,
         (
             "168.63.129.16/32",  # Azure's services for virtual machines
-            "192.0.0.0/24",  # contains a cloud's metadata service; older Python versions classify most of it as global
+            # contains a cloud's metadata service; older Python versions classify most of this network as global
+            "192.0.0.0/24",
             "192.88.99.0/24",  # relays of 6to4
             "2001::/32",  # Teredo, which holds an IPv4 address
             "2002::/16",  # 6to4, which holds an IPv4 address
@@ -46,7 +47,7 @@ _NEVER = tuple(
         ),
     )
 )
-# No machine has these addresses: if a socket can be bound to them, it can be bound to any (ip_nonlocal_bind).
+# No machine has these addresses: if a socket can be bound to them, it can be bound to any address (ip_nonlocal_bind).
 _OTHERS = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:db8::1")}
 _GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 
@@ -105,8 +106,8 @@ def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> 
         ),
         (parts.scheme not in _PORTS, "is neither http:// nor https://"),
         ("@" in parts.netloc, "contains a user or a password: remove them"),
-        (_HOST.fullmatch(host) is None, "has no host, or one with forbidden characters: write http://host/path"),
-        (port == 0, "has port 0: write one from 1 to 65535"),
+        (_HOST.fullmatch(host) is None, "has no host, or a host with forbidden characters: write http://host/path"),
+        (port == 0, "has port 0: write a port from 1 to 65535"),
     )
 
 
@@ -206,7 +207,7 @@ def _literal(host: str) -> list[IpAddress]:
 def _refusal(host: str, address: IpAddress) -> AddressRefused:
     """Return the error for a forbidden address. Only ``detail`` has the address, which reveals a private network."""
     return AddressRefused(
-        f"notifications must not be sent to {host}: use a public address, or have the operator add its network to "
+        f"notifications must not be sent to {host}: use a public address, or ask the operator to add its network to "
         "allowed_networks in the group [notification]",
         detail=f"the address is {address}",
     )

@@ -6,7 +6,7 @@ or a scheduled attempt. When a row is due, it is released: one transaction repla
 an attempt, makes it, and then replaces it by the next attempt or removes it.
 
 Each step is conditional on the values that were read, so only one of several processes does it. The members of a group
-are fixed when their message is scheduled, so the message has the same id however often it is sent.
+are fixed when their message is scheduled, so the message has the same id each time it is sent.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class DeferredNotifications:
         self._execute(_DEFERRED.update().where(*held).values(due=until_ms))
 
     def complete(self, claimed: ClaimedRetry, following: Retry | None, now_ms: int) -> None:
-        """Replace a retry by the following one, if its claim still holds; if none follows, end the members of its
-        message like the message."""
+        """Replace a retry by the following retry, if its claim still holds; if none follows, the members of its message
+        end with the outcome of the message."""
         own = (_is(claimed.retry.id), _DEFERRED.c.message_id == claimed.claim)
 
         def work(connection: sa.Connection) -> None:
@@ -221,7 +221,7 @@ class DeferredNotifications:
 
     def take(self, row: DeferredRow, again_ms: int) -> Deferred | None:
         """Return the row with its change; unless it is removed, it is due again at ``again_ms``. ``None``: another
-        process has it."""
+        process has claimed it."""
         same = [_DEFERRED.c[name] == getattr(row, name) for name in ("id", "due", "kind", "message_id")]
 
         def work(connection: sa.Connection) -> Deferred | None:
@@ -312,10 +312,10 @@ def defer_again(connection: sa.Connection, row: DeferredRow, deferral: Deferral,
 
 
 def end_withholding(connection: sa.Connection, row: DeferredRow) -> None:
-    """Record that the notification is about to be sent. The stages of later changes then regard the method as notified,
+    """Record that the notification is about to be sent. The stages of later changes then treat the method as notified,
     even before the attempt."""
     withheld = (_NOTIFICATION.c.id == row.notification_id, _NOTIFICATION.c.state.in_((SILENCED, INHIBITED)))
-    values = {"state": HELD, "reason": "it is about to be sent"}
+    values = {"state": HELD, "reason": "the notification is about to be sent"}
     connection.execute(_NOTIFICATION.update().where(*withheld).values(values))
 
 

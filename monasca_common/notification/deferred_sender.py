@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases due notifications (at the end of silences, as groups, digests and repeats), and makes due attempts.
+"""Releases due notifications (at the end of silences, as groups, digests and repeats), and runs due attempts.
 
-A row stays until its attempt has ended, and the members of a group until their message has ended. So a crash loses
-nothing, and another process sends the same ids.
+A row stays until its attempt has ended, and the members of a group until their message has ended. So a crash loses no
+notification, and another process sends notifications with the same ids.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _FailedRow(NamedTuple):
 class DeferredSender(Loop):
     """Runs until `stop`, also in several processes.
 
-    ``handler`` makes an attempt and returns the next one, if any. ``executor``: its `RETRY_THREADS` threads call it.
+    ``handler`` runs an attempt and returns the next attempt, if any. ``executor``: its `RETRY_THREADS` threads call it.
     ``stop_seconds``: the time in which attempts in progress end after `stop`.
     """
 
@@ -112,7 +112,7 @@ class DeferredSender(Loop):
         return len(due)
 
     def _attempt(self, claimed: ClaimedRetry) -> None:
-        """Make an attempt. While the database is unavailable, this process tries again and keeps its claim, because no
+        """Run an attempt. While the database is unavailable, this process tries again and keeps its claim, because no
         other process knows which notifications it has sent."""
         retry = claimed.retry
         while not self.stopping.is_set():
@@ -131,7 +131,7 @@ class DeferredSender(Loop):
                 return
 
     def _postpone_attempt(self, claimed: ClaimedRetry, error: Exception) -> None:
-        """Schedule the attempt again, or give it up after the ttl. If this also fails, prolong the claim. The claim
+        """Schedule the attempt again, or give it up after the ttl. If this also fails, extend the claim. The claim
         ends by itself if the database refuses every statement."""
         retry = claimed.retry
         delay_ms = self._log(retry.id, retry.notification.id, error)
@@ -276,7 +276,7 @@ class DeferredSender(Loop):
             self._deferred.release_repeat(repeat, next_ms, now_ms, expires_ms=now_ms + method.period * 1000)
 
     def _method(self, deferred: Deferred) -> NotificationMethod | None:
-        """``None``: it is deleted, or no action names it. Raises `AddressUnreadable`."""
+        """Return the method; ``None`` if it is deleted or no action names it. Raises `AddressUnreadable`."""
         change = deferred.notification.change
         methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
         found = next((method for method in methods if method.id == deferred.row.method_id), None)

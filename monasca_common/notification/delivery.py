@@ -65,12 +65,12 @@ class NotificationDelivery:
         released: bool = False,
         before: Callable[[Notification], Notification | None] = lambda notification: notification,
     ) -> Retry | None:
-        """Make an attempt, and return the next attempt, if any.
+        """Run an attempt, and return the next attempt, if any.
 
         ``threads``: the caller's threads, which tenants share. ``released``: see `Ledger.begin`. ``before``: called
         after a slot is free; it returns the part of the notification that is still to send.
 
-        Raises `StorageError`: then the attempt must be repeated.
+        If it raises `StorageError`, the attempt must be repeated.
         """
         if method.unreadable is not None:
             LOG.error("notification %s is postponed: %s", retry.notification.id, method.unreadable)
@@ -125,7 +125,7 @@ class NotificationDelivery:
             self.count("repeated", method.type)
             LOG.warning("notification %s is sent again because a crash hid the outcome of an attempt", notification.id)
         fail_point("notification.before_send")
-        slot.sent_since = self._clock.monotonic()  # excludes the time spent in the ledger
+        slot.sent_since = self._clock.monotonic()  # the duration excludes the time spent in the ledger
         try:
             answer = self._send(notification, method)
         except NotificationError as error:
@@ -153,7 +153,8 @@ class NotificationDelivery:
         except NotificationError:
             raise
         except Exception as error:
-            # Other packages add notifiers: their defects are failed attempts, and not immediately dead letters.
+            # Other packages add notifiers; a defect in a notifier counts as a failed attempt, and does not immediately
+            # cause a dead letter.
             LOG.exception("the notifier of %s failed", method.type)
             raise SendFailed(f"the notifier failed: {type(error).__name__}") from error
 

@@ -32,7 +32,7 @@ from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageErr
 
 
 class ChangesHandler:
-    """Notifies the methods of a change concurrently, so that a slow receiver delays no other.
+    """Notifies the methods of a change concurrently, so that a slow receiver does not delay the others.
 
     ``threads``: the number of threads that call it. ``executor``: sends to further methods of a change.
     """
@@ -85,7 +85,7 @@ class ChangesHandler:
 
 
 class RetriesHandler:
-    """Makes a due attempt, and returns the next attempt, if any.
+    """Runs a due attempt, and returns the next attempt, if any.
 
     A change is not sent if a later change of its alarm is sent to the same method.
     """
@@ -127,7 +127,8 @@ class RetriesHandler:
         return self._delivery.attempt(retry, method, self._threads, released=True, before=before)
 
     def postpone(self, retry: Retry, seconds: float, error: Exception) -> Retry | None:
-        """Return the attempt that replaces one that raised ``error``; ``None``: its time is over and it is given up.
+        """Return the attempt that replaces the attempt that raised ``error``; ``None`` if its time is over and it is
+        given up.
 
         Raises `StorageError`.
         """
@@ -169,7 +170,7 @@ def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> No
 
 
 def affects_one_row(error: Exception) -> bool:
-    """Return whether the error is permanent and concerns the values of one row; others affect every row."""
+    """Return whether the error is permanent and concerns the values of one row; other errors affect every row."""
     return not isinstance(error, StorageError) or isinstance(error.__cause__, DataError)
 
 

@@ -22,7 +22,7 @@ from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
 
 _CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
-_MOST_ANSWER_BYTES = 65_536  # enough for a search in Jira; bytes beyond it are not read
+_MOST_ANSWER_BYTES = 65_536  # this size is sufficient for a search in Jira; further bytes are not read
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
 
@@ -35,8 +35,8 @@ class ReceiverAnswer:
 
 
 class HttpClient:
-    """Sends requests. Thread-safe. Each request has its own connection, because there are many receivers, rarely
-    used."""
+    """Sends requests. Thread-safe. Each request has its own connection, because there are many receivers, each of which
+    is rarely used."""
 
     def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
@@ -58,7 +58,7 @@ class HttpClient:
         ``timeout_seconds``: the time-out of the whole request, including name resolution. ``tenant``: the tenant that
         chose the URL. ``is_operators``: the operator chose it, so the rules for addresses do not apply.
 
-        Raises `SendFailed` for any other response or none, `SendPostponed` and `AddressRefused`.
+        Raises `SendFailed` for any other response or if there is none, `SendPostponed` and `AddressRefused`.
         """
         where, rules = endpoint(url), None if is_operators else self._rules
         own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}
@@ -73,7 +73,7 @@ class HttpClient:
                     answer = ReceiverAnswer(response.status, _beginning(response))
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no response within {timeout_seconds} s" if deadline.over else _reason(error)
-                raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
+                raise SendFailed(f"{where.shown}: {reason}") from None  # the text of the cause contains the whole URL
         if not 200 <= answer.status < 300:
             note = "; redirects are not followed" if 300 <= answer.status < 400 else ""
             after_seconds = _after_seconds(response.headers.get("Retry-After"))
@@ -148,7 +148,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return "the connection was refused"
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     if isinstance(error, ssl.SSLError | urllib3.exceptions.SSLError | CertificateError):
         return "TLS failed: the certificate must be valid and for this host"
     return f"the connection failed ({type(error).__name__})"

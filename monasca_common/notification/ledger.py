@@ -27,7 +27,7 @@ _NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, ta
 _WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
 ROWS_A_PORTION = 1000
-# Built once, because building a statement takes longer than executing it.
+# The statement is built once, because building it takes longer than executing it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
 _FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
 _INSERT = {
@@ -45,7 +45,7 @@ class NextStep(enum.Enum):
     """The next step of an attempt."""
 
     SEND = "send the notification"
-    REPEAT = "send the notification, although the outcome of an attempt before is unknown"
+    REPEAT = "send the notification, although the outcome of an earlier attempt is unknown"
     RETRY = "the attempt has failed before; schedule its retry"
     NOTHING = "the notification has ended, or a later attempt is in progress"
 
@@ -76,7 +76,7 @@ class Ledger:
         return self._database.write(work)
 
     def finish(self, notification: Notification, state: str, now_ms: int, reason: str | None = None) -> None:
-        """Record the outcome of an attempt: `FAILED`, `SENT` or `GIVEN_UP`. ``reason``: the receiver's answer."""
+        """Record the outcome of an attempt: `FAILED`, `SENT` or `GIVEN_UP`. ``reason``: the receiver's response."""
         failed = state != SENT
         self._database.write(lambda to: _finish(to, notification.id, state, now_ms, reason, failed=failed))
 
@@ -96,12 +96,12 @@ class Ledger:
     def resend(self, notification_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
         """Begin another attempt after the last one ended. ``False``: one is in progress, or the id is unknown.
 
-        ``also_under_way``: begin it although an attempt seems to be in progress, because its process has died.
+        ``also_under_way``: begin an attempt even if another seems to be in progress, because its process has died.
         """
         conditions = [_of(notification_id)]
         if not also_under_way:
             conditions.append(_NOTIFICATION.c.state != SENDING)
-        # An attempt in progress counts as this one: retries continue from the number of attempts that ended.
+        # An attempt in progress counts as this attempt: retries continue from the number of attempts that ended.
         further = sa.case((_NOTIFICATION.c.state == SENDING, 0), else_=1)
         values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + further, "updated": now_ms}
         statement = _NOTIFICATION.update().where(*conditions).values(values)
@@ -138,7 +138,7 @@ class Ledger:
 
 
 def _is_next_to_withheld() -> sa.ColumnElement[bool]:
-    """Return the condition that no change of the alarm is between the change of this row and a withheld one."""
+    """Return the condition that no change of the alarm is between the change of this row and a withheld change."""
     withheld, between = _NOTIFICATION.alias(), _NOTIFICATION.alias()
     own_ms, withheld_ms, between_ms = _NOTIFICATION.c.alarm_time, withheld.c.alarm_time, between.c.alarm_time
     is_between = sa.or_(

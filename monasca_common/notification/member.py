@@ -23,7 +23,7 @@ from monasca_common.storage.errors import StorageError
 
 class PausedHandler:
     """Calls ``handler``. If it raises `RetryLater` because the database is unavailable, all threads pause, so that the
-    lanes of other keys do not query the database too. `RegistryUnavailable` does not pause them."""
+    lanes of other keys do not also query the database. `RegistryUnavailable` does not pause them."""
 
     def __init__(
         self, handler: Callable[[Message], None], clock: Clock, stopping: threading.Event, health: MemberHealth
@@ -41,7 +41,7 @@ class PausedHandler:
             self._stopping.wait(left)
         try:
             self._handler(message)
-        except RegistryUnavailable:  # `RegistryUnavailable`: only messages with an unknown schema wait
+        except RegistryUnavailable:  # on `RegistryUnavailable`, only messages with an unknown schema wait
             raise
         except RetryLater as later:
             partition = TopicPartition(message.topic, message.partition)
@@ -59,7 +59,7 @@ class NotificationMember(Member):
     """Calls ``handler`` with changes of alarms."""
 
     expected = (MessagingError, StorageError)
-    counts_unfinished = False  # because a receiver may take longer than the limit for a stall
+    counts_unfinished = False  # a receiver may take longer than the limit for a stall
 
     def __init__(self, settings: NotificationSettings, handler: Callable[[Message], None], clock: Clock) -> None:
         super().__init__(

@@ -19,7 +19,7 @@ from monasca_common.storage.sql import tables
 LOG = logging.getLogger(__name__)
 
 _PREFIX = "monasca_notification"
-# The time from the change of an alarm (the time of its measurements) to the receiver's answer.
+# The time from the change of an alarm (the time of its measurements) to the receiver's response.
 _DELAY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14_400.0)
 _BY_TYPE = {
     "sent": ("sent", "Notifications that a receiver accepted"),
@@ -45,7 +45,7 @@ class NotificationMetrics(ServiceMetrics):
         known = [each.lower() for each in types]
         self._by_type = {what: self.counter(*facts, "type", known=known) for what, facts in _BY_TYPE.items()}
         self._others = {what: self.counter(*facts) for what, facts in _OTHERS.items()}
-        text = "Seconds from a transition's measurements to the receiver's answer"
+        text = "Seconds from a transition's measurements to the receiver's response"
         self._delay = self.histogram("delay_seconds", text, "type", buckets=_DELAY_SECONDS)
         for each in known:
             self._delay.labels(each)

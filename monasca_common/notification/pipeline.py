@@ -49,9 +49,9 @@ _MOST_VALUES = 500
 _MOST_METRICS = 10_000  # metrics of the alarms that may inhibit one change
 _MOST_WITHHELD = 100  # maximum number of changes of one alarm that are read, newest first
 
-# Built once, because building it takes longer than executing it. Among the rows of a change, the row of the method
-# itself comes first, because methods can differ, for example after a resend. A method without a row uses the row of
-# another method.
+# The statement is built once, because building it takes longer than executing it. Among the rows of a change, the row
+# of the method itself comes first, because methods can differ, for example after a resend. A method without a row uses
+# the row of another method.
 _BEFORE = (
     sa.select(*(_NOTIFICATION.c[name] for name in ("state", "new_state", "alarm_time", "change")))
     .where(
@@ -84,7 +84,7 @@ class Pipeline:
         return self._database.read(lambda connection: self._facts(connection, change, method_ids))
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
-        """Return the present state of the alarm; ``None``: it is deleted."""
+        """Return the present state of the alarm; ``None``: the alarm is deleted."""
         return self._database.read(lambda connection: _current(connection, change))
 
     def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
@@ -234,7 +234,7 @@ def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for metric in change.metrics:
         for key in keys & metric.dimensions.keys():
-            # Databases store no NUL and accept no statement with one.
+            # Databases cannot store NUL, and refuse statements that contain it.
             if len(values[key]) < _MOST_VALUES and "\0" not in metric.dimensions[key]:
                 values[key][metric.dimensions[key]] = None
     return {key: list(some) for key, some in values.items()}

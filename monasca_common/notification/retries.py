@@ -17,8 +17,8 @@ FIRST = 1  # attempt
 class Retry:
     """A scheduled attempt.
 
-    ``members``: the number of changes; those of a group are in the database. ``waits_since_ms``: the time
-    since which no attempt was possible; 0: the last attempt failed. ``expires_ms``: a repeat that has had no attempt by
+    ``members``: the number of changes; the changes of a group are in the database. ``waits_since_ms``: the time since
+    which no attempt was possible; 0: the last attempt failed. ``expires_ms``: a repeat that has had no attempt by
     this time is not sent; 0: no limit.
     """
 

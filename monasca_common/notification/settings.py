@@ -34,7 +34,7 @@ from monasca_common.storage.settings import StorageSettings
 
 NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP = "kafka_notifications"
-MAX_INTERVAL_SECONDS = 600.0  # between two attempts
+MAX_INTERVAL_SECONDS = 600.0  # the maximum delay between two attempts
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "The maximum duration of an attempt. Too small: slow receivers get a notification twice. Too large: a receiver "
@@ -215,7 +215,8 @@ class ProcessorSettings:
         minimum=1,
         maximum=31_536_000,
         unit="seconds",
-        help="The maximum age of a change of an alarm; older ones are not sent. Too small: changes during an outage of "
+        help="The maximum age of a change of an alarm; older changes are not sent. Too small: changes during an "
+        "outage of "
         "this service are not sent. Too large: changes that no longer matter are sent.",
     )
     number: int = option(
@@ -231,14 +232,15 @@ class ProcessorSettings:
         minimum=1,
         maximum=3650,
         unit="days",
-        help="How long a notification stays in the table notification after its last attempt; at least ttl. Too small: "
+        help="The time that a notification stays in the table notification after its last attempt; at least ttl. Too "
+        "small: "
         "a change that Kafka redelivers after the removal is sent again. Too large: the table fills the database.",
     )
 
     @property
     def retention_ms(self) -> int:
-        """The time that the ledger keeps a row: at least as long as its change may be sent, so that none is sent
-        twice."""
+        """The time that the ledger keeps a row: at least as long as its change may be sent, so that no notification is
+        sent twice."""
         return max(self.retention_days * _DAY_SECONDS, self.ttl) * 1000
 
 
@@ -261,7 +263,7 @@ class RetrySettings:
         maximum=1000,
         unit="attempts",
         help="The number of attempts before a notification is given up. Too small: notifications are lost "
-        "in a short outage of a receiver. Too large: a method that does not work is noticed late.",
+        "in a short outage of a receiver. Too large: a method that does not work is detected late.",
     )
 
     def policy(self) -> RetryPolicy:

@@ -30,8 +30,8 @@ _MOST_IN_ALL = 4
 class TenantSlots:
     """Shares ``most`` slots among tenants. Thread-safe.
 
-    A tenant may hold half of the slots that other tenants do not hold, so slots remain for a tenant without any. If no
-    slot is free, a tenant may still hold one. All tenants together hold at most `_MOST_IN_ALL` times ``most``.
+    A tenant may hold half of the slots that other tenants do not hold, so slots remain for a tenant that has none. Even
+    if no slot is free, a tenant may hold one. All tenants together hold at most `_MOST_IN_ALL` times ``most``.
     """
 
     def __init__(self, most: int) -> None:
@@ -111,7 +111,7 @@ class Slots:
                     self._being_sent.discard(subject)
 
     def leave(self, slot: Slot) -> None:
-        """Free the slot early: the receiver has answered, and only the outcome remains to be recorded."""
+        """Free the slot early, because the receiver has responded and only the outcome remains to be recorded."""
         with self._lock:
             if not slot.is_left:
                 slot.is_left = True
@@ -188,7 +188,7 @@ class _Queue:
         self._get_limit = limit
         self._tolerated_seconds = tolerated_seconds
         self._threads = threads
-        self._mean_seconds = _FIRST_GUESS_SECONDS  # of an attempt
+        self._mean_seconds = _FIRST_GUESS_SECONDS  # the duration of an attempt
         self._turns_until = 0.0  # the time of the last turn
         self._freed = threading.Condition(lock)
 

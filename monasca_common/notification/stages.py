@@ -149,7 +149,8 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: s
     last = max(covering, key=lambda each: (each.until_ms, each.id), default=None)
     if last is None:
         return None
-    # Decide now whether the end of the silence notifies, because the retention may remove the last notified state.
+    # The decision whether the end of the silence sends a notification is made now, because the retention may remove the
+    # last notified state.
     due_ms = None if facts.is_known(change) else last.until_ms
     return Deferral(SILENCED, due_ms, last.shown, silence_id=last.id)
 
@@ -187,7 +188,7 @@ def deduplication(
     """Skip a change back to the last notified state if the changes in between were withheld."""
     if not facts.withheld_before or not facts.is_known(change):
         return None
-    return Deferral(SILENCED, None, f"no other state than {change.new_state} was notified")
+    return Deferral(SILENCED, None, f"no state other than {change.new_state} was notified")
 
 
 def grouping(rules: StageRules, _facts: Facts, change: AlarmChange, method_id: str, now_ms: int) -> Deferral | None:
@@ -195,7 +196,7 @@ def grouping(rules: StageRules, _facts: Facts, change: AlarmChange, method_id: s
     if not rules.group_by:
         return None
     parts = [_group_part(each, change) for each in rules.group_by]
-    # A hash, because values may be longer than an index accepts.
+    # The key is a hash, because values may be longer than an index accepts.
     digest = hashlib.blake2b(json_text.write(parts), digest_size=16).hexdigest()
     return Deferral(HELD, now_ms + rules.group_wait_ms, "waiting for the group", f"{method_id}/{digest}")
 

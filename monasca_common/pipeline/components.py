@@ -98,5 +98,5 @@ def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callab
 def _fits(load: Callable[[str], Any], name: str, fits: Callable[[Any], object]) -> bool:
     try:
         return bool(fits(load(name)))
-    except ConfigurationError:  # the error of a broken package that the specification does not use
+    except ConfigurationError:  # skip the error of a broken package that the specification does not use
         return False

@@ -42,7 +42,7 @@ def session(conf: cfg.ConfigOpts, name: str) -> SparkSession:
     """Open the session of an application ``name`` with the options of ``[spark]``. The workers use the Python of this
     process, unless ``PYSPARK_PYTHON`` names another.
 
-    Raises `SparkUnavailable` if Spark does not start, for example because its master does not answer;
+    Raises `SparkUnavailable` if Spark does not start, for example because its master does not respond;
     `ConfigurationError` for a wrong option.
     """
     return open_session(spark_settings(conf), name)

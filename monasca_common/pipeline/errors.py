@@ -38,7 +38,7 @@ class Fenced(PipelineError):
     """Another process runs this job and stored these offsets first; the batch was not stored."""
 
     def __init__(self, topic: str, partition: int, start: int, stored: int | None) -> None:
-        where = "nothing is stored" if stored is None else f"all below offset {stored} is stored"
+        where = "nothing is stored" if stored is None else f"all records below offset {stored} are stored"
         super().__init__(
             f"a batch of {topic}/{partition} begins at offset {start}, but {where}: another process runs this job; "
             "stop one of them"
@@ -59,7 +59,7 @@ class RecordsLost(PipelineError):
 
 
 class NotPublished(PipelineError):
-    """Kafka did not acknowledge all aggregates. Nothing is lost: unpublished periods stay due."""
+    """Kafka did not acknowledge all aggregates. No aggregate is lost, because unpublished periods stay due."""
 
 
 class StagingLost(PipelineError):
@@ -98,7 +98,7 @@ class SparkFailed(PipelineError):
 
 
 class BackfillStopped(PipelineError):
-    """The backfill stopped before it had finished. Nothing was replaced: run it again."""
+    """The backfill stopped before it had finished. No window was replaced: run the backfill again."""
 
 
 class NotAggregated(PipelineError):

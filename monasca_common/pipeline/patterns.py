@@ -2,7 +2,7 @@
 """Regular expressions whose time is proportional to the length of the text.
 
 Tenants supply the text. Python's engine tries every possible match of a repetition, which takes years for some texts of
-a hundred characters. RE2 reads the text once; in return it has neither backreferences nor lookaround.
+a hundred characters. RE2 reads the text once, but supports neither backreferences nor lookaround.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pattern:
 
     def __post_init__(self) -> None:
         try:
-            import re2  # imported here, because RE2 is an optional package
+            import re2  # the import is here, because RE2 is an optional package
         except ImportError:
             raise ConfigurationError("google-re2 is not installed: install monasca-common[spark]") from None
         options = re2.Options()
@@ -47,5 +47,6 @@ class Pattern:
 
     def is_in(self, value: str) -> bool:
         """Return whether the pattern matches anywhere in the value."""
-        # A lone surrogate has no encoding and does not match. Matching bytes takes a third of the time of text.
+        # A lone surrogate has no encoding and does not match. Matching bytes takes a third of the time of matching
+        # text.
         return self._compiled.search(value.encode(errors="surrogatepass")) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of jobs: frozen, declared here as the options of ``[spark]`` and of ``[pipeline_<job>]``.
+"""The frozen settings of jobs, declared here as the options of ``[spark]`` and of ``[pipeline_<job>]``.
 
 The group of a job that follows a topic also has the consumer options. This module imports neither a database nor
 Spark.
@@ -107,9 +107,9 @@ class StreamSettings:
         minimum=0.0,
         maximum=float(_DAY_SECONDS),
         unit="seconds",
-        help="The time from the start of a batch to the start of the next, unless the backlog is larger than one "
-        "batch. Too small: each batch has the fixed cost of Spark for a few records. Larger: fewer, larger "
-        "batches and later results.",
+        help="The time from the start of a batch to the start of the next batch, unless the backlog is larger than one "
+        "batch. Too small: the fixed cost of Spark is spent on batches of few records. Larger: batches are fewer and "
+        "larger, and results come later.",
     )
     max_offsets_per_trigger: int = option(
         1_000_000,
@@ -211,8 +211,8 @@ class AggregateSettings:
     emit: Literal["update", "final"] = option(
         "update",
         choices={
-            "update": "publish a period whenever it has changed, marked provisional until it is over",
-            "final": "publish a period once it is over; late records correct it",
+            "update": "publish a period after each change, marked provisional until the period is over",
+            "final": "publish a period when it is over; late records correct it",
         },
         help="When a job publishes aggregates.",
     )
@@ -252,7 +252,7 @@ class BackfillSettings:
         "kafka",
         choices={
             "kafka": "the records that are still in the topic",
-            "archive": "the records that [pipeline_archive] has archived, and later ones from Kafka",
+            "archive": "the records that [pipeline_archive] has archived, and later records from Kafka",
         },
         help="The source from which backfill reads records.",
     )
@@ -277,7 +277,7 @@ class StreamGroup:
         register(conf, self.own.name)
         for name, default in self.defaults.items():
             conf.set_default(name, default, group=self.own.name)
-        # called before the consumer's reader, which would report a removed name as unknown
+        # this precedes the consumer's reader, which would report a removed name as unknown
         read = GroupReader(conf, self.own)
         consumer = consumer_settings(conf, self.own.name)
         audit = audit_settings(conf)
@@ -285,7 +285,7 @@ class StreamGroup:
             StreamSettings,
             consumer=consumer,
             status=read.settings(JobStatusSettings),
-            # Publishing and accounting are not one transaction, but ids and versions make repeats harmless.
+            # Publishing and accounting do not share a transaction, but ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,
             audit=audit if audit.enabled else None,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon from which Spark forks its Python workers (``spark.python.daemon.module``), so that tasks start quickly.
-Without the daemon, a worker takes a second or more to import its modules. Before each task, Spark invalidates the
+Without the daemon, a worker needs a second or more to import its modules. Before each task, Spark invalidates the
 import caches, and Python then rereads the directory of every archive on its path. After each task, it collects garbage,
 which takes longer the more modules are imported.
 """

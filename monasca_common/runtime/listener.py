@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening sockets. Opens listening sockets; if one cannot be opened, the error names the options for its host and
-port."""
+"""Opens listening sockets; if a socket cannot be opened, the error names the options for its host and port."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.sock
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while attempting")[0]  # Python adds the address
+        # Python adds the address to the text
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise ConfigurationError(
             f"the service cannot listen at {host}:{port} ({reason}): change {prefix}port or {prefix}host in group "
             f"[{group}]"

@@ -62,6 +62,6 @@ def shown_url(url: str) -> str:
         return url
     scheme, separator, rest = url.partition("://")
     before, _, location = rest.rpartition("@")
-    if not separator or "?" in before:  # it is ambiguous where a password starts
+    if not separator or "?" in before:  # the start of a password is ambiguous
         return f"{scheme}://(not shown)" if separator else "(not shown)"
     return f"{scheme}://{location.partition('?')[0]}"

@@ -27,7 +27,7 @@ from monasca_common.runtime.member_health import MemberHealth, MemberState, Memb
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
-# Back-off of a handler while the database is unavailable: it limits the load, and work resumes within seconds.
+# The back-off of a handler while the database is unavailable limits the load, and lets work resume within seconds.
 DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 
 _PROBE_SECONDS = 5.0
@@ -35,7 +35,7 @@ _PROBE_PATIENCE_SECONDS = 2.0
 
 
 class Tapped(NamedTuple):
-    """What a tap returns for an attempt: the settings of the producer, and hooks for the processor."""
+    """The result of a tap for an attempt: the settings of the producer, and hooks for the processor."""
 
     producer: ProducerSettings
     hooks: tuple[Hook, ...] = ()
@@ -78,7 +78,7 @@ class Member(Loop):
         status = status or MemberStatus(name, pid=os.getpid())
         self.health = MemberHealth(status, self.clock, counts_unfinished=self.counts_unfinished)
         self._probe_at = 0.0
-        self.consumer: KafkaConsumer | None = None  # set during an attempt
+        self.consumer: KafkaConsumer | None = None  # these are set during an attempt
         self._processor: Processor | None = None
         self._settings = consumer, producer
         self._tap = tap

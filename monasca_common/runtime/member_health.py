@@ -22,7 +22,8 @@ LOG = logging.getLogger(__name__)
 
 #: The time-out of a request for a member's lag. If it expires, the lag is unknown.
 LAG_SECONDS = 1.0
-# If a member has no partitions for this time, other members own all partitions.
+# A member that has had no partitions for this time is not expected to get any, because other members own all
+# partitions.
 _ASSIGNED_SECONDS = 60
 _MAX_REASON = 500
 
@@ -43,9 +44,9 @@ _WAITING = (MemberState.WAITING_FOR_DATABASE, MemberState.WAITING_FOR_KAFKA, Mem
 class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
-    ``reason``: why it is not running. ``moved_ms``: the time of its last commit, or the last time without lag.
-    ``turned_ms``: the last turn of its loop; 0 without a loop. ``lag``: the number of messages by ``topic/partition``
-    that are not finished, or, if handlers can take long, not yet read.
+    ``reason``: the reason why it is not running. ``moved_ms``: the time of its last commit, or the last time without
+    lag. ``turned_ms``: the last turn of its loop; 0 without a loop. ``lag``: the number of messages by
+    ``topic/partition`` that are not finished, or, if handlers can take long, not yet read.
     """
 
     name: str
@@ -74,7 +75,7 @@ class MemberHealth(Hook):
         self._counts_unfinished = counts_unfinished
         self._lock = threading.Lock()
         self._status = status
-        self._waits: dict[MemberState, str] = {}  # the reason of each wait
+        self._waits: dict[MemberState, str] = {}  # the reason for each wait
         self._undecoded: set[TopicPartition] = set()  # the wait for the schema registry
         self._waited_at = clock.monotonic()  # the wait for the database is counted up to this time
         self._done: dict[TopicPartition, int] = {}  # next offsets

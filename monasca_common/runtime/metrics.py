@@ -41,8 +41,8 @@ class ServiceMetrics:
         self._prefix = prefix
 
     def counter(self, name: str, text: str, *labels: str, known: Iterable[str] = ()) -> Counter:
-        """Declare a counter. ``known``: values of its only label whose series start at 0, because Prometheus sees no
-        increase in a new series."""
+        """Declare a counter. ``known``: values of its only label whose series start at 0, because Prometheus cannot
+        detect an increase in a new series."""
         counter = Counter(name, text, labels, namespace=self._prefix, registry=self.registry)
         for value in known:
             counter.labels(value)

@@ -89,7 +89,7 @@ class Loop(ABC):
                     self.restarted()
 
     def stop(self) -> None:
-        """Return immediately; `run` ends after its current step."""
+        """Request the stop and return immediately; `run` ends after its current step."""
         self.stopping.set()
 
 

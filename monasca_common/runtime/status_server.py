@@ -53,8 +53,8 @@ def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
     """Serve the results of the probes as metrics."""
     metrics = ServiceMetrics(_PREFIX, registry)
     for name, text, probe in (
-        ("live", "1 while /healthz answers 200", health.live),
-        ("ready", "1 while /readyz answers 200", health.ready),
+        ("live", "1 while /healthz returns 200", health.live),
+        ("ready", "1 while /readyz returns 200", health.ready),
     ):
         metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, probe))
 

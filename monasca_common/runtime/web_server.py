@@ -32,7 +32,7 @@ _OTHER_FILES = 256  # open files of a worker for logs, Kafka and databases
 _MIN_IDLE_CONNECTIONS = 16
 _CLIENT_ERRORS = (BlockingIOError, ConnectionError, TimeoutError)  # silent or disconnected
 _UNLOGGED = (
-    "Invalid request from ip=",  # otherwise clients could fill the log
+    "Invalid request from ip=",  # otherwise, clients could fill the log
     "No keepalived connections",  # gunicorn compares with this default before the limit of open files is known
 )
 
@@ -118,7 +118,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             _bound_silence(listener.sock)
         threads = self.cfg.threads
         self._options["worker_connections"] = threads + allowed_idle_connections(threads)
-        self.load_config()  # as a reload does
+        self.load_config()  # like a reload
         self.ready(arbiter)
         self._is_ready = True
 

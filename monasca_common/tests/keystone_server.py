@@ -121,7 +121,7 @@ class KeystoneServer:
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
-        """Suspend Keystone within the block: it accepts connections but does not answer."""
+        """Suspend Keystone within the block: it accepts connections but does not respond."""
         assert self.process is not None
         first = psutil.Process(self.process.pid)
         processes = [first, *first.children(recursive=True)]

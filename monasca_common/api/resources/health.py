@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``GET /healthcheck`` and ``/readyz`` return status 200 if all requested parts work, otherwise 503 with the reasons.
-``GET /healthz`` returns 200 if this worker answers.
+``GET /healthz`` returns 200 if this worker responds.
 
 Posts need only Kafka, and reads need only storage. A load balancer for only posts or only reads should request
 ``?part=producer`` or ``?part=storage``; otherwise it would remove workers that can still accept posts while the
@@ -27,7 +27,7 @@ from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 LOG = logging.getLogger(__name__)
 
 _ALWAYS_SHOWN = {"outstanding_messages", "oldest_unacknowledged_seconds"}
-_CACHE_SECONDS = 2.0  # limits the load caused by health checks
+_CACHE_SECONDS = 2.0  # this interval limits the load caused by health checks
 _EMPTY_TENANT = "healthcheck"  # this tenant has no series, so the read needs one index access
 
 
@@ -41,7 +41,7 @@ Check = Callable[[], CheckResult]
 
 
 class Health:
-    """Serves the results of ``checks`` by part. Thread-safe: one thread runs a check, other threads return its last
+    """Serves the results of ``checks`` by part. Thread-safe: one thread runs a check; other threads return its last
     result."""
 
     def __init__(self, checks: Mapping[str, Check], *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -66,7 +66,7 @@ class Health:
 
 
 class Liveness:
-    """Answers without any check, because a worker that answers needs no restart."""
+    """Responds without any check, because a worker that responds does not need a restart."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = falcon.MEDIA_JSON
@@ -103,9 +103,9 @@ class _CachedCheck:
 
 def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) -> Check:
     """Return a check that names stalled and refused topics. It fails only if all used topics are stalled or refused,
-    because a load balancer that removes the worker also removes it for the other topics.
+    because a load balancer removes a failing worker for all topics.
 
-    ``probe``: sends a request to the brokers and raises if they do not answer. Without it, an idle producer would
+    ``probe``: sends a request to the brokers and raises if they do not respond. Without it, an idle producer would
     detect a failure only after a minute, and an unhealthy worker, which gets no posts, would never become healthy
     again.
     """
@@ -133,9 +133,9 @@ def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) ->
         if probe is not None:
             try:
                 probe()
-            except Exception as error:  # any error means that no broker answered
-                LOG.warning("the health check failed: Kafka does not answer: %s", error)
-                return CheckResult(False, {**facts, "reason": "Kafka does not answer"})
+            except Exception as error:  # any error means that no broker responded
+                LOG.warning("the health check failed: Kafka does not respond: %s", error)
+                return CheckResult(False, {**facts, "reason": "Kafka does not respond"})
         return CheckResult(True, facts)
 
     return check
@@ -155,8 +155,8 @@ def storage_check(reader: Reader | None) -> Check:
         try:
             reader.series(SeriesFilter(tenant=_EMPTY_TENANT), PageOf(1))
         except StorageError as error:
-            LOG.warning("the health check failed: the database does not answer: %s", error)
-            return CheckResult(False, {"reason": "the database does not answer"})
+            LOG.warning("the health check failed: the database does not respond: %s", error)
+            return CheckResult(False, {"reason": "the database does not respond"})
         return CheckResult(True, {})
 
     return check

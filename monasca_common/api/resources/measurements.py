@@ -87,7 +87,8 @@ class _RowPage:
         return Elements(_resumed(shown, query.cursor))
 
     def _grouped(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """Return all series as one element, or an element per value of the dimensions in ``group_by``."""
+        """Return all series as one element, or one element for each combination of values of the dimensions in
+        ``group_by``."""
         members: dict[tuple[tuple[str, str], ...], list[bytes]] = {}
         left = paging.MAX_ANSWER_BYTES
         with contextlib.closing(self._reader.iter_series(query.which, PageOf(paging.PAGE_LIMIT + 1))) as found:

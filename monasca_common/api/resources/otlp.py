@@ -32,7 +32,8 @@ from monasca_common.models.times import Window
 from monasca_common.storage.base import Kind
 
 _PROTOBUF = "application/x-protobuf"
-# A hostile body takes up to a hundred times its size as messages, and the GIL permits only one conversion anyway.
+# The messages of a hostile body can be a hundred times its size, and the GIL permits only one conversion at a time
+# anyway.
 _CONVERSION = threading.Lock()
 
 
@@ -112,7 +113,7 @@ class ExportLogs(_Export):
         return parse_logs(message, attributes, allowed=allowed, max_dimensions=max_dimensions)
 
     def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
-        """Only an Idempotency-Key identifies a repeated request: equal logs can be different logs."""
+        """Return ids only with an Idempotency-Key, because without it equal logs can be different logs."""
         posts, settings = self._posts, self._posts.settings
         values = [log.envelope(text, request.context.tenant, settings.region, created) for text in post.valid]
         bulk = TopicMessages(settings.logs_topic, records(posts.encoded("logs", values), post, request, key))

@@ -47,7 +47,7 @@ def text(value: AnyValue) -> str:
 
 def dimensions(attributes: Iterable[KeyValue]) -> dict[str, str]:
     """Return attributes as dimensions, without those that have an empty value, which Prometheus does not distinguish
-    from missing ones."""
+    from missing attributes."""
     return {attribute.key: value for attribute in attributes if (value := text(attribute.value))}
 
 

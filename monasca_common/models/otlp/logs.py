@@ -18,7 +18,7 @@ from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount
 from monasca_common.models.post import ParsedPost
 from monasca_common.models.times import ANY_TIME, Window
 
-_MOST_VIOLATIONS = 10  # of one log
+_MOST_VIOLATIONS = 10  # the maximum size of one log
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
 
 
@@ -52,7 +52,7 @@ def parse_logs(
 
 
 def _members(record: LogRecord, common: dict[str, str]) -> dict[str, Any]:
-    """Return the members of a log, without missing ones."""
+    """Return the members of a log; missing members are omitted."""
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
     members = {
         "message": text(record.body),

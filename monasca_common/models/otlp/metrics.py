@@ -2,8 +2,9 @@
 """Data points of OTLP as series of metrics, named by Prometheus' convention.
 
 A gauge or a sum is the series ``name``. A histogram is ``name_bucket`` by the dimension ``le`` with cumulative counts,
-``name_count`` and ``name_sum``. An exponential histogram is the same, with merged buckets, so that their bounds are few
-and the same for all points. A summary is ``name`` by the dimension ``quantile``, ``name_count`` and ``name_sum``.
+``name_count`` and ``name_sum``. An exponential histogram has the same series, with merged buckets, so that there are
+few bounds, which are the same for all points. A summary is ``name`` by the dimension ``quantile``, ``name_count`` and
+``name_sum``.
 
 Values of delta temporality are unchanged, in series with the dimension `TEMPORALITY`. The time since which a sum, a
 histogram or a summary counts is in value_meta (`START`): a new time is a reset.
@@ -35,11 +36,11 @@ from monasca_common.models.samples import NO_META, STALE_META, Samples, series_h
 
 TEMPORALITY = "otel.temporality"
 START = "start_time_ms"
-MOST_BUCKETS = 1000  # maximum buckets of a histogram, and quantiles of a summary
+MOST_BUCKETS = 1000  # the maximum number of buckets of a histogram, and of quantiles of a summary
 #: The maximum scale (each bound is 1.09 times the previous one) and number of buckets of a stored exponential
 #: histogram.
 MOST_SCALE, MOST_EXPONENTIAL_BUCKETS = 3, 160
-_LEAST_SCALE = -10  # OpenTelemetry's minimum; a smaller scale has a single bucket
+_LEAST_SCALE = -10  # OpenTelemetry's minimum; with a smaller scale there is a single bucket
 
 
 class _Sample(NamedTuple):
@@ -127,7 +128,9 @@ def _histogram(point: HistogramDataPoint) -> Iterator[_Sample]:
     bounds, counts = point.explicit_bounds, point.bucket_counts
     _check_number("bucket_counts", len(counts))
     if len(counts) != len(bounds) + 1 and (counts or bounds):
-        raise _PointRefused(f"bucket_counts has {len(counts)} entries for {len(bounds)} bounds: send one more")
+        raise _PointRefused(
+            f"bucket_counts has {len(counts)} entries for {len(bounds)} bounds: send one entry more than bounds"
+        )
     ascending = all(lower < upper for lower, upper in pairwise(bounds))
     if not ascending or not all(map(math.isfinite, bounds)):
         raise _PointRefused("explicit_bounds must be finite and ascending")

@@ -16,9 +16,9 @@ from monasca_common.models.errors import InvalidEnvelope, NotProtobuf, Violation
 M = TypeVar("M", bound=Message)
 Items = TypeVar("Items", bound=Sized)
 
-MOST_JSON_OBJECTS = 250_000  # 5 MiB of points with many attributes have 230,000; each takes 10 us
+MOST_JSON_OBJECTS = 250_000  # 5 MiB of points with many attributes have 230,000 items; each item takes 10 us
 NS_PER_MS = 1_000_000
-MOST_ITEMS = 250_000  # logs with many attributes have 50,000 in a MiB
+MOST_ITEMS = 250_000  # logs with many attributes have 50,000 objects per MiB
 _HEX_IDS = frozenset({"traceId", "spanId", "trace_id", "span_id"})
 
 
@@ -61,14 +61,14 @@ def from_json(body: bytes, request: M) -> M:
             json_format.ParseDict(document, request, ignore_unknown_fields=True)
             return request
     except (json_format.Error, ValueError, TypeError, AttributeError, RecursionError):
-        pass  # besides its own error, the parser raises these for unexpected types and too many levels
+        pass  # in addition to its own error, the parser raises these errors for unexpected types and too many levels
     rule = f"is not a {request.DESCRIPTOR.full_name} in OTLP's JSON: see the definition of its members"
     raise InvalidEnvelope([Violation("", rule)])
 
 
 def _ids_to_base64(document: Any) -> None:
-    """Convert ids in place, because protobuf's JSON has bytes in base64. Attributes cannot have these members: their
-    keys are values in OTLP."""
+    """Convert ids in place, because protobuf's JSON has bytes in base64. Attributes cannot have these members, because
+    their keys are values in OTLP."""
     found = [document]
     while found:
         value = found.pop()

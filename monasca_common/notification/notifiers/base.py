@@ -49,7 +49,7 @@ class Notifier(ABC):
     def send(self, notification: Notification, address: str) -> str | None:
         """Send the notification with its id, and return when the receiver has accepted it.
 
-        The return value is the receiver's answer in a few words, which tenants can read.
+        The return value is the receiver's response in a few words, which tenants can read.
 
-        Raises `SendFailed` if another attempt may succeed, and `SendRefused` if none can.
+        Raises `SendFailed` if another attempt may succeed, and `SendRefused` if no attempt can succeed.
         """

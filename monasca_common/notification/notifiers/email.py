@@ -40,12 +40,13 @@ class EmailNotifier(Notifier):
 
     def send(self, notification: Notification, address: str) -> str:
         message = message_of(notification, self._texts, sender=self._settings.from_addr, receiver=address)
-        own = f"{self._settings.server}:{self._settings.port}"  # only logged: it belongs to the operator's network
+        # the address is only logged, because it belongs to the operator's network
+        own = f"{self._settings.server}:{self._settings.port}"
         with SendDeadline(self._settings.timeout) as deadline:
             try:
                 self._deliver(message, deadline)
             except smtplib.SMTPResponseException as error:
-                raise SendFailed(f"the mail server answered {error.smtp_code}", detail=own) from error
+                raise SendFailed(f"the mail server returned {error.smtp_code}", detail=own) from error
             except smtplib.SMTPRecipientsRefused as error:
                 codes = {code for code, _ in error.recipients.values()}
                 reason = f"the mail server refused the receiver: {', '.join(map(str, codes))}"
@@ -75,7 +76,7 @@ class WatchedSmtp(smtplib.SMTP):
     """An SMTP connection that is shut down at its deadline."""
 
     def __init__(self, deadline: SendDeadline, host: str, port: int, timeout: float) -> None:
-        self._deadline = deadline  # first, because the base class connects
+        self._deadline = deadline  # this is set first, because the base class connects
         super().__init__(host, port, timeout=timeout)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> Any:
@@ -85,10 +86,10 @@ class WatchedSmtp(smtplib.SMTP):
 
 
 def message_of(notification: Notification, texts: Texts, *, sender: str, receiver: str) -> EmailMessage:
-    """Return an e-mail whose Message-ID is the notification's id. Raises `AddressRefused` if ``receiver`` is not one
-    e-mail address."""
+    """Return an e-mail whose Message-ID is the notification's id. Raises `AddressRefused` if ``receiver`` is not a
+    single e-mail address."""
     if _ADDRESS.fullmatch(receiver) is None:
-        raise AddressRefused("the address is not one e-mail address: write someone@example.org")
+        raise AddressRefused("the address is not a single e-mail address: write someone@example.org")
     message = EmailMessage(policy=email.policy.SMTP)
     message["From"] = sender
     message["To"] = receiver

@@ -91,10 +91,10 @@ class JiraNotifier(Notifier):
         except SendFailed as error:
             if error.status != _GONE:
                 raise
-            answer = self._post("/search/jql", body)  # the only version of this request in Jira Cloud
+            answer = self._post("/search/jql", body)  # Jira Cloud has only this version of the request
         issues = answer.get("issues")
         if not isinstance(issues, list):
-            raise SendFailed("Jira's answer to a search has no list of issues")
+            raise SendFailed("Jira's response to a search has no list of issues")
         return _key(issues[0]) if issues else None
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,8 @@ class JiraNotifier(Notifier):
         return f"Basic {base64.b64encode(account.encode()).decode()}"
 
     def _target(self, address: str) -> JiraTarget:
-        """Raises `SendRefused` for an address on another server than the operator's."""
+        """Return the project and the component in the address. Raises `SendRefused` for an address on another server
+        than the operator's."""
         if not self._settings.url or not (self._settings.token or self._settings.user):
             raise SendRefused("Jira is not configured: set url, and token or user, in [jira_notifier]")
         asked, own = endpoint(address), endpoint(self._settings.url)
@@ -140,12 +141,12 @@ def _document(answer: ReceiverAnswer) -> dict[str, Any]:
     try:
         document: Any = orjson.loads(answer.body)
     except orjson.JSONDecodeError as error:
-        raise SendFailed("Jira's answer is not JSON: correct url in [jira_notifier]") from error
+        raise SendFailed("Jira's response is not JSON: correct url in [jira_notifier]") from error
     return document if isinstance(document, dict) else {}
 
 
 def _key(issue: Any) -> str:
     key = issue.get("key") if isinstance(issue, dict) else None
     if not isinstance(key, str) or _ISSUE_KEY.fullmatch(key) is None:
-        raise SendFailed("Jira's answer has no key of an issue")
+        raise SendFailed("Jira's response has no key of an issue")
     return key

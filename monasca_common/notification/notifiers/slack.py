@@ -41,7 +41,7 @@ class SlackNotifier(Notifier):
 
 
 def _refusal(body: bytes) -> str:
-    """Return the error in a response of Slack's Web API, which answers 200 to refused messages."""
+    """Return the error in a response of Slack's Web API, which returns 200 for refused messages."""
     try:
         answer: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -185,7 +185,7 @@ class _Panel(_PanelsPage):
             view = lag_panel.group_panel(figures) if figures is not None else None
         if view is None:
             raise falcon.HTTPNotFound(
-                title="Page not found", description="Its content may no longer exist. See the overview."
+                title="Page not found", description="The content of this page may no longer exist. See the overview."
             )
         number = request.get_param_as_int("page", min_value=1, max_value=1_000_000, default=1)
         find = (request.get_param("find") or "")[:_MAX_FIELD]

@@ -34,7 +34,7 @@ class KeystoneLogin:
 
     def log_in(self, user: str, password: str, project: str) -> Account | None:
         """Return ``None`` if Keystone or the rules refuse access. Raises `RetriableError` if Keystone does not
-        answer."""
+        respond."""
         plugin = v3.Password(
             self._url,
             username=user,
@@ -48,8 +48,8 @@ class KeystoneLogin:
         except (exceptions.Unauthorized, exceptions.BadRequest):
             return None
         except exceptions.ClientException as error:
-            LOG.warning("Keystone at %s does not answer: %s", self._url, type(error).__name__)
-            raise RetriableError("Keystone does not answer: try again") from None
+            LOG.warning("Keystone at %s does not respond: %s", self._url, type(error).__name__)
+            raise RetriableError("Keystone does not respond: try again") from None
         caller = {"roles": list(access.role_names or ()), "project_id": access.project_id, "user_id": access.user_id}
         if not self._enforcer.authorize(VIEW, {"project_id": access.project_id}, caller, do_raise=False):
             return None

@@ -56,7 +56,7 @@ class DashboardSettings:
         None, help="The URL of Keystone's API v3 for login = keystone, such as https://keystone.example.org/v3."
     )
     keystone_ca_file: str | None = option(
-        None, help="The CA certificates for Keystone, as PEM.", unset="those of the system"
+        None, help="The CA certificates for Keystone, as PEM.", unset="the certificates of the system"
     )
     keystone_domain: str = option("Default", help="The Keystone domain of users and projects.")
     session_seconds: float = option(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of pages before it is HTML: tones, cells, tables and panels, built by pure functions."""
+"""The content of pages before it is converted to HTML: tones, cells, tables and panels, built by pure functions."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Concern:
 @dataclass(frozen=True, slots=True)
 class PanelView:
     """A panel. ``summary``: one sentence. ``explanation``: the meaning of the columns. ``digest``: rows for the
-    overview, if they differ. ``stale``: why its figures are old or missing. ``header``: the index of the cell that
-    names its row. ``idle``: the checks that are switched off. ``group``: the consumer group, if it shows only
+    overview, if they differ. ``stale``: the reason why its figures are old or missing. ``header``: the index of the
+    cell that names its row. ``idle``: the checks that are switched off. ``group``: the consumer group, if it shows only
     one.
     """
 

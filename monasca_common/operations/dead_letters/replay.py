@@ -134,7 +134,7 @@ class DeadLetterReplay:
         """
         transactional = producer.settings.transactional_id is not None
         if transactional:
-            producer.init_transactions()  # first, because this stops other processes from committing progress
+            producer.init_transactions()  # this comes first, because it stops other processes from committing progress
             self._known_ends = self._known_notes = None
         handle = self._in_transactions if transactional else self._without_transactions
         started, count = self._consumer.clock.monotonic(), 0
@@ -222,7 +222,7 @@ class DeadLetterReplay:
         return replace(row, letter=replace(letter, refusal=refusal)) if refusal else row
 
     def _refusal(self, topic: str) -> str:
-        """Return the reason why this topic accepts no messages, or an empty string if it does."""
+        """Return the reason why this topic accepts no messages, or an empty string if it accepts them."""
         if topic not in self._refusals:
             self._refusals[topic] = "" if is_topic_name(topic) else f"{topic!r} is not a topic name: {TOPIC_NAME_RULE}"
             try:

@@ -166,7 +166,7 @@ def run(
     settings = lag_settings(conf)
     service = LagService(settings, load_admin(conf), read_positions=read_positions)
     with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # first, because a caller may stop the service after the log line below
+        until(service)  # this comes first, because a caller may stop the service after the log line below
         LOG.info("%s", start_line(settings))
         service.run()
     LOG.info("%s", stopped("lag", surveys=service.surveys))

@@ -73,7 +73,7 @@ class LagSurvey:
         records = self._records(
             {group for group in groups if offsets[group]}, since_ms, len(leaders.get(OFFSETS_TOPIC, ()))
         )
-        # Read ends after commits, so that no commit is beyond its end.
+        # The ends are read after the commits, so that no commit is beyond the end of its log.
         logs = _LogSpans(self._admin, set().union(*partitions_of.values()), leaders)
         pasts = {
             group: _GroupPast(

@@ -50,8 +50,8 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class LagWindow:
-    """The window of a verdict. ``commits``: the number of commits in a complete window. ``seconds``: how long a
-    consumer may be silent or late. ``least_headroom``: 0 to 1; messages expire soon if at most this fraction of their
+    """The window of a verdict. ``commits``: the number of commits in a complete window. ``seconds``: the time for which
+    a consumer may be silent or late. ``least_headroom``: 0 to 1; messages expire soon if at most this fraction of their
     retention time remains until one of them is deleted unread. ``allowed_lag``: the highest number of unread
     messages per partition with the status OK.
     """
@@ -327,8 +327,8 @@ def _removals(state: PartitionState, position: int, messages: int, now_ms: int) 
 
 
 def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Removal | None:
-    """Return when the log's start reaches the position at its observed speed. The start moves by whole segments, so the
-    time since its last move is subtracted."""
+    """Return the time until the log's start reaches the position at its observed speed. The start moves by whole
+    segments, so the time since its last move is subtracted."""
     seen = [*((scan.time_ms, scan.first, scan.end) for scan in state.scans), (now_ms, state.first, state.end)]
     moves = [(before, after) for before, after in pairwise(seen) if after[1] > before[1]]
     per_ms = _start_per_ms(moves, state.end, now_ms) if moves else 0.0

@@ -75,7 +75,7 @@ class Mirror(Loop):
     def __init__(
         self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
     ) -> None:
-        """Open no connection. Raises `ConfigurationError` for a driver without clusters."""
+        """The constructor opens no connection. Raises `ConfigurationError` for a driver without clusters."""
         super().__init__("the mirror", clock)
         self._settings = settings
         self._status = status
@@ -90,8 +90,8 @@ class Mirror(Loop):
             super().run()
         except FencedError as error:
             raise FencedError(
-                f"another process copies as mirror {self._settings.name!r}, so this process stops: run only one of "
-                "them, or give each its own name and topics"
+                f"another process copies as mirror {self._settings.name!r}, so this process stops: run only one mirror "
+                "of this name, or give each mirror its own name and topics"
             ) from error
 
     def failed(self, error: Exception) -> None:

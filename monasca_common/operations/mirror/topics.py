@@ -117,8 +117,8 @@ def _refusal(count: int, target_count: int, source: Mapping[str, str], target: M
         return "the target would replace timestamps: set its message.timestamp.type to CreateTime"
     if _limit(target) < _limit(source):
         return (
-            f"the source accepts messages of up to {_limit(source)} bytes, but the target only of up to "
-            f"{_limit(target)}: raise max.message.bytes in the target"
+            f"the source accepts messages of up to {_limit(source)} bytes, but the target accepts only up to "
+            f"{_limit(target)} bytes: raise max.message.bytes in the target"
         )
     return ""
 

@@ -242,7 +242,7 @@ def _reader(specifications: bytes) -> RecordReader:
 
 def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:
     times_ms = records.timestamps_ms
-    if times_ms and partitions.count(partitions[0]) == len(partitions):  # a task reads one partition at a time
+    if times_ms and partitions.count(partitions[0]) == len(partitions):  # a task reads only one partition at a time
         return {partitions[0]: max(times_ms)}
     newest: dict[int, float] = {}
     for index, time_ms in zip(records.indices, times_ms, strict=True):

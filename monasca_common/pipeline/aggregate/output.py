@@ -2,8 +2,8 @@
 """Converts output rows to metric envelopes with message ids, and spools them until they are published. The id is a hash
 of job, specification, period, group and content: equal rows have equal ids, and a corrected row has a different id. The
 key of a row in the database is its series and its time (the start of the period). A correction therefore replaces the
-row: in any order of arrival, the greatest ``version_ms`` (the envelope's creation_time) wins. The publisher must give
-each correction a greater version than the corrected row.
+row: in any order of arrival, the row with the greatest ``version_ms`` (the envelope's creation_time) is kept. The
+publisher must give each correction a greater version than the corrected row.
 """
 
 from __future__ import annotations

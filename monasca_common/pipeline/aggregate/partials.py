@@ -52,7 +52,7 @@ def earlier(one: Reading, other: Reading) -> Reading:
 @dataclass(frozen=True, slots=True)
 class Partial:
     """The aggregate of at least one record. ``sums``: see `exact_sum`. The times of the first and the last record are
-    those of the readings."""
+    the times of the readings."""
 
     count: int
     sums: tuple[float, ...]
@@ -125,8 +125,8 @@ def group_of_text(text: str) -> Group:
 
 
 class _State:
-    """The state of one key in `Accumulator`. Values are buffered in a list, because appending takes a tenth of the time
-    of exact addition."""
+    """The state of one key in `Accumulator`. Values are buffered in a list, because appending a value takes a tenth of
+    the time of exact addition."""
 
     __slots__ = ("count", "greatest", "latest", "least", "oldest", "pending", "sums")
 

@@ -251,7 +251,8 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else json_text.write(value).decode()
 
 
-# Finds the reason for a rejection; slow, and called only if the fast path has refused the envelope.
+# This function finds the reason for a rejection. It is slow, and is called only if the fast path has refused the
+# envelope.
 
 
 def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None) -> Rejection:
@@ -270,7 +271,7 @@ def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None
     if violations:
         return Rejection(MALFORMED, "; ".join(map(str, violations)))
     if timestamp_ms is not None and timestamp_ms > bounds.latest_ms:
-        return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
+        return Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
     if timestamp_ms is not None and timestamp_ms < bounds.oldest_ms:
         return Rejection(TOO_OLD, "metric.timestamp is older than the retention: is it in milliseconds?")
     # The branches above cover values that msgspec refuses. This branch covers all other values.

@@ -56,7 +56,7 @@ class Usage:
 class Aggregate:
     """The rows of one transform and window or period, in the order of their groups.
 
-    ``dropped`` counts the rows that are left out, by reason, such as `NOT_FINITE` and `ZERO_OLDEST`.
+    ``dropped`` counts the omitted rows, by reason, such as `NOT_FINITE` and `ZERO_OLDEST`.
     """
 
     usages: tuple[Usage, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the job ``archive``: frozen, declared here as the options of ``[pipeline_archive]``."""
+"""The frozen settings of the job ``archive``, declared here as the options of ``[pipeline_archive]``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ArchiveSettings:
         minimum=0,
         maximum=36_525,
         unit="days",
-        help="The number of days to keep records, by their event time. Whole hours are removed, no matter when their "
-        "records arrived. Larger: the archive takes more space. 0: records are never removed.",
+        help="The number of days to keep records, by their event time. Whole hours are removed, regardless of when "
+        "their records arrived. Larger: the archive takes more space. 0: records are never removed.",
     )
 
 

@@ -103,9 +103,11 @@ class Store:
             except OSError:
                 if self.size(staged) is not None:
                     raise
-                # Another process or an earlier attempt has moved it.
+                # Another process or an earlier attempt has moved the file.
                 if self.size(final) is None:
-                    raise ArchiveDamaged(f"{target} is in the manifest, but neither there nor at {source}") from None
+                    raise ArchiveDamaged(
+                        f"{target} is in the manifest, but exists neither there nor at {source}"
+                    ) from None
             self._sync(target.rpartition("/")[0])
 
     def folders(self, path: str) -> list[str]:
@@ -160,7 +162,7 @@ class Store:
         return f"{self._base}/{path}"
 
     def _sync(self, full: str) -> None:
-        # A commit in the database survives a power failure, so the files in the manifest must survive it, too.
+        # A commit in the database survives a power failure, so the files in the manifest must also survive it.
         if self._is_local:
             opened = os.open(full, os.O_RDONLY)
             try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: The columns of the connector's rows that are archived; the topic is in the name of the folder.
 KEPT = ("partition", "offset", "timestamp", "key", "value", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
-# These columns divide the records into files, and are not written to them.
+# These columns divide the records into files, and are not written to the files.
 _HOUR, _DATED = "of_hour", "is_dated"
 _TEXT = "text"  # the value in JSON
 _REPORT = (
@@ -110,7 +110,7 @@ def stage_files(
 
 @dataclass(frozen=True, slots=True)
 class _AddText:
-    """Runs on an executor: adds the values in JSON, null for those that cannot be read."""
+    """Runs on an executor: adds the values in JSON, null for values that cannot be read."""
 
     envelopes: EnvelopeReader
 

@@ -3,8 +3,8 @@
 
 The stream (the job ``aggregate``) may run at the same time. A replaced window must contain every record up to the
 stream's offsets, but no later record, because the stream adds later records itself. So backfill computes all records up
-to the stream's offsets, locks these offsets, and replaces the stored windows. If the stream has advanced in between,
-backfill computes the new records as well and tries the replacement again.
+to the stream's offsets, locks these offsets, and replaces the stored windows. If the stream has advanced in the
+meantime, backfill also computes the new records and tries the replacement again.
 """
 
 from __future__ import annotations

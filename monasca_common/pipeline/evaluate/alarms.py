@@ -197,7 +197,7 @@ def _new_series(
 
 
 def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> _BySub:
-    """Return the values from before the batch, for all sub-expressions of definitions with new values."""
+    """Return the values that existed before the batch, for all sub-expressions of definitions with new values."""
     found: _BySub = defaultdict(set)
     own, other = _SUB.alias(), _SUB.alias()
     for some in _portions(list(new)):

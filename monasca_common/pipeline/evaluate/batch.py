@@ -77,7 +77,7 @@ FOLDED = (
 )
 KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _MOST_REMEMBERED = 200_000
-_TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
+_TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
 
 #: Called with the offset and Kafka's time of the last record of each partition, and the starts of the buckets of
 #: `BUCKET_MS` in which a record arrived.
@@ -313,7 +313,7 @@ def _matcher(definitions: bytes) -> _Matcher:
 def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Return the last record of each partition, by offset instead of time, because a producer's clock can be a day
     ahead."""
-    if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads one partition at a time
+    if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads only one partition at a time
         return {partitions[0]: max(zip(offsets, times_ms, strict=True))}
     last: dict[int, tuple[int, int]] = {}
     for partition, found in zip(partitions, zip(offsets, times_ms, strict=True), strict=True):

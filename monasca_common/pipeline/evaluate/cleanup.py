@@ -63,9 +63,9 @@ def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], 
     """Delete the series that were not seen for a day. Keep the last series of an alarm, so that the alarm's values
     remain known. Return whether more such series may remain."""
     old = (_SERIES.c.sub_expression_id.in_(sub_expression_ids), _SERIES.c.seen < now_ms - DAY_MS)
-    # Use two statements. Separate statements, because with OR the database would search for each row separately.
+    # Two statements are used, because with OR the database would search for each row separately.
     count = connection.execute(_delete(_SERIES, *old, ~_has_same_key(_PART, _SERIES))).rowcount
-    # Select once, because for each series SQLite would scan all series of the alarm.
+    # The alarms are selected once, because SQLite would otherwise scan all series of the alarm for each series.
     seen = _SERIES.alias()
     lasting = sa.select(seen.c.sub_expression_id, seen.c.match_key).where(
         seen.c.sub_expression_id.in_(sub_expression_ids), seen.c.seen >= now_ms - DAY_MS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the job ``evaluate``: frozen, declared here as the options of ``[pipeline_evaluate]``."""
+"""The frozen settings of the job ``evaluate``, declared here as the options of ``[pipeline_evaluate]``."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ class EvaluateSettings:
         unit="seconds",
         help="The time after an outage of Kafka during which windows of the outage do not count as empty, because "
         "agents resend measurements. Too small: an outage makes alarms UNDETERMINED. Larger: an agent that stopped "
-        "during "
-        "the outage is noticed later.",
+        "during the outage is detected later.",
     )
     limits: BatchLimits = field(default_factory=BatchLimits, metadata=made_of(BatchLimits))
 

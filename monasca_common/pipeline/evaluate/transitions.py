@@ -241,8 +241,8 @@ class TransitionPublisher:
         the outbox."""
         published = 0
         while rows := self._waiting():
-            # Send one change of each alarm at a time, because Kafka can refuse a change and accept a later one, which
-            # would reverse their order.
+            # One change of each alarm is sent at a time, because Kafka could refuse a change and accept a later change,
+            # which would break their order.
             first = {row.key: row for row in reversed(rows)}
             done, lost = self._deliver(sorted(first.values(), key=lambda row: row.number))
             fail_point("evaluate.before_clearing")

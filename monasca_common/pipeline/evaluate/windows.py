@@ -79,7 +79,7 @@ class _FoldedWindow:
         sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
         if sub.function == "last":
             self.pending = list(runs(sub, readings))
-            # otherwise all readings would be sorted for each reading
+            # otherwise, all readings would be sorted for each reading
             self.most_pending = 2 * len(self.pending) + _MOST_PENDING
         elif readings:
             added = WindowPartial.of(sub, readings)

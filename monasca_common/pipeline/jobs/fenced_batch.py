@@ -40,7 +40,7 @@ Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch to run. ``scan_ms``: a time just before the ends of the partitions were read."""
+    """A batch to run. ``scan_ms``: a time just before the end offsets of the partitions were read."""
 
     source: Source
     scan_ms: int

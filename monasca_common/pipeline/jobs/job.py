@@ -91,8 +91,8 @@ class JobWatcher:
 
 class Job(ABC):
     """A job, whose constructor checks the configuration. ``summary``: one line for ``pipeline list``. ``ends``: whether
-    the job ends without a request to stop. ``unit``: the unit of its progress. ``executes``: whether the job makes
-    changes only if the request has ``execute``.
+    the job ends by itself. ``unit``: the unit of its progress. ``executes``: whether the job makes changes only if the
+    request has ``execute``.
     """
 
     summary: ClassVar[str]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG = logging.getLogger(__name__)
-_FILES_A_TASK = 4  # small, so that tasks do not wait long for the slowest task
+_FILES_A_TASK = 4  # the number is small, so that tasks do not wait long for the slowest task
 
 
 class Replay:
@@ -78,6 +78,6 @@ class Replay:
             return files.map(self._send).collect()
         except spark_errors() as error:
             raise ReplayFailed(
-                f"{reason(error)}; some of the selected messages were sent: run the replay again, which adds no "
+                f"{reason(error)}; some of the selected messages were sent: run the replay again, which does not add a "
                 f"message twice"
             ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the job ``replay``: frozen, declared here as the options of ``[pipeline_replay]``."""
+"""The frozen settings of the job ``replay``, declared here as the options of ``[pipeline_replay]``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ReplaySettings:
             Option(
                 "output_topic",
                 help="The topic to which messages are sent; required for to = kafka. Its consumers read them as new "
-                "messages: a persister stores no row twice, but the jobs aggregate and archive would count and "
+                "messages: a persister does not store a row twice, but the jobs aggregate and archive would count and "
                 "archive them again. The topic's retention applies to the original timestamps of the messages.",
             ),
             Option(
@@ -105,7 +105,7 @@ def _to_kafka(conf: cfg.ConfigOpts, read: GroupReader) -> KafkaTarget:
     producer = producer_settings(conf)
     if producer.transactional_id is not None:
         raise read.error(
-            "to", "is kafka, but [kafka] transactional_id is set: executors share no transaction; unset it"
+            "to", "is kafka, but [kafka] transactional_id is set: executors cannot share a transaction; unset it"
         )
     return KafkaTarget(read["output_topic"], producer)
 

@@ -73,7 +73,7 @@ class RangeReader:
                 raise TransportError(str(error)) from error
             raise error
         self._next |= {part.topic_partition.partition: part.next_offset for part in batch.partitions}
-        # Control records and aborted records are not messages: only the end of the log shows that reading has passed
+        # Control records and aborted records are not messages: only the end of the log shows that the reader has passed
         # them. A reported end may be older than messages of the same poll.
         for partition, end in self._consumer.take_ends().items():
             self._next[partition.partition] = max(self._next[partition.partition], end.next_offset)

@@ -48,8 +48,8 @@ def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: in
 
 
 def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:
-    """Divide ``most`` offsets in proportion to each partition's backlog; each partition with a backlog gets at least
-    one offset."""
+    """Divide ``most`` offsets in proportion to the backlogs of the partitions; each partition with a backlog gets at
+    least one offset."""
     behind = {partition: count for partition, count in backlog.items() if count > 0}
     total = sum(behind.values())
     if total <= most:

@@ -95,7 +95,7 @@ def java_security(security: Mapping[str, str]) -> dict[str, str]:
     if key_password := left.pop("ssl.key.password", None):
         options["ssl.key.password"] = key_password
     if left:
-        raise ConfigurationError(f"these options have no translation for Spark's connector: {', '.join(sorted(left))}")
+        raise ConfigurationError(f"these options cannot be translated for Spark's connector: {', '.join(sorted(left))}")
     return options
 
 

@@ -53,14 +53,14 @@ class RejectedPublisher:
             self._deliver(producer, portion)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
-        if producer.health().finished:  # needed after a fatal error in an earlier batch
+        if producer.health().finished:  # this is needed after a fatal error in an earlier batch
             producer.reopen()
         while letters:
             report = producer.publish(self.topic, letters)
             if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
                 return report.raise_for_undelivered()
-            # Headers with its origin may make a record exceed the maximum size. It is truncated, because otherwise it
-            # would block all further batches.
+            # With the headers of its origin, a record may exceed the maximum size. It is truncated, because otherwise
+            # it would block all further batches.
             letters = dead_letters.shrunk(letters, UndeliveredError(report))
         return None
 

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _NEEDED = ("pyspark", "pandas", "pyarrow")
-# Extends Spark's own pattern, because an option of the Kafka client contains logins.
+# This extends Spark's own pattern, because an option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
-# Log one line for each event. By default, a failed task logs hundreds of lines; the job's own log has the reason.
+# One line is logged for each event. By default, a failed task logs hundreds of lines; the job's own log contains the
+# reason.
 _LOG_NAME = "log4j2.properties"
 _BRIEF_LOG = r"""
 rootLogger.level = warn
@@ -66,7 +67,7 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # py4j logs each call with its arguments, which include options with logins.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    under_submit = _GATEWAY in os.environ  # that session has loaded the connector
+    under_submit = _GATEWAY in os.environ  # the active session has loaded the connector
     options = configuration(settings, [] if under_submit else connector_jars())
     builder = SparkSession.builder.appName(name)
     for option, value in options.items():
@@ -103,8 +104,8 @@ def _start_java(options: Mapping[str, str]) -> None:
 
 
 def _end_java(java: subprocess.Popen[bytes]) -> None:
-    """End Java by closing its standard input. Wait for its end, because Java uses its folder until then, and because no
-    part of a job may run after the job has ended."""
+    """End Java by closing its standard input. Wait until it has ended, because Java uses its folder until then, and
+    because no part of a job may run after the job has ended."""
     if java.stdin is not None:
         java.stdin.close()
     try:
@@ -168,7 +169,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, ConnectionError)  # the last call, if Spark has ended
+    return (PySparkException, Py4JError, ConnectionError)  # this is the last call if Spark has ended
 
 
 def close_session(session: SparkSession) -> None:
@@ -211,7 +212,7 @@ def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()
         if listed := [*added, *filter(None, [options.pop(option, "")])]:
             wanted[option] = ",".join(listed)
     if settings.master.startswith("local"):
-        # All processes run on this machine, but its name may resolve to the address of another machine.
+        # All processes run on this machine, but the machine's name may resolve to the address of another machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return wanted | options
 

@@ -35,7 +35,7 @@ class SourceRecords:
             return contextlib.nullcontext(Distinct(records))
         filled = [each for each in below if each.span]
         known = self._frame(filled, headers=True) if filled else None
-        # Read twice, because passing both values and headers to Python takes longer than a second read.
+        # The records are read twice, because passing both values and headers to Python takes longer than a second read.
         return distinct(records, self._frame(ranges, headers=True), known)
 
     def copies(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> set[tuple[int, int]]:

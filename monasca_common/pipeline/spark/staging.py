@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staging tables: executors write merged partials there if they can reach the database, otherwise the driver does.
+"""Staging tables: executors write merged partials to them if they can reach the database; otherwise, the driver writes
+them.
 
 A task may run twice, and both attempts may commit (if an executor fails after its COPY, or Spark runs a speculative
 attempt). So each attempt stages under its own number, and only the attempts that Spark reports as successful count.

@@ -17,7 +17,8 @@ from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 
 _Settings = TypeVar("_Settings", ConsumerSettings, ProducerSettings)
 
-_OPEN = contextlib.ExitStack()  # open until the process ends: Spark ends a worker without notice
+# the producer stays open until the process ends, because Spark ends a worker without notice
+_OPEN = contextlib.ExitStack()
 atexit.register(_OPEN.close)
 
 

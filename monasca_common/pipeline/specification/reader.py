@@ -138,7 +138,7 @@ def _each(rows: JsonRows, parse: Callable[[Fields], tuple[str, Any]], faults: li
 
 
 def _unmatched(rows: list[Row], source: str, metric_ids: dict[str, int], transforms_source: str) -> Iterator[RowFault]:
-    """Yield faults of metric ids that have no transform or that receive one event type twice."""
+    """Yield the faults of metric ids that have no transform, or that receive the same event type twice."""
     seen: dict[tuple[str, str], int] = {}
     for row, event_type, value in rows:
         for position, metric_id in enumerate(value.metric_ids):
@@ -190,7 +190,9 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         second_operation = _operation(parameters, "pre_hourly_operation", lambda found: found.combine, RATE)
         second_by = _second_by(parameters)
         if second_operation == RATE and (name != CALCULATE_RATE or rolls_up):
-            rule = f"is a rate, which needs usage {CALCULATE_RATE} and no {_ROLLUP}: it compares oldest and latest"
+            rule = (
+                f"is a rate, which needs usage {CALCULATE_RATE} and excludes {_ROLLUP}: it compares oldest and latest"
+            )
             parameters.report("pre_hourly_operation", [rule])
     transform = Transform(
         metric_id=metric_id,
@@ -219,7 +221,7 @@ def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
     setters = _texts(pipeline, "setters", lambda name: components.check(components.setter, components.SETTERS, name))
     for setter in _NAMING_SETTERS:
         if isinstance(pipeline.members.get("setters"), list) and setter not in setters:
-            pipeline.report("setters", [f"must have {setter}: output without it has no name or no period"])
+            pipeline.report("setters", [f"must contain {setter}: otherwise, the output has no name or no period"])
     inserts = _texts(pipeline, "insert", _one_of(_INSERTS))
     if isinstance(pipeline.members.get("insert"), list) and (_TWO_STAGES in inserts) == (_ONE_STAGE in inserts):
         pipeline.report("insert", [f"must have one of {_TWO_STAGES} (two stages) and {_ONE_STAGE} (one stage)"])
@@ -286,7 +288,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
 
 def _pattern(text: Any) -> Pattern:
     if not isinstance(text, str) or not text:
-        raise ValueError("must be a regular expression in a string, not empty")
+        raise ValueError("must be a regular expression in a string that is not empty")
     return Pattern(text)
 
 

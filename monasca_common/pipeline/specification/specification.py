@@ -106,7 +106,7 @@ class Specifications:
     mistakes."""
 
     pre_transforms: tuple[PreTransform, ...]
-    transforms: Mapping[str, Transform]  # by metric id
+    transforms: Mapping[str, Transform]  # transforms by metric id
     warnings: tuple[str, ...] = ()
     _by_id: Mapping[str, Transform] = field(init=False, repr=False, compare=False)
 

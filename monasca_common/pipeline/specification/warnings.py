@@ -31,19 +31,21 @@ def warnings(pre_transforms: Sequence[PreTransform], transforms: Mapping[str, Tr
 
 def _of_transform(transform: Transform, fed: set[str]) -> Iterator[str]:
     if not fed:
-        yield "no pre-transform row names it, so it never has a record"
+        yield "no pre-transform row names this transform, so it never receives a record"
     elif transform.usage == FETCH_QUANTITY_UTIL:
         used = {transform.parameters[QUANTITY_EVENT_TYPE], transform.parameters[IDLE_EVENT_TYPE]}
-        yield from (f"no pre-transform row sends it {missing}, which it needs" for missing in sorted(used - fed))
-        yield from (f"{unused} is sent to it, which it does not use" for unused in sorted(fed - used))
+        yield from (
+            f"this transform needs {missing}, but no pre-transform row sends it" for missing in sorted(used - fed)
+        )
+        yield from (f"{unused} is sent to this transform, which does not use it" for unused in sorted(fed - used))
     if transform.rollup_operation or transform.usage == CALCULATE_RATE:
         for column in transform.rollup_by:
             if column not in transform.group_by:
-                yield f"it is rolled up by {column}, by which its usages are not grouped: it is NA in all of them"
+                yield f"it is rolled up by {column}, which is NA, because its usages are not grouped by it"
     grouped = {columns.map_and_key(column)[1]: column for column in transform.group_by}
     for dimension in transform.dimensions:
         if dimension.column in columns.BARE and dimension.key in grouped:
             yield f"the dimension {dimension.key} is equal in all rows: write {grouped[dimension.key]} for its values"
     shown = {dimension.column for dimension in transform.dimensions}
     for column in sorted(transform.distinguishes - shown):
-        yield f"rows that differ in {column} only have the same dimensions, and replace each other: add it to them"
+        yield f"rows that differ only in {column} have the same dimensions, and replace each other: add it to them"

@@ -34,7 +34,7 @@ class LoopThread:
 
 
 class _Adapter:
-    """Runs coroutine methods on the loop; all other attributes are those of the synchronous class."""
+    """Runs coroutine methods on the loop; all other attributes belong to the synchronous class."""
 
     def __init__(self, loop: LoopThread, made: Callable[[Any], Any], inner: KafkaProducer | KafkaConsumer) -> None:
         self.loop, self.inner, self.made = loop, inner, made(inner)

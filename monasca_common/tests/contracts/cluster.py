@@ -33,7 +33,7 @@ class Capability(enum.Enum):
     DELETE_RECORDS = "deletes records before an offset"
     TOPIC_IDS = "distinguishes a topic from a later one of the same name"
     MORE_PARTITIONS = "adds partitions to a topic that is read"
-    LOST_ANSWERS = "loses answers to produce requests on demand"
+    LOST_ANSWERS = "loses responses to produce requests on demand"
     OUTAGES = "can be unavailable for a while"
     COMMITS_AMID_REBALANCE = "accepts commits of members that do not know yet that the group rebalances"
     TRANSACTIONS = "has transactions, and hides what is not committed"
@@ -51,8 +51,8 @@ class KillableMember(Protocol):
 class Cluster(ABC):
     """One transport, and test operations outside it. Closes at the end of a test everything that it opened.
 
-    ``patience_seconds``: how long a test waits for an expected result. ``max_poll_interval_seconds``: the shortest that
-    the cluster allows. ``consumer_changes``: fields of `ConsumerSettings` for all consumers of this run.
+    ``patience_seconds``: how long a test waits for an expected result. ``max_poll_interval_seconds``: the shortest
+    interval that the cluster allows. ``consumer_changes``: fields of `ConsumerSettings` for all consumers of this run.
     """
 
     capabilities: frozenset[Capability]
@@ -140,7 +140,7 @@ class Cluster(ABC):
         raise _lacking(self, Capability.LOST_ANSWERS)
 
     def outage(self) -> AbstractContextManager[None]:
-        """Return a context in which the cluster is reachable but does not answer."""
+        """Return a context in which the cluster is reachable but does not respond."""
         raise _lacking(self, Capability.OUTAGES)
 
 
@@ -150,7 +150,7 @@ def _lacking(cluster: Cluster, capability: Capability) -> NotImplementedError:
 
 def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[[TestMethod], TestMethod]:
     """Decorate a test that only some clusters can pass: on other clusters it also runs, and must fail.
-    ``patience_seconds``: the longest wait there, enough to fail because of the missing capability.
+    ``patience_seconds``: the longest wait on such a cluster, sufficient to fail because of the missing capability.
     """
 
     def decorate(test: TestMethod) -> TestMethod:
@@ -162,7 +162,10 @@ def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[
             self.cluster.patience_seconds = min(self.cluster.patience_seconds, patience_seconds)
             failure = _failure_of(test, self)
             if failure is None:
-                self.fail(f"passes on a {type(self.cluster).__name__}, which declares no {capability.name}: declare it")
+                self.fail(
+                    f"the test passes on a {type(self.cluster).__name__}, which does not declare "
+                    f"{capability.name}: declare it"
+                )
             self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
 
         return run  # type: ignore[return-value]

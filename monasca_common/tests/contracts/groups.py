@@ -101,7 +101,7 @@ class GroupContract(Scenario):
         self.owner_of_all(listener).close()
         self.assertEqual(self.partitions(self.topic), sorted(listener.taken))
 
-    def test_the_start_of_a_listener_overrides_the_committed_offset(self) -> None:
+    def test_the_start_offset_of_a_listener_overrides_the_committed_offset(self) -> None:
         self.fill(self.topic, 3)
         listener = Recorder()
         listener.starts = dict.fromkeys(self.partitions(self.topic), 2)
@@ -113,7 +113,7 @@ class GroupContract(Scenario):
     def test_a_partition_added_later_is_read_from_its_beginning(self) -> None:
         quick = {"topic.metadata.refresh.interval.ms": "500"}
         reader = self.cluster.consumer(self.topic, self.group, start="latest", options=quick)
-        # While the group's starts are unknown, a partition does not count as added later.
+        # While the group's start offsets are unknown, a partition does not count as added later.
         self.settle(reader, until=lambda: None not in map(reader.position, self.partitions(self.topic)))
         self.cluster.add_partition(self.topic)
         self.publish(self.topic, [Record(b"first", partition=4)])
@@ -190,7 +190,7 @@ class GroupContract(Scenario):
         )
         batches = self.await_batches(first, 4)
         self.cluster.outlive_poll_interval(first)
-        for _ in self.attempts(lambda: "nothing was lost"):
+        for _ in self.attempts(lambda: "no partition was lost"):
             if listener.lost_partitions:
                 break
             first.poll(timeout=0.1)

@@ -12,7 +12,7 @@ from monasca_common.kafka.partitioners import partition_for
 from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, needs
 from monasca_common.tests.contracts.scenario import Scenario
 
-_NOWHERE = 99  # a partition number that no topic has
+_NOWHERE = 99  # a partition number that does not exist in any topic
 
 
 def _without_id(message: Message) -> list[tuple[str, bytes | None]]:
@@ -90,7 +90,7 @@ class ProducerContract(Scenario):
         self.assertEqual(40, report.delivered_count)
 
     @needs(Capability.LOST_ANSWERS)
-    def test_a_lost_answer_neither_loses_nor_duplicates_a_record(self) -> None:
+    def test_a_lost_response_neither_loses_nor_duplicates_a_record(self) -> None:
         self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         self.cluster.lose_produce_answers(2)
         reports = [self.producer.publish(self.topic, [b"%d" % number for number in range(20)], timeout=0.02)]
@@ -102,7 +102,7 @@ class ProducerContract(Scenario):
         self.assertEqual(21, len(self.log(self.topic)))
 
     @needs(Capability.OUTAGES)
-    def test_messages_without_an_answer_are_unknown_and_a_retry_waits_for_them(self) -> None:
+    def test_messages_without_a_response_are_unknown_and_a_retry_waits_for_them(self) -> None:
         self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
             report = self.producer.publish(self.topic, [b"1", b"2"], timeout=0.2)

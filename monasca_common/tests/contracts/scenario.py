@@ -104,7 +104,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return [TopicPartition(topic, number) for number in range(4)]
 
     def attempts(self, found: Callable[[], str]) -> Iterator[None]:
-        """Iterate attempts; after ``patience_seconds`` the test fails with the text of ``found``."""
+        """Iterate attempts; after ``patience_seconds``, the test fails with the text that ``found`` returns."""
         deadline = time.monotonic() + self.cluster.patience_seconds
         while time.monotonic() < deadline:
             yield

@@ -66,7 +66,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertEqual(7, sum(offsets.values()))
 
     @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
-    def test_messages_without_an_answer_are_unknown_and_a_retry_waits_for_the_answer(self):
+    def test_messages_without_a_response_are_unknown_and_a_retry_waits_for_the_response(self):
         topic = self.kafka.topic()
         config = self.on_kafka(topic, f"publish_timeout_seconds = {GIVES_UP_SECONDS}")
         self.kafka.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=SLOW_ANSWER_SECONDS, times=1))

@@ -7,7 +7,7 @@ SEEDS = range(20)
 
 
 class TestLostAnswers(LostAnswersCase):
-    def test_with_lost_answers_every_message_is_in_the_log_and_read_once(self):
+    def test_with_lost_responses_every_message_is_in_the_log_and_read_once(self):
         for self.seed in SEEDS:
             aftermath = self.lose_answers()
             self.fixture.proxy.clear()
@@ -17,7 +17,7 @@ class TestLostAnswers(LostAnswersCase):
 
 
 class TestLargeNeighbours(LargeNeighboursCase):
-    def test_with_lost_answers_a_record_too_large_duplicates_no_other_record(self):
+    def test_with_lost_responses_a_record_too_large_duplicates_no_other_record(self):
         for self.seed in SEEDS:
             log, _ = self.publish_beside_large_records()
             self.fixture.proxy.clear()

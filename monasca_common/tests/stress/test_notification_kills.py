@@ -40,7 +40,7 @@ class NotificationKillsTest(functional.CrashCase):
             return len(self.starts.read_text()) > kills
 
         self.wait_until(has_died, f"{kills} deaths", seconds=kills * SECONDS_A_KILL)
-        self.wait_until(lambda: self.sent() == 2 * published, lambda: f"{2 * published} sent, and not {self.sent()}")
+        self.wait_until(lambda: self.sent() == 2 * published, lambda: f"{2 * published} sent instead of {self.sent()}")
         doubled = self.assert_none_lost_and_doubles_counted(published)
         sys.stderr.write(f"{kills} deaths, {published} changes, {doubled} sent again and counted\n")
 

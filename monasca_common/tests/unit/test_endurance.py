@@ -37,22 +37,22 @@ class ScheduleTest(EnduranceCase):
         self.assertEqual(plans[0], plans[1])
         self.assertNotEqual(plans[1], plans[2])
 
-    def test_each_minute_but_the_first_has_one_fault(self):
+    def test_each_minute_except_the_first_has_one_fault(self):
         plan = self.faults.schedule(7, 30, KINDS)
         self.assertEqual(list(range(1, 30)), [int(fault.at_seconds // MINUTE) for fault in plan])
 
-    def test_each_kind_occurs_once_before_any_occurs_again(self):
+    def test_each_kind_of_fault_occurs_once_before_any_is_repeated(self):
         kinds = [fault.kind for fault in self.faults.schedule(3, 18, KINDS)]
         self.assertEqual(set(KINDS), set(kinds[:8]))
         self.assertEqual(set(KINDS), set(kinds[8:16]))
 
-    def test_ten_minutes_have_each_kind(self):
+    def test_ten_minutes_contain_each_kind_of_fault(self):
         kinds = tuple(self.faults.FAULTS)
         self.assertEqual(set(kinds), {fault.kind for fault in self.faults.schedule(5, 10, kinds)})
 
 
 class LoadTest(EnduranceCase):
-    def test_a_wave_is_repeated_by_its_seed_and_crosses_the_threshold(self):
+    def test_a_seed_repeats_its_wave_which_crosses_the_threshold(self):
         first, again, other = (
             list(itertools.islice(self.load.wave(seed, series), 200)) for seed, series in ((1, 0), (1, 0), (1, 1))
         )
@@ -60,7 +60,7 @@ class LoadTest(EnduranceCase):
         self.assertNotEqual(first, other)
         self.assertEqual({9.0, 11.0}, set(first))
 
-    def test_a_burst_is_three_times_as_fast_for_twenty_seconds(self):
+    def test_a_burst_triples_the_rate_for_twenty_seconds(self):
         rates = [self.load.rate_at(seconds, 100.0) for seconds in (299, 301, 319, 321, 901)]
         self.assertEqual([100.0, 300.0, 300.0, 100.0, 300.0], rates)
 

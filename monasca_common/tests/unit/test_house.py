@@ -12,13 +12,13 @@ from oslotest import base
 
 PACKAGE = Path(__file__).parents[2]
 
-# Their names are those of monasca-common 3.x.
+# These classes keep their names from monasca-common 3.x.
 COMPATIBILITY = ("kafka_lib", "repositories", "simport", "validation")
 
 # Names that two classes may share, with the reason; at most five.
 SHARED = {
-    "Scenario": "a contract's helpers: of storage's drivers, and of transports",
-    "Capability": "what a driver may lack: of storage's drivers, and of transports",
+    "Scenario": "the helpers of two contracts, for storage drivers and for transports",
+    "Capability": "the capabilities of storage drivers and of transports",
 }
 
 

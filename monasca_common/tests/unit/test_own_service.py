@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of the contributor guide runs, answers and stops like the other services."""
+"""The service of the contributor guide runs, responds to probes and stops like the other services."""
 
 import importlib.util
 import json
@@ -66,7 +66,7 @@ class OwnServiceTest(ConfigurationTestCase):
     def until(self, condition):
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            self.assertLess(time.monotonic(), deadline, "the condition was not met in time in time")
             threading.Event().wait(0.01)
 
     def test_the_service_counts_reports_and_commits_handled_messages(self):

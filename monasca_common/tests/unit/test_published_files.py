@@ -124,7 +124,7 @@ class PublishedPersisterTest(PublishedFilesTestCase):
         metrics, alarms = settings.groups
         self.assertEqual((20_000, 1), (metrics.consumer.batch_size, alarms.consumer.batch_size))
         for group in settings.groups:
-            self.assertEqual(30.0, group.consumer.max_wait_time_seconds)  # both refer to [kafka] with a $
+            self.assertEqual(30.0, group.consumer.max_wait_time_seconds)  # both values refer to [kafka] with a $
             self.assertEqual("monasca-persister", group.consumer.connection.client_id)
 
     def test_ignored_points_that_cannot_be_parsed_become_dead_letters(self):

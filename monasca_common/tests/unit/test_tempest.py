@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run of the tempest plugins: which tests run, which results count as passed, and what is written."""
+"""The run of the tempest plugins: the tests that run, the results that count as passed, and the output."""
 
 import configparser
 import contextlib
@@ -205,7 +205,7 @@ class ConfigurationTest(TempestCase):
         self.assertEqual((9, url), (evaluator.stream.status.port, evaluator.stream.connection))
         self.assertIn(evaluator.alarm_transitions_topic, topics)
 
-    def test_tempest_creates_its_own_users_in_keystone_only(self):
+    def test_tempest_creates_its_own_users_only_in_keystone(self):
         read = configparser.ConfigParser()
         read.read_string(self.stack.tempest_configuration("http://127.0.0.1:5/v3", "p", Path("/a")))
         self.assertEqual(("http://127.0.0.1:5/v3", "p"), (read["identity"]["uri_v3"], read["auth"]["admin_password"]))

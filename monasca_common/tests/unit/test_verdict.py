@@ -142,7 +142,7 @@ class FlakyTest(ResultsCase):
         self.attempt(2, ["unit.Some.a"])
         self.assertEqual(("1 passed, 0 failed, 0 skipped", 0), self.line())
 
-    def test_lost_messages_are_never_flaky_whatever_error_follows(self):
+    def test_lost_messages_are_never_flaky_regardless_of_later_errors(self):
         chained = f"{LOST}\n\nDuring handling of the above exception, another exception occurred:\n\n{CLAIM}"
         self.attempt(1, (), ["unit.Some.a"], chained)
         self.attempt(2, ["unit.Some.a"])
@@ -363,7 +363,7 @@ class ScriptTest(base.BaseTestCase):
         status, line, _ = self.run_script("--unit", python="exit 1")
         self.assertEqual((1, self.FAILED), (status, line))
 
-    def test_the_last_line_is_that_of_the_verdict(self):
+    def test_the_verdict_is_the_last_line(self):
         line = "7 passed, 0 failed, 1 skipped"
         self.assertEqual((0, line), self.run_script("--unit", python=f"echo {line}")[:2])
 

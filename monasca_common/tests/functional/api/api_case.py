@@ -22,7 +22,7 @@ from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 METRICS = "/v2.0/metrics"
-NOW_MS = int(time.time() * 1000)  # start of this test process
+NOW_MS = int(time.time() * 1000)  # the start of this test process
 
 
 class ApiProcess:

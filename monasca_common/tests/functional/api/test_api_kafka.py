@@ -40,7 +40,7 @@ class TestAcknowledged(ApiProcessCase):
         with each_once():
             self.assertEqual(sorted([*names, "one"]), sorted(logged))
 
-    def test_invalid_metrics_are_dead_letters_before_the_answer_if_they_are_dropped(self):
+    def test_invalid_metrics_are_dead_letters_before_the_response_if_they_are_dropped(self):
         api = self.api(api=["invalid_metrics = drop"])
         status, headers, _ = api.post([metric(), metric("a b")])
         self.assertEqual((204, "1"), (status, headers["monasca-rejected"]))
@@ -48,7 +48,7 @@ class TestAcknowledged(ApiProcessCase):
 
 
 class TestStop(ApiProcessCase):
-    def test_a_stop_answers_requests_in_flight_and_exits_with_0(self):
+    def test_a_stop_completes_requests_in_flight_and_exits_with_0(self):
         api = self.api(api=["publish_timeout_seconds = 120"])
         self.assertEqual(204, api.post(metric("warm"))[0])
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
@@ -83,7 +83,7 @@ class TestStop(ApiProcessCase):
             self.assertIn(part, lines[0])
         self.assertIn("stopped", lines[1])
 
-    @periodic("SIGTERM ends it in the first test")
+    @periodic("the first test ends the API with SIGTERM")
     def test_ctrl_c_ends_the_api(self):
         api = self.api()
         self.assertEqual(0, api.stop(signal.SIGINT))
@@ -145,7 +145,7 @@ class TestWatching(ApiProcessCase):
         api = self.api(api=["workers = 2"])
         self.wait_until(lambda: len(api.workers()) == 2)
         answers, workers = [], api.workers()
-        for worker in workers:  # the other worker has to answer
+        for worker in workers:  # the other worker must respond
             worker.suspend()
             try:
                 answers += [api.post(metric()) for _ in range(3)]
@@ -166,7 +166,7 @@ class TestWatching(ApiProcessCase):
         ids = [headers["x-openstack-request-id"] for _, headers, _ in answers]
         self.assertEqual(sorted(ids), sorted(line["request_id"] for line in posts))
 
-    def test_an_error_in_the_log_has_the_request_id_of_its_answer(self):
+    def test_an_error_in_the_log_has_the_request_id_of_its_response(self):
         api = self.api(api=["publish_timeout_seconds = 0.1"])
         held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
         status, headers, _ = api.post(metric())
@@ -187,7 +187,7 @@ class TestWatching(ApiProcessCase):
             return answer.status, answer.read().decode()
 
         self.wait_until(lambda: ask("/readyz")[0] == 200, api.text)
-        for worker in api.workers():  # the other worker answers
+        for worker in api.workers():  # the other worker responds
             worker.suspend()
             self.assertEqual(204, api.post(metric())[0])
             worker.resume()
@@ -239,7 +239,7 @@ class TestIdempotencyKey(ApiProcessCase):
         for client in clients[1:]:
             client.start()
         self.wait_until(lambda: self.in_flight(api) == alone + len(clients), "all of them in flight")
-        time.sleep(0.5)  # and each worker has found the delivery for which it waits
+        time.sleep(0.5)  # each worker has found the delivery for which it waits
         self.assertEqual([], answers)
         self.fixture.proxy.remove(held)
         for client in clients:
@@ -247,7 +247,7 @@ class TestIdempotencyKey(ApiProcessCase):
         self.assertEqual([204] * 3, answers)
         self.assertEqual(2, len(self.log(self.topic, self.partitions)))
 
-    def test_repeats_after_lost_answers_are_read_once(self):
+    def test_repeats_after_lost_responses_are_read_once(self):
         api = self.api(kafka=LOSSY, api=["publish_timeout_seconds = 0.2", "workers = 2"])
         self.assertEqual(204, self.until_204(api, [metric("warm")], "warm"))
         for fault in (
@@ -278,7 +278,7 @@ class TestIdempotencyKey(ApiProcessCase):
             status, headers, reported_text = api.post(body, {"Idempotency-Key": key})
             if status == 204:
                 return status
-            self.assertLess(time.monotonic(), deadline, "it is never delivered")
+            self.assertLess(time.monotonic(), deadline, "the message is never delivered")
             self.assertEqual((503, "1"), (status, headers["retry-after"]))
             counts = [reported_text["error"][name] for name in ("delivered", "failed", "unknown")]
             self.assertEqual(len(body), sum(counts))
@@ -347,7 +347,7 @@ class TestFrozenBroker(ApiProcessCase):
     WAIT = 0.6
     AT_ONCE = 60.0  # one second on an idle machine; the posts that waited for Kafka are counted
 
-    def test_ten_times_as_many_requests_as_the_limit_are_answered_immediately(self):
+    def test_ten_times_as_many_requests_as_the_limit_get_a_response_immediately(self):
         api = self.api(api=[f"max_in_flight = {self.LIMIT}", f"publish_timeout_seconds = {self.WAIT}"])
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # the first request can be slow
         (worker,) = api.workers()
@@ -371,7 +371,7 @@ class TestFrozenBroker(ApiProcessCase):
         self.wait_until(lambda: api.post(metric("after"))[0] == 204)
 
     # Rule 50
-    def test_health_is_answered_while_all_slots_wait_for_kafka(self):
+    def test_health_requests_get_a_response_while_all_slots_wait_for_kafka(self):
         api = self.api(api=["max_in_flight = 4", "publish_timeout_seconds = 4"])
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)
         self.cluster.nodes[0].freeze()

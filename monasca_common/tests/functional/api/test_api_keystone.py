@@ -142,7 +142,7 @@ class TestKeystone(KeystoneCase):
         self.assertEqual([], self.tenants())
 
     # Rule 54
-    def test_a_missing_role_is_answered_before_the_body_arrives(self):
+    def test_a_missing_role_gets_a_response_before_the_body_arrives(self):
         reader = f"X-Auth-Token: {self.keystone.token('reader', 'observed')}\r\n"
         for token in ("", "X-Auth-Token: wrong\r\n", reader):
             for length in ("Content-Length: 1000000", "Content-Length: 9999999999", "Transfer-Encoding: chunked"):
@@ -211,7 +211,7 @@ class TestKeystone(KeystoneCase):
         self.assertEqual(204, self.served.post(metric(), {"X-Auth-Token": token})[0])
 
     def test_cached_tokens_are_served_while_others_wait_for_keystone(self):
-        served = self.authenticated_api("max_in_flight = 2")  # and the same number of requests wait for Keystone
+        served = self.authenticated_api("max_in_flight = 2")  # the same number of requests wait for Keystone
         known, *strangers = [self.keystone.token("writer", "observed") for _ in range(4)]
         self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
         answers = []
@@ -223,7 +223,7 @@ class TestKeystone(KeystoneCase):
             for thread in threads:
                 thread.start()
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while not answers:  # until one of them arrives
+            while not answers:  # until one of the requests arrives
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.01)
             for _ in range(3):

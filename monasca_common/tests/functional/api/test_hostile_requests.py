@@ -216,7 +216,8 @@ class TestHostileRequests(ProxiedCase):
             client.sendall(raw)
             try:
                 client.shutdown(socket.SHUT_WR)
-            except OSError as error:  # ENOTCONN: the server has reset the connection; `recv` returns what it sent
+            # ENOTCONN: the server has reset the connection; `recv` returns the data that it sent
+            except OSError as error:
                 if error.errno != errno.ENOTCONN:
                     raise
             while piece := client.recv(1 << 16):
@@ -229,7 +230,7 @@ class TestHostileRequests(ProxiedCase):
             for status, headers, body in self.answers(raw):
                 self.assertTrue(status < 500 or status in ALLOWED_5XX, (raw[:200], status, body))
                 self.assertNotIn("x-injected", headers)
-                if status >= 400 and "x-openstack-request-id" in headers:  # a response of the API, not of its server
+                if status >= 400 and "x-openstack-request-id" in headers:  # a response of the API instead of its server
                     self.assertEqual(status, json.loads(body)["error"]["code"], raw[:200])
         self.assertEqual([200], [status for status, _, _ in self.answers(GET)])
         self.assertEqual([204], [status for status, _, _ in self.answers(POST)])

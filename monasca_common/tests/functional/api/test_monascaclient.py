@@ -65,7 +65,7 @@ class TestMonascaclient(ApiProcessCase):
         self.start_persister(url)
         self.served.wait_until_ready()
         endpoint = f"http://127.0.0.1:{self.served.port}/v2.0"
-        auth = token_endpoint.Token(endpoint, "nobody looks at it")
+        auth = token_endpoint.Token(endpoint, "no user reads this field")
         self.client = client.Client("2_0", session=session.Session(auth=auth), endpoint=endpoint)
         self.metrics = self.client.metrics
         self.base_ms = time.time_ns() // 1_000_000_000 * 1000 - 600_000
@@ -88,7 +88,7 @@ class TestMonascaclient(ApiProcessCase):
             process = subprocess.Popen(command, stdout=output, stderr=output)
         self.addCleanup(lambda: self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text()))
         self.addCleanup(process.terminate)
-        # Once it answers, it handles the SIGTERM at the end of a short test.
+        # Once the service responds, it handles the SIGTERM at the end of a short test.
         self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))
 
     def create(self):

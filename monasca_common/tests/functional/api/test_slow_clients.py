@@ -115,7 +115,7 @@ class AttackedCase(ProxiedCase):
                 taken.append(seconds)
             time.sleep(0.05)
         sys.stderr.write(
-            f"beside {sum(counts.values())} slow clients, which came back {slow.reconnections} times, the slowest of "
+            f"with {sum(counts.values())} slow clients, which reconnected {slow.reconnections} times, the slowest of "
             f"{len(taken)} requests took {max(taken):.3f} s\n"
         )
         self.assertLess(max(taken), MOST_SECONDS)
@@ -170,7 +170,7 @@ class TestProxy(ProxiedCase):
         self.assertTrue(status("127.0.0.9").startswith(b"HTTP/1.1 200"))
 
     # Rule 52
-    def test_a_refused_body_of_any_size_is_answered_in_json(self):
+    def test_a_refused_body_of_any_size_has_a_json_response(self):
         proxy = self.proxy(self.api())
         for body, path, expected in (
             (b" " * 6_000_000, METRICS, 413),

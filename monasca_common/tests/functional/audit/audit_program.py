@@ -29,7 +29,7 @@ _TIERS = {"source": "producer", "reader": "database", "transactional": "spark"}
 
 
 class ReportsAfterTheCommit(ReaderAudit):
-    """A mutant that loses committed messages which are not yet in the journal when it is killed."""
+    """A mutant that loses committed messages that are not yet in the journal when the process is killed."""
 
     def before_commit(self, offsets):
         self.offsets = offsets

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common audit serve | count`` for crash tests: ``python -m … MUTANT audit …``.
 
-A mutant removes a guarantee of the service; ``none`` removes none. ``MONASCA_FAIL_POINTS`` names the point at which it
-is killed.
+A mutant removes a guarantee of the service; ``none`` removes no guarantee. ``MONASCA_FAIL_POINTS`` names the point at
+which the service is killed.
 """
 
 import sys

@@ -71,7 +71,7 @@ class TestReplay(DlqCase):
     # Rule 17
     @periodic("100,000 messages; test_selected_dead_letters_are_replayed_and_the_others_stay_pending is quick")
     def test_a_hundred_thousand_dead_letters_are_replayed_once_despite_interrupts(self):
-        self.bury(1, first=LETTERS, origin="gone")  # so that later dead letters of this partition are listed in notes
+        self.bury(1, first=LETTERS, origin="gone")  # notes then list the later dead letters of this partition
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
         for look in (("list", "--by-reason"), ("purge", "--all")):
@@ -80,7 +80,7 @@ class TestReplay(DlqCase):
             self.assertEqual(143, self.stopped(process, signal.SIGTERM)[0], look)
         self.kill_at("replay.before_commit=kill@40")
         process = self.start("replay", *self.options, "--execute", "-f", "json")
-        self.wait_until(lambda: self.sent() > LETTERS // 2, "letters on their way")
+        self.wait_until(lambda: self.sent() > LETTERS // 2, "dead letters are being replayed")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS)
         self.assertEqual((130, True), (process.returncode, _sent_back(json.loads(out)) > 0), err)
@@ -111,7 +111,7 @@ class TestReplay(DlqCase):
     def test_the_later_of_two_concurrent_runs_continues(self):
         self.bury(4000)
         first = self.start("replay", *self.options, "--execute", "--rate", "200")
-        self.wait_until(lambda: self.sent() > 0, "letters on their way")
+        self.wait_until(lambda: self.sent() > 0, "dead letters are being replayed")
         self.replay()
         out, err = first.communicate(timeout=SECONDS)
         self.assertEqual(4, first.returncode, (out, err))
@@ -147,7 +147,7 @@ class TestReplay(DlqCase):
             self.assertEqual(sent, outcomes.get(("replayed", ""), 0))
             self.assertEqual(2, outcomes["refused", f"there is no topic {gone}"])
             self.assertIn("1048588", " ".join(reason for _, reason in outcomes))
-            self.assertIn("4 dead letters left to the next run, because ", self.text)
+            self.assertIn("4 dead letters left for the next run, because ", self.text)
         self.cluster.create_topic(gone, 1)
         set_topic_config(self.admin, self.origin, {"max.message.bytes": "2000000"})
         set_topic_config(self.admin, narrow, {"max.message.bytes": "2000000"})
@@ -182,10 +182,10 @@ class TestReplay(DlqCase):
         self.bury(5, first=1)
         self.assertEqual((6, 0), pending())
         self.assertEqual(0, self.run_command("replay", *own, "--reason", "ValueError")[0])
-        self.wait_until(lambda: pending() == (1, 0), "the brokers' answer that the transaction has ended")
+        self.wait_until(lambda: pending() == (1, 0), "the brokers' response that the transaction has ended")
         self.assertIn("1 pending dead letter", self.run_command("list", "--topic", self.letters)[2])
         self.assertEqual(0, self.run_command("replay", *own)[0])
-        self.wait_until(lambda: pending() == (0, 0), "the brokers' answer that the transaction has ended")
+        self.wait_until(lambda: pending() == (0, 0), "the brokers' response that the transaction has ended")
 
     @periodic("the unit tests count what a dry run sends")
     def test_list_and_a_dry_run_send_nothing(self):

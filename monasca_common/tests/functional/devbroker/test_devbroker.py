@@ -87,7 +87,7 @@ class TestOneNode(base.BaseTestCase):
         self.assertEqual([None] * 3, produce(self.cluster, topic, 3))
         self.assertEqual([b"0", b"1", b"2"], read(self.cluster, topic))
 
-    def test_a_frozen_node_does_not_answer_and_continues_after_it_thaws(self):
+    def test_a_frozen_node_does_not_respond_and_continues_after_it_thaws(self):
         topic = self.fixture.topic()
         node = self.cluster.node(1)
         node.freeze()
@@ -137,8 +137,8 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
 
     def assert_gone(self, started):
         for process in (started["broker"], started["supervisor"]):
-            self.assertTrue(wait_until(lambda pid=process: not psutil.pid_exists(pid)), f"{process} is still there")
-        self.assertTrue(wait_until(lambda: not Path(started["folder"]).exists()), f"{started['folder']} is still there")
+            self.assertTrue(wait_until(lambda pid=process: not psutil.pid_exists(pid)), f"{process} still exists")
+        self.assertTrue(wait_until(lambda: not Path(started["folder"]).exists()), f"{started['folder']} still exists")
 
     def test_no_process_remains_after_the_parent_is_killed(self):
         parent, started = self.start_parent()
@@ -233,14 +233,14 @@ class TestProxy(base.BaseTestCase):
     def gained(self, counter):
         return getattr(self.proxy.counters, counter) - getattr(self.before, counter)
 
-    def test_cut_answers_are_counted_and_idempotence_prevents_duplicates(self):
+    def test_cut_responses_are_counted_and_idempotence_prevents_duplicates(self):
         fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
         self.assertEqual([None] * 5, produce(self.cluster, self.topic, 5))
         self.assertEqual(3, fault.taken)
         self.assertEqual((3, 3), (self.gained("answers_lost"), self.gained("connections_cut")))
         self.assertEqual(5, len(read(self.cluster, self.topic)))
 
-    def test_without_idempotence_a_cut_answer_duplicates_the_message(self):
+    def test_without_idempotence_a_cut_response_duplicates_the_message(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=1))
         produce(self.cluster, self.topic, 1, **{"enable.idempotence": False})
         self.assertEqual([b"0", b"0"], read(self.cluster, self.topic))
@@ -251,7 +251,7 @@ class TestProxy(base.BaseTestCase):
         self.assertEqual([b"0"], read(self.cluster, self.topic))
         self.assertEqual(1, self.gained("requests_lost"))
 
-    def test_a_dropped_answer_leaves_the_client_waiting_for_its_own_time_out(self):
+    def test_a_dropped_response_leaves_the_client_waiting_for_its_own_time_out(self):
         self.proxy.add(Fault.drop_answer(ApiKey.PRODUCE, times=1))
         started = time.monotonic()
         self.assertEqual([None], produce(self.cluster, self.topic, 1, **{"socket.timeout.ms": 1000}))
@@ -259,14 +259,14 @@ class TestProxy(base.BaseTestCase):
         self.assertEqual((1, 0), (self.gained("answers_lost"), self.gained("connections_cut")))
         self.assertEqual([b"0"], read(self.cluster, self.topic))
 
-    def test_a_delayed_answer_arrives_late(self):
+    def test_a_delayed_response_arrives_late(self):
         self.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=1.5, times=1))
         started = time.monotonic()
         self.assertEqual([None], produce(self.cluster, self.topic, 1))
         self.assertGreater(time.monotonic() - started, 1.5)
         self.assertEqual(1, self.gained("answers_delayed"))
 
-    def test_a_held_answer_arrives_when_the_fault_is_removed(self):
+    def test_a_held_response_arrives_when_the_fault_is_removed(self):
         held = self.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
         settings = {**self.cluster.client_options(), "linger.ms": 0}
         producer = confluent_kafka.Producer(settings)
@@ -276,7 +276,7 @@ class TestProxy(base.BaseTestCase):
         self.proxy.remove(held)
         self.assertEqual(0, producer.flush(60))
 
-    def test_a_fault_of_answers_does_not_affect_messages_without_acknowledgements(self):
+    def test_a_fault_of_responses_does_not_affect_messages_without_acknowledgements(self):
         fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE))
         produce(self.cluster, self.topic, 3, **{"enable.idempotence": False, **ACKS_0})
         self.assertTrue(wait_until(lambda: len(read(self.cluster, self.topic)) == 3))
@@ -288,7 +288,7 @@ class TestProxy(base.BaseTestCase):
         produce(self.cluster, self.topic, 2)
         self.assertEqual(0, fault.taken)
 
-    def test_randomly_lost_pipelined_answers_neither_lose_nor_duplicate_messages(self):
+    def test_randomly_lost_pipelined_responses_neither_lose_nor_duplicate_messages(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=7))
         settings = {
             **self.cluster.client_options(),
@@ -363,7 +363,7 @@ class TestSecurity(base.BaseTestCase):
                 client.wait_for_brokers(1, timeout=1)
             except TransportError as error:
                 return isinstance(error, kind)
-            return self.fail("it was let in")
+            return self.fail("the client was accepted")
 
         self.assertTrue(wait_until(reported))
 

@@ -135,7 +135,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         messages: list[Message] = []
         deadline = time.monotonic() + seconds
         while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            self.assertLess(time.monotonic(), deadline, "the condition was not met in time in time")
             messages += consumer.poll(timeout=0.05)
         return messages
 
@@ -144,7 +144,7 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         errors: list[Exception] = []
         deadline = time.monotonic() + seconds
         while not (condition() if condition is not None else errors):
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            self.assertLess(time.monotonic(), deadline, "the condition was not met in time in time")
             errors += consumer.poll(timeout=0.1).errors
         return errors
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost or late responses while callers retry, and checks that must hold afterwards, whichever answers were lost."""
+"""Lost or late responses while callers retry, and checks that must hold afterwards, whichever responses were lost."""
 
 import os
 from collections import Counter
@@ -66,7 +66,7 @@ class LostAnswersCase(ProducerCase):
         )
 
     def check_that_all_was_delivered(self, aftermath):
-        self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # some of the messages, not all
+        self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # some but not all of the messages
         self.assertEqual(0, aftermath.undelivered)
 
     @each_once()
@@ -81,7 +81,7 @@ class LostAnswersCase(ProducerCase):
 
 
 class LargeNeighboursCase(ProducerCase):
-    """Records too large for one topic, while answers for records of another topic are lost."""
+    """Records are too large for one topic, while responses for records of another topic are lost."""
 
     seed = 7
     rounds = 10

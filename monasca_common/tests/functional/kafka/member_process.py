@@ -30,7 +30,7 @@ class MemberProcess:
         reported = self._process.stdout.readline()
         if reported.strip() != _OWNS:
             self.kill()
-            raise AssertionError(f"the member ended before it owned anything: it printed {reported!r}")
+            raise AssertionError(f"the member ended before it owned a partition: it printed {reported!r}")
 
     def kill(self) -> None:
         """Send SIGKILL; a second call has no effect."""

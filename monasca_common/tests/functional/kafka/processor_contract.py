@@ -154,7 +154,7 @@ class ProcessorContract(Scenario):
         published = 0
         with self.running(self.collect):
             with self.running(handler):
-                for _ in self.attempts(lambda: "the second got nothing"):
+                for _ in self.attempts(lambda: "the second processor received no messages"):
                     if shared.is_set():
                         break
                     self.fill(self.topic, 1)

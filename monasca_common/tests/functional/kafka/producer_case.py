@@ -22,7 +22,7 @@ BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaran
 
 @dataclass(frozen=True)
 class Logged:
-    """A record in the log."""
+    """A record in the log, as read by the test."""
 
     partition: int
     offset: int

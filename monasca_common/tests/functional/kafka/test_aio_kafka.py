@@ -56,7 +56,7 @@ class TestAsyncio(ProducerCase):
         log = [record for record in self.log(topic, PARTITIONS) if record.value != b"warm"]
         self.assertEqual((set(), COUNT, 0), (values - {record.value for record in log}, len(log), doubled(log)))
 
-    def test_outputs_of_an_async_handler_are_written_once_while_answers_are_lost(self):
+    def test_outputs_of_an_async_handler_are_written_once_while_responses_are_lost(self):
         sync_producer = self.producer(options=OPTIONS)
         consumer = self.consumer(self.input, max_poll_interval_seconds=SECONDS)
         handled = Counter()

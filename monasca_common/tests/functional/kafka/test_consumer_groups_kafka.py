@@ -84,7 +84,7 @@ class Protocol(ProtocolCase):
         revoked = {partition for partitions in listener.received("revoked") for partition in partitions}
         offsets = self.admin.group_offsets(self.group)
         self.assertEqual({10}, {offsets[partition] for partition in revoked})
-        self.assertFalse(other.values, "what was committed came again")
+        self.assertFalse(other.values, "a committed message was read again")
 
     def test_a_batch_of_a_former_assignment_is_not_committed(self):
         self.put(self.topic, 40, partitions=4)
@@ -146,7 +146,9 @@ class Protocol(ProtocolCase):
         self.assertEqual([], listener.received("revoked"))
         self.assertEqual(40, len(messages))
         # The quick consumer commits shortly after it has reported its messages.
-        self.wait_until(lambda: set(self.admin.group_offsets(self.group).values()) == {10}, "its commits alone")
+        self.wait_until(
+            lambda: set(self.admin.group_offsets(self.group).values()) == {10}, "only the commits of this member"
+        )
 
     def test_a_commit_by_another_thread_waits_neither_for_a_poll_nor_for_a_callback(self):
         """The threads share an identity, because the client otherwise admits one caller at a time."""

@@ -104,7 +104,7 @@ class TestCommitting(ConsumerCase):
         self.assertEqual({partition: 3}, self.admin.group_offsets(self.group))
 
     # Rule 14
-    def test_a_commit_without_answer_delays_neither_the_caller_nor_polls_nor_close(self):
+    def test_a_commit_without_response_delays_neither_the_caller_nor_polls_nor_close(self):
         topic = self.fixture.topic()
         partition = TopicPartition(topic, 0)
         self.put(topic, 5)

@@ -20,11 +20,11 @@ from monasca_common.tests.periodic import periodic
 
 class MockProducerTransport(ConfluentProducer):
     def max_message_bytes(self, topics, timeout):
-        # The mock cluster does not answer this request, and the client would repeat it.
-        raise TransportError("a mock cluster describes nothing", name="_UNSUPPORTED_FEATURE")
+        # The mock cluster does not respond to this request, and the client would repeat it.
+        raise TransportError("a mock cluster does not describe topics", name="_UNSUPPORTED_FEATURE")
 
     def topic_ids(self, topics, timeout):
-        raise TransportError("a mock cluster tells topics apart by nothing", name="_UNSUPPORTED_FEATURE")
+        raise TransportError("a mock cluster cannot distinguish a recreated topic", name="_UNSUPPORTED_FEATURE")
 
 
 class MockCluster(contracts.Cluster):

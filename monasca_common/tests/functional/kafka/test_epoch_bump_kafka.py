@@ -16,7 +16,7 @@ from monasca_common.tests.periodic import periodic
 _BETWEEN_SECONDS = 0.1  # each message is a batch and a request
 
 
-@periodic("it waits for time-outs of the client, and shows a limit rather than a promise")
+@periodic("the test waits for time-outs of the client, and shows a limit instead of a guarantee")
 class EpochBumpTest(ProducerCase):
     def log_after_a_gap(self, **options):
         """Return the log after the response to a batch of partition 1 is lost and the first of two batches of partition

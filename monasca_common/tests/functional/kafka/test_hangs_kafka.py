@@ -122,7 +122,7 @@ class TestTransactionsThatHang(HangCase):
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())
 
-    def test_a_call_that_returns_late_changes_nothing_and_its_client_is_destroyed(self):
+    def test_a_call_that_returns_late_has_no_effect_and_its_client_is_destroyed(self):
         _, producer, _ = self.hang_in_the_offsets()
         self.fixture.proxy.clear()
         self.wait_until(lambda: "send_offsets_to_transaction has returned" in self.error_text.output)
@@ -157,7 +157,7 @@ class TestTransactionsThatHang(HangCase):
 
 
 class TestCommitsThatHang(HangCase):
-    def test_a_commit_without_an_answer_delays_neither_the_poll_nor_the_close(self):
+    def test_a_commit_without_a_response_delays_neither_the_poll_nor_the_close(self):
         consumer = self.reader()
         self.wait_until(lambda: consumer.poll(timeout=0.1).partitions)
         self.fixture.proxy.add(Fault.hold_answer(ApiKey.OFFSET_COMMIT))

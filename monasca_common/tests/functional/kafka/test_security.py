@@ -27,10 +27,10 @@ from monasca_common.tests.functional.permissions import Permission, allow, revok
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0
 BUSY_SECONDS = 60.0  # extra time for a busy machine
-DEADLINE_SECONDS = 200.0  # a caller's deadline; the error must arrive long before it
+DEADLINE_SECONDS = 200.0  # a caller's deadline; the error must arrive long before this deadline
 SEVERAL_SECONDS = 5
 IDLE_SHARE = 0.5  # share of one CPU; a spinning client uses all of it
-ONCE_SECONDS = 2.0  # CPU time for one-time work
+ONCE_SECONDS = 2.0  # the CPU time of work that is done only once
 
 
 class SecurityCase(ProducerCase):
@@ -72,7 +72,7 @@ class TestProducerSecurity(SecurityCase):
         return self.producer(user="monasca", **changes)
 
     def undelivered_at_once(self, producer, topic):
-        """Return the only delivery of a bulk whose deadline is far away."""
+        """Return the only delivery of a bulk with a distant deadline."""
         with self.within(SOON_SECONDS):
             report = producer.publish(topic, [b"denied"], timeout=DEADLINE_SECONDS)
         [delivery] = report.failed + report.unknown

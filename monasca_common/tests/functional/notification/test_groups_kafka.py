@@ -40,7 +40,7 @@ class GroupCrashTest(NotificationKafkaCase):
         for start in range(0, ALARMS, AT_ONCE):
             self.publish(range(start, start + AT_ONCE))
         self.wait_until(
-            lambda: len(self.alarms()) == ALARMS, lambda: f"{ALARMS} notified, and not {len(self.alarms())}"
+            lambda: len(self.alarms()) == ALARMS, lambda: f"{ALARMS} notified instead of {len(self.alarms())}"
         )
         self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
         self.wait_until(lambda: not self.held(), lambda: f"{self.held()} are held")

@@ -109,8 +109,10 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.produce(topic)
         leading.kill()
         following.thaw()
-        self.wait_until(lambda: self.partition_at(following, topic).leader == follower, "the one behind leads")
-        self.wait_until(lambda: self.end(topic) == 0, "its log has none of them")
+        self.wait_until(
+            lambda: self.partition_at(following, topic).leader == follower, "the out-of-sync replica became leader"
+        )
+        self.wait_until(lambda: self.end(topic) == 0, "its log has none of the messages")
 
     def produce(self, topic, **options):
         """Publish messages, and check that all of them are acknowledged."""

@@ -145,7 +145,7 @@ class TestNeverCommitted(LagServiceCase):
             consumer.poll(0.1)
             return self.survey(service).status is LagStatus.STOP
 
-        self.wait_until(has_stopped, "the group is taken for stopped")
+        self.wait_until(has_stopped, "the group counts as stopped")
         self.assertEqual(4, self.survey(service).messages)
 
 
@@ -183,16 +183,16 @@ class TestExpiry(LagServiceCase):
             self.assertLessEqual(left, ended - first_began + _CLOCK_SECONDS)
             self.assertGreaterEqual(left, min(first.headroom_seconds, began - first_ended) - _CLOCK_SECONDS)
             self.assertLessEqual(lag.headroom_seconds, lost_at - began)
-            self.assertEqual(lag.headroom_seconds, lag.lost_in_seconds)  # the group reads nothing
+            self.assertEqual(lag.headroom_seconds, lag.lost_in_seconds)  # the group reads no messages
         self.assertTrue(looks[-1][2].expires_soon, looks[-1])
 
         unread = len(looks) + 1
-        self.wait_until(lambda: self.survey(service).messages == 0, "nothing is left to read")
+        self.wait_until(lambda: self.survey(service).messages == 0, "no unread messages remain")
         self.assertEqual([unread] * 2, [self.survey(service).deleted for _ in range(2)])
         self.put(1)
         self.assertEqual(
             (unread, 1), (self.survey().deleted, self.survey().messages)
-        )  # of new services, from the history
+        )  # the verdicts of new services, from the history
         self.commit(unread)
         self.assertEqual((0, 1), (self.survey(service).deleted, self.survey(service).messages))
 

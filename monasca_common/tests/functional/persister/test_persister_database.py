@@ -110,7 +110,7 @@ class TestSqliteUnavailable(PersisterCase):
 
 @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
 class TestKafkaUnavailable(PersisterCase):
-    def test_brokers_that_do_not_answer_are_reported_until_they_return(self):
+    def test_brokers_that_do_not_respond_are_reported_until_they_return(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
         for node in self.cluster.nodes:

@@ -51,7 +51,7 @@ class SparkCluster(fixtures.Fixture):
             time.sleep(0.2)
 
     def state(self):
-        """Return the state reported by the master, or an empty dictionary while it does not answer."""
+        """Return the state reported by the master, or an empty dictionary while the master does not respond."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._looking}/json/", timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)

@@ -87,7 +87,7 @@ class QuickstartTest(base.BaseTestCase):
             time.sleep(0.1)
 
     @periodic("a walk-through; test_ctrl_c_stops_everything is the smoke test")
-    def test_a_kill_and_lost_answers_neither_lose_nor_duplicate_rows_on_a_real_kafka(self):
+    def test_a_kill_and_lost_responses_neither_lose_nor_duplicate_rows_on_a_real_kafka(self):
         outcome = self.run_once(meanwhile=self.assert_the_dashboard_shows_the_faults)
         self.assertEqual({None}, {stage["error"] for stage in outcome["stages"]})
         self.assertGreater(outcome["answers_lost"], 0)

@@ -209,7 +209,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         with each_once():
             self.assertEqual({1}, set(self.counted().values()))
 
-    def test_stored_measurements_without_a_timely_answer_are_sent_again(self):
+    def test_stored_measurements_without_a_timely_response_are_sent_again(self):
         forwarder = self.forwarder(self.api(api=["publish_timeout_seconds = 1"]))
         before, twice, after = (self.bulk(letter) for letter in "abc")
         forwarder.post(before)

@@ -190,7 +190,7 @@ class CutCommitTest(PostgresqlTestCase):
         self.writer.write(*batch(0, SIZE))
 
     # Rule 25
-    def test_a_commit_without_its_answer_is_unknown_and_the_repeated_call_finds_the_rows(self):
+    def test_a_commit_without_its_response_is_unknown_and_the_repeated_call_finds_the_rows(self):
         self.proxy.cut(b"COMMIT", answer=True)
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
         self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))

@@ -104,7 +104,7 @@ class SubReference:
             is_older = end_ms < max(self.reported, default=0)
             self.reported.add(end_ms)
             if is_older:
-                continue  # a newer window has already decided, and its values stay
+                continue  # a newer window has already decided, and its values remain
             # Find the first moment at which the measurements of the newest window, in order of time, decided it.
             times = sorted(one.time_ms for one in known if end_ms - self.length_ms <= one.time_ms < end_ms)
             time_ms = next(t for t in times if self.is_reached(end_ms, [one for one in known if one.time_ms <= t]))

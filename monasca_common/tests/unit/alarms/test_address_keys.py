@@ -196,7 +196,7 @@ class AlarmsDatabaseTest(ConfigurationTestCase):
 
     def test_a_missing_database_is_reported(self):
         error = self.assertRaises(NoAlarmsDatabase, database_settings, self.configured(""))
-        self.assertIn("neither connection in group [alarms] nor that in [database] is set", str(error))
+        self.assertIn("neither connection in group [alarms] nor connection in group [database] is set", str(error))
 
     def test_another_url_is_refused_and_not_shown(self):
         refusal = self.refused(database_settings, self.configured("[alarms]\nconnection = mysql://u:hush@h/mon\n"))

@@ -90,7 +90,7 @@ class OutboxTest(SqliteTestCase):
     def test_a_late_deletion_keeps_a_later_row_with_the_same_number(self):
         self.put("a", 1)
         (first,) = self.waiting()
-        self.clear(first)  # another request published it too
+        self.clear(first)  # another request also published the message
         self.put("a", 2)
         (second,) = self.waiting()
         self.assertEqual(first.number, second.number)

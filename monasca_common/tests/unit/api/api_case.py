@@ -13,8 +13,8 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 
-NOW_MS = 1_790_000_000_123  # time of the application's clock, in September 2026
-SECONDS = 0.05  # publish time-out of tests in which Kafka does not answer
+NOW_MS = 1_790_000_000_123  # the time of the application's clock, in September 2026
+SECONDS = 0.05  # publish time-out of tests in which Kafka does not respond
 
 
 def client_of(producers, reader, settings, **parts):

@@ -114,7 +114,7 @@ class TestLine(AccessCase):
             [line["route"] for line in self.written.lines],
         )
 
-    def test_a_failed_request_is_answered_in_json_and_has_a_line(self):
+    def test_a_failed_request_has_a_json_response_and_has_a_line(self):
         def serve(environ):
             note_delivered(environ, 3, 0)
             raise RuntimeError("a fault")
@@ -132,7 +132,7 @@ class TestLine(AccessCase):
         self.serve = lambda environ: note_reason(environ, Reason.KAFKA)
         self.assertNotIn("reason", self.get()[1])
 
-    def test_the_rest_of_a_refused_body_is_read_after_the_answer_is_sent(self):
+    def test_the_rest_of_a_refused_body_is_read_after_the_response_is_sent(self):
         self.serve = lambda _environ: None
         for status, left in (("404 Not Found", b""), ("204 No Content", b"body")):
             stream = io.BytesIO(b"body")
@@ -323,7 +323,7 @@ class TestApplication(ApiCase):
         line = self.line(503, "/v2.0/metrics", [metric(), metric()])
         self.assertEqual(("kafka", (0, 0, 2, 0)), (line["reason"], self.counts(line)))
 
-    def test_an_unexpected_error_is_logged_with_its_traceback_and_answered_in_json(self):
+    def test_an_unexpected_error_is_logged_with_its_traceback_and_has_a_json_response(self):
         logged = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
         self.producer.publish = lambda *_, **__: {}["a fault"]
         line = self.line(500, "/v2.0/metrics", metric())

@@ -96,7 +96,7 @@ class AnswersContract(Reads):
                 pages = self.bounded_pages(path, offset=iso(time_ms), **asked)
                 self.assertEqual((count, expected), (len(expected), [row for page in pages for row in rows(page)]))
 
-    def test_an_element_larger_than_an_answer_is_refused_with_the_offset_after_it(self):
+    def test_an_element_larger_than_a_response_is_refused_with_the_offset_after_it(self):
         long = make_series("cpu", n="long", note="x" * MAX_BYTES)
         self.store(measurement(series=long, time_ms=BASE_MS))
         self.store(transition(7, alarm="long", reason="x" * MAX_BYTES), kind=Kind.ALARM_HISTORY)

@@ -70,7 +70,7 @@ class TestSizes(ApiCase):
         answer = self.client.simulate_post(METRICS, body=b"x", extras=extras)
         self.assertEqual((400, []), (answer.status_code, self.records()))
 
-    def test_a_silent_client_is_answered_408(self):
+    def test_a_silent_client_gets_status_408(self):
         self.assertEqual(408, self.chunked(Silent()).status_code)
 
     def test_a_body_that_the_server_cannot_read_is_refused(self):
@@ -150,7 +150,7 @@ class TestGzip(ApiCase):
             self.assertEqual(400, self.post(METRICS, text, GZIP).status_code, text)
         self.assertEqual([], self.records())
 
-    def test_an_unknown_encoding_is_answered_with_the_supported_one(self):
+    def test_an_unknown_encoding_gets_a_response_with_the_supported_one(self):
         answer = self.post(METRICS, b"{}", {"Content-Encoding": "br"})
         self.assertEqual((415, "gzip"), (answer.status_code, answer.headers["Accept-Encoding"]))
 

@@ -87,12 +87,12 @@ class TestFuzzing(ApiCase):
     @example("/v2.0/metrics", b"[" * 100_000)
     @example("/v2.0/logs", b'{"logs":' + b"[" * 5000 + b"]" * 5000 + b"}")
     @example("/v2.0/metrics", b'{"name":"a","timestamp":1e400,"value":1}')
-    def test_random_bytes_have_a_valid_answer(self, path, body):
+    def test_random_bytes_have_a_valid_response(self, path, body):
         self.assert_answered(self.post(path, body))
 
     @FUZZED
     @given(PATHS, ANYTHING)
-    def test_random_json_has_a_valid_answer(self, path, body):
+    def test_random_json_has_a_valid_response(self, path, body):
         self.assert_answered(self.post(path, text_of(body)))
 
     @FUZZED
@@ -135,12 +135,12 @@ class TestFuzzing(ApiCase):
     @example("Content-Type", "application/json; charset=\x80")
     @example("X-Project-Id", "\x00")
     @example("Accept", "text/xml")
-    def test_random_headers_have_a_valid_answer(self, name, value):
+    def test_random_headers_have_a_valid_response(self, name, value):
         self.assert_answered(self.post("/v2.0/metrics", metric(), {name: value}))
 
     @FUZZED
     @given(some.binary(max_size=60), some.integers(0, 100))
-    def test_random_gzip_has_a_valid_answer(self, noise, cut):
+    def test_random_gzip_has_a_valid_response(self, noise, cut):
         whole = gzip.compress(text_of(metric()))
         self.assert_answered(self.post("/v2.0/metrics", whole[:cut] + noise, {"Content-Encoding": "gzip"}))
 
@@ -173,7 +173,7 @@ class TestFuzzing(ApiCase):
     )
     @example("/statistics", {"name": "a", "start_time": "9" * 400, "statistics": "avg", "period": "9" * 400})
     @example("/measurements", {"name": "a", "start_time": "0001-01-01T00:00:00+23:59"})
-    def test_random_parameters_have_a_valid_answer(self, path, parameters):
+    def test_random_parameters_have_a_valid_response(self, path, parameters):
         pairs = (
             f"{quote(name, errors='replace')}={quote(value, errors='replace')}" for name, value in parameters.items()
         )

@@ -73,7 +73,7 @@ class TestInFlightLimit(LimitCase):
         self.assertEqual(503, self.client.simulate_post("/v1.0/events").status_code)
         self.start("GET", 2)
 
-    def test_health_is_answered_without_a_slot(self):
+    def test_health_requests_get_a_response_without_a_slot(self):
         self.start("POST", 4)
         self.gate.opened.set()
         self.assertEqual(204, self.client.simulate_get("/healthcheck").status_code)
@@ -107,7 +107,7 @@ class TestAuthenticated(LimitCase):
             self.assertEqual(503, self.client.simulate_request(method, "/v2.0/metrics").status_code)
         self.assertEqual(["/v2.0/metrics"] * 6, self.validated)
 
-    def test_health_is_answered_without_validation(self):
+    def test_health_requests_get_a_response_without_validation(self):
         self.start("POST", 4)
         self.gate.opened.set()
         self.assertEqual(204, self.client.simulate_get("/healthcheck").status_code)

@@ -34,7 +34,7 @@ from monasca_common.tests.unit.api.reads_case import ReadsCase
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
-EXAMPLES = 120  # of all operations together
+EXAMPLES = 120  # the total of all operations
 FUZZED = hypothesis_settings(
     derandomize=True,
     database=None,
@@ -94,7 +94,7 @@ class TestDescription(ReadsCase):
             named = {each["name"] for each in self.resolved(found.get("parameters", [])) if each["in"] == "path"}
             self.assertEqual(set(re.findall(r"{(\w+)}", template)), named, template)
 
-    def test_parameters_of_a_read_are_those_that_it_uses(self):
+    def test_the_description_lists_the_parameters_that_a_read_uses(self):
         for template, found in self.document["paths"].items():
             if "get" not in found or template in PUBLIC_PATHS:
                 continue

@@ -19,7 +19,7 @@ class TestPage(ApiCase):
             for sample in family.samples
         }
 
-    def test_metrics_contain_the_requests_answered_until_now(self):
+    def test_metrics_contain_the_completed_requests_until_now(self):
         self.post("/v2.0/metrics", [metric(), metric()])
         self.post("/v2.0/metrics", [metric(name="")])
         self.post("/v2.0/logs", {"logs": [{"message": "a"}]})
@@ -50,7 +50,7 @@ class TestPage(ApiCase):
             self.assertEqual("Bearer", answer.headers["www-authenticate"])
         self.assertEqual(200, client.simulate_get("/metrics", headers={"Authorization": "Bearer a-secret"}).status_code)
 
-    def test_metrics_are_answered_without_a_slot(self):
+    def test_metrics_requests_get_a_response_without_a_slot(self):
         limited = self.client.app._app
         for _ in range(96):
             limited._posts.pop()

@@ -48,7 +48,7 @@ class TestUndelivered(ApiCase):
         answer = self.post(METRICS, metric("a"), client=self.impatient)
         self.assertEqual((503, 1), (answer.status_code, answer.json["error"]["unknown"]))
 
-    def test_a_message_too_large_for_its_topic_is_answered_413(self):
+    def test_a_message_too_large_for_its_topic_gets_status_413(self):
         self.kafka.broker.create_topic("small", 1, max_message_bytes=1000)
         client = self.new_client(metrics_topic="small")
         large = metric("large", dimensions={f"d{number}": "x" * 200 for number in range(9)})
@@ -133,7 +133,7 @@ class TestStuckTopic(ApiCase):
         waiting = []
         for _ in range(4):
             waiting.append(self.start_post(client, METRICS, body))
-            self.wait_for(at_kafka, 1)  # until it waits, it has a slot of each of its topics
+            self.wait_for(at_kafka, 1)  # until the post waits, it has a slot of each of its topics
         refused = self.post(METRICS, body, client=client)
         self.assertEqual((503, (0, 2, 0)), (refused.status_code, self.counts(refused)))
         self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
@@ -143,7 +143,7 @@ class TestStuckTopic(ApiCase):
             thread.join(PATIENCE)
 
     def test_a_stuck_topic_uses_only_its_share_of_the_budget(self):
-        self.kafka_settings = {"budget_messages": 2}  # of producers opened after this
+        self.kafka_settings = {"budget_messages": 2}  # the budget of producers opened after this line
         impatient = self.new_client(publish_timeout_seconds=SECONDS)
         for _ in range(3):
             self.assertEqual(503, self.post(LOGS, A_LOG, client=impatient).status_code)
@@ -192,7 +192,7 @@ class TestReopening(ApiCase):
     # Rule 6
     def test_a_post_after_a_fatal_error_is_accepted_once_it_is_permitted(self):
         self.finish()
-        other = self.new_client()  # it has not checked the producer recently
+        other = self.new_client()  # the worker has not checked the producer recently
         self.assertEqual(204, self.post(METRICS, metric(), client=other).status_code)
         self.assertEqual(1, len(self.records()))
 

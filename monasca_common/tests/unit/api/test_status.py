@@ -57,15 +57,15 @@ class ApiStatusTest(base.BaseTestCase):
         (is_ready, reported), (is_well, _) = self.answered(503, body)
         self.assertEqual((False, ["storage is failing"], False), (is_ready, reported["reasons"], is_well))
 
-    def test_malformed_and_missing_answers_are_not_ready(self):
+    def test_malformed_and_missing_responses_are_not_ready(self):
         (is_ready, reported), _ = self.answered(200, b"<html>")
         self.assertEqual((False, 1), (is_ready, len(reported["reasons"])))
         (port,) = free_ports(1)
         is_ready, reported = ApiStatus(ApiSettings(port=port), dict).health.ready()
         self.assertFalse(is_ready)
-        self.assertIn("no worker answers", reported["reasons"][0])
+        self.assertIn("no worker responds", reported["reasons"][0])
 
-    def test_a_worker_that_answers_with_an_error_is_a_reason(self):
+    def test_a_worker_that_responds_with_an_error_is_a_reason(self):
         body = b'{"error":{"code":500,"title":"Internal Server Error","message":"this was not expected"}}'
         (is_ready, reported), (is_well, known) = self.answered(500, body)
         self.assertEqual((False, ["a worker answers 500"], False), (is_ready, reported["reasons"], is_well))

@@ -267,7 +267,8 @@ class TestDeadline(base.BaseTestCase):
         self.deadline.begin()
         either = (requests.exceptions.RequestException, TimeoutError)
         self.assertRaises(either, self.session.get, self.url, timeout=60)
-        self.assertRaises(TimeoutError, self.session.get, self.url, timeout=60)  # keystoneauth does not repeat it
+        # keystoneauth does not repeat the request
+        self.assertRaises(TimeoutError, self.session.get, self.url, timeout=60)
 
 
 class Unread(io.RawIOBase):
@@ -378,7 +379,7 @@ class TestCredentials(ConfigurationTestCase):
 
     def test_after_its_token_was_revoked_a_credential_is_exchanged_again(self):
         conf_cache = "monasca_common.api.tokens.TokenCache.get"
-        self.useFixture(fixtures.MonkeyPatch(conf_cache, lambda *_: None))  # as after token_cache_time
+        self.useFixture(fixtures.MonkeyPatch(conf_cache, lambda *_: None))  # as if token_cache_time had passed
         self.request()
         self.revoked.add("token-1")
         self.assertEqual(200, self.request().status_code)
@@ -397,7 +398,7 @@ class TestCredentials(ConfigurationTestCase):
         self.error = exceptions.NotFound("no application credential", method="POST")
         self.assertEqual(401, self.request().status_code)
 
-    def test_without_an_answer_of_keystone_the_status_is_503(self):
+    def test_without_a_response_of_keystone_the_status_is_503(self):
         self.error = exceptions.ConnectFailure("refused")
         answer = self.request()
         self.assertEqual((503, "1"), (answer.status_code, answer.headers["Retry-After"]))
@@ -429,7 +430,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 class TestWrongServers(ConfigurationTestCase):
-    """The server at auth_url is not a Keystone, or not healthy."""
+    """The server at auth_url is not Keystone, or is not healthy."""
 
     def setUp(self):
         super().setUp()
@@ -459,4 +460,4 @@ class TestWrongServers(ConfigurationTestCase):
 
     def test_a_server_error_of_keystone_is_an_outage(self):
         for path in ("", "/v3"):
-            self.assertIn("does not answer", self.answer(503, b"", path), path)
+            self.assertIn("does not respond", self.answer(503, b"", path), path)

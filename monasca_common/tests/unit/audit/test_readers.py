@@ -22,7 +22,7 @@ from monasca_common.tests.unit.kafka.transactional_memory import (
 )
 
 ONE = TopicPartition(TOPIC, 0)
-_BETWEEN_SECONDS = 0.1  # a thread that still runs after this time waits for this one
+_BETWEEN_SECONDS = 0.1  # a thread that still runs after this time waits for this thread
 
 
 class CommittedBetween(deque[Any]):
@@ -336,9 +336,9 @@ class CounterTest(AuditCase):
         status.reported()
         self.assertEqual((1, True), (status.messages, status.health.ready()[0]))
 
-        status.failed(RetriableError("no broker answers"))
+        status.failed(RetriableError("no broker responds"))
         ready, output = status.health.ready()
-        self.assertEqual((False, ["no broker answers"]), (ready, output["reasons"]))
+        self.assertEqual((False, ["no broker responds"]), (ready, output["reasons"]))
         self.clock.advance(601)
         self.assertFalse(status.health.live()[0])
 

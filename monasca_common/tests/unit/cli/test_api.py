@@ -22,9 +22,11 @@ class TestStart(ConfigurationTestCase):
             self.assertRegex(self.refusal(text), "^monasca-common api: .*auth_url.*username.*noauth")
 
     def test_topics_are_checked_before_the_api_serves(self):
-        checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one copy"))
+        checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one replica"))
         with mock.patch("monasca_common.cli.api.check_at_start", checked):
-            self.assertIn("topic metrics: there is one copy", self.refusal("[api]\nauth_strategy = noauth\nport = 0\n"))
+            self.assertIn(
+                "topic metrics: there is one replica", self.refusal("[api]\nauth_strategy = noauth\nport = 0\n")
+            )
         self.assertEqual("api", checked.call_args.args[0])
 
     def test_missing_rules_prevent_the_start(self):

@@ -288,7 +288,7 @@ class ReplayTest(DlqCase):
         refused = ("refused", "there is no topic gone", 2)
         for words, outcome in (((), "replayable"), (("--execute",), "replayed")):
             self.assertEqual(sorted([(outcome, "", 2), refused]), self.outcomes(*words, status=4))
-            self.assertIn("2 dead letters left to the next run", self.run_command("replay")[2])
+            self.assertIn("2 dead letters left for the next run", self.run_command("replay")[2])
         self.assertEqual(["refused: there is no topic gone"] * 2, [letter["action"] for letter in self.rows("list")])
         self.assertEqual([refused], self.outcomes("--execute", status=1))
 
@@ -408,7 +408,7 @@ class PurgeTest(DlqCase):
     def test_selected_dead_letters_at_the_beginning_are_deleted_and_skipped(self):
         status, _, err = self.run_command("purge", "--reason", "ValueError", "--execute")
         self.assertEqual((0, 2), (status, self.left()))
-        self.assertIn("1 dead letter also selected but not deletable", err)
+        self.assertIn("1 dead letter also selected but cannot be deleted", err)
         self.assertEqual({_PARTITION: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
 
     def test_deletions_before_an_error_are_printed(self):

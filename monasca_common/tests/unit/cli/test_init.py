@@ -49,7 +49,7 @@ class Cluster:
 
     def create_topic(self, name, *, partitions, replication_factor, config):
         if self.meanwhile:
-            raise TransportError("there is one", code=36, name="TOPIC_ALREADY_EXISTS")
+            raise TransportError("the topic exists", code=36, name="TOPIC_ALREADY_EXISTS")
         self.topics[name], self.copies[name] = partitions, replication_factor
         self.configs[name] = config
 

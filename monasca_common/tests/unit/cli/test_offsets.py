@@ -308,7 +308,7 @@ class TestOpenTransactions(OffsetsCase):
 
 
 class TestCopies(OffsetsCase):
-    def test_a_different_position_in_kafka_is_shown_with_the_position_that_counts(self):
+    def test_a_different_position_in_kafka_is_shown_with_the_authoritative_position(self):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("show")
@@ -317,7 +317,7 @@ class TestCopies(OffsetsCase):
         self.assertNotIn("metrics/1:", err)
         self.assertEqual([40, 50], [row["in_kafka"] for row in self.run_json("show")[1]])
 
-    def test_a_reset_states_which_of_two_positions_counts(self):
+    def test_a_reset_names_the_authoritative_position(self):
         self.store(_FIRST, _SECOND)
         self.cluster.committed = {_FIRST: 40, _SECOND: 50}
         _, _, err = self.run_command("reset", "--to-earliest")
@@ -355,7 +355,7 @@ class TestGroupsInKafka(OffsetsCase):
         self.assertIn("run `monasca-common db upgrade`, or use --kept-in kafka for a group", error)
         self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute", "--kept-in", "kafka")[0])
 
-    def test_the_operator_states_which_positions_count(self):
+    def test_the_operator_selects_the_authoritative_positions(self):
         self.store(_FIRST)
         self.run_command("reset", "--to-earliest", "--execute", "--kept-in", "kafka")
         self.assertEqual({50}, {each.next_offset for each in self.stored()})

@@ -39,12 +39,12 @@ class PipelineCommandTest(CommandCase):
 
     def test_topics_are_checked_before_a_job_runs(self):
         job = mock.Mock()
-        checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one copy"))
+        checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one replica"))
         with (
             mock.patch("monasca_common.pipeline.jobs.job.load_job", lambda *_: job),
             mock.patch("monasca_common.cli.pipeline.check_at_start", checked),
         ):
-            self.assert_refused("run", "aggregate", says="topic metrics: there is one copy")
+            self.assert_refused("run", "aggregate", says="topic metrics: there is one replica")
         self.assertEqual("pipeline", checked.call_args.args[0])
         job.run.assert_not_called()
 

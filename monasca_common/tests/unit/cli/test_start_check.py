@@ -72,7 +72,7 @@ class StartCheckTest(ConfigurationTestCase):
         for part in ("topic monasca-lag: there is one replica", "durability_check in group [monitoring] is refuse"):
             self.assertIn(part, refused)
 
-    def test_brokers_that_do_not_answer_prevent_the_start_only_with_refuse(self):
+    def test_brokers_that_do_not_respond_prevent_the_start_only_with_refuse(self):
         silent = StartingAdmin(failure=RetriableError("no response from kafka:9092"))
         self.assertIsNone(self.check("warn", silent))
         self.assertIn("no response from kafka:9092", self.check("refuse", silent))
@@ -80,7 +80,7 @@ class StartCheckTest(ConfigurationTestCase):
     def test_the_wait_is_bounded(self):
         with mock.patch.object(start_check, "_WARN_SECONDS", 0.1):
             self.assertIsNone(self.check("warn", StartingAdmin(wait_seconds=60.0)))
-        self.assertIn("did not answer within 0.1 s", self.log.output)
+        self.assertIn("did not respond within 0.1 s", self.log.output)
 
     def test_a_disabled_check_queries_no_brokers(self):
         self.assertIsNone(self.check("off", None))

@@ -197,7 +197,7 @@ class CreateTest(TopicCase):
         self.assertEqual((0, "new: created\n", ""), self.run_command(*arguments, "--execute"))
         self.assertEqual([("new", 3, -1, {"a": "b=c"})], self.admin.created)
 
-    def test_a_refusal_ends_with_status_1_and_a_cluster_that_does_not_answer_with_2(self):
+    def test_a_refusal_ends_with_status_1_and_a_cluster_that_does_not_respond_with_2(self):
         for refusal, status in ((TransportError("no"), 1), (RetriableError("late"), 2)):
             self.admin.refusal = refusal
             self.assertEqual(status, self.run_command("create", "new", "--partitions", "1", "--execute")[0])

@@ -125,7 +125,7 @@ class SupervisorTest(base.BaseTestCase):
         with mock.patch.object(self.supervisor._child, "stdout", pipe):
             self.assertRaises(KeyboardInterrupt, self.supervisor.poll, self.pid)
 
-    def test_the_answer_of_an_interrupted_request_is_discarded(self):
+    def test_the_response_of_an_interrupted_request_is_discarded(self):
         self.interrupted_poll()
         self.supervisor.signal(self.pid, signal.SIGKILL)
         while (status := self.supervisor.poll(self.pid)) is None:

@@ -90,10 +90,10 @@ class TestKafkaJars(base.BaseTestCase):
 
     def test_a_failed_fetch_raises_jars_unavailable(self):
         def fail(*_):
-            raise JarError("the repository does not answer")
+            raise JarError("the repository does not respond")
 
         self.useFixture(fixtures.MonkeyPatch("monasca_common.devbroker.jars.fetched", fail))
-        self.assertIn("does not answer", str(self.assertRaises(JarsUnavailable, kafka_jars, {})))
+        self.assertIn("does not respond", str(self.assertRaises(JarsUnavailable, kafka_jars, {})))
 
     def test_a_version_without_pinned_digests_is_not_fetched(self):
         refusal = str(self.assertRaises(JarsUnavailable, kafka_jars, {VERSION_VARIABLE: "3.9.1"}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxy between a client and a small node that answers each request with its body."""
+"""The proxy between a client and a small node that returns the body of each request."""
 
 import contextlib
 import socket
@@ -44,7 +44,7 @@ def frame(correlation, api_key=ApiKey.PRODUCE, acks=-1, body=b""):
 
 
 class EchoingNode:
-    """Answers each request in order with its correlation id and body, except requests with acks=0."""
+    """Responds to each request in order with its correlation id and body, except requests with acks=0."""
 
     def __init__(self):
         self.requests = []
@@ -54,7 +54,7 @@ class EchoingNode:
 
     def close(self):
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # closing alone does not end a waiting accept
+            self._server.shutdown(socket.SHUT_RDWR)  # a close does not end a waiting accept by itself
         self._server.close()
 
     def _accept(self):
@@ -105,14 +105,14 @@ class TestProxy(base.BaseTestCase):
         send(self.client, frame(1, body=body))
         self.assertEqual(body, receive(self.client)[4:])
 
-    def test_the_selected_answer_of_a_pipeline_is_dropped(self):
+    def test_the_selected_response_of_a_pipeline_is_dropped(self):
         self.proxy.add(Fault.drop_answer(where=lambda request: request.correlation_id == 2))
         for correlation in range(5):
             send(self.client, frame(correlation))
         self.assertEqual([0, 1, 3, 4], [self.answer() for _ in range(4)])
         self.assertEqual(1, self.proxy.counters.answers_lost)
 
-    def test_the_request_of_a_cut_answer_is_executed_and_the_connection_closes(self):
+    def test_the_request_of_a_cut_response_is_executed_and_the_connection_closes(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=1))
         send(self.client, frame(1))
         self.assertIsNone(self.answer())
@@ -134,7 +134,7 @@ class TestProxy(base.BaseTestCase):
         send(self.client, frame(1))
         self.assertEqual(1, self.answer())
 
-    def test_a_held_answer_delays_later_answers_until_the_fault_is_removed(self):
+    def test_a_held_response_delays_later_responses_until_the_fault_is_removed(self):
         held = self.proxy.add(Fault.hold_answer(ApiKey.PRODUCE, times=1))
         send(self.client, frame(0))
         send(self.client, frame(1, ApiKey.FETCH))
@@ -162,7 +162,7 @@ class TestProxy(base.BaseTestCase):
         self.proxy.remove(delay)
         self.assertEqual([0, 1], [self.answer(), self.answer()])
 
-    def test_requests_without_answers_do_not_change_the_order_of_answers(self):
+    def test_requests_without_responses_do_not_change_the_order_of_responses(self):
         self.proxy.add(Fault.drop_answer(ApiKey.PRODUCE, times=1))
         send(self.client, frame(0, acks=0))
         send(self.client, frame(1))
@@ -219,7 +219,7 @@ class TestRequestsOfAFault(base.BaseTestCase):
         fault = Fault.cut_answer(where=lambda each: b"orders" in each.frame)
         self.assertEqual([False, True], taken(fault, request(body=b"other"), request(body=b"orders")))
 
-    def test_a_fault_on_answers_ignores_requests_without_an_answer(self):
+    def test_a_fault_on_responses_ignores_requests_without_a_response(self):
         unanswered = request(acks=0)
         self.assertEqual([False], taken(Fault.drop_answer(), unanswered))
         self.assertEqual([True], taken(Fault.drop_request(), unanswered))
@@ -255,7 +255,7 @@ class TestFaultList(base.BaseTestCase):
         self.assertIsNone(faults.match(request()))
         self.assertFalse(faults)
 
-    def test_three_effects_apply_to_answers(self):
+    def test_three_effects_apply_to_responses(self):
         on_answer = {effect for effect in Effect if effect.on_answer}
         self.assertEqual({Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER}, on_answer)
 
@@ -286,7 +286,7 @@ class TestRequest(base.BaseTestCase):
         found = (request.node, request.api_key, request.api_version, request.correlation_id)
         self.assertEqual((2, ApiKey.END_TXN, 3, 99), found)
 
-    def test_only_produce_with_acks_0_expects_no_answer(self):
+    def test_only_produce_with_acks_0_expects_no_response(self):
         for version in (2, 3, 8, 9, 12):
             for transactional_id in (None, b"tx", b"t" * 200):
                 self.assertFalse(produce(version, 0, transactional_id).expects_answer)
@@ -303,7 +303,7 @@ class TestRequest(base.BaseTestCase):
 
 
 class TestFrames(base.BaseTestCase):
-    def test_an_answer_begins_with_the_id_of_its_request(self):
+    def test_a_response_begins_with_the_id_of_its_request(self):
         self.assertEqual(41, correlation_id(struct.pack(">i", 41) + b"rest"))
 
     def test_a_length_is_four_bytes(self):

@@ -42,7 +42,7 @@ class TestFaults(FetchCase):
                 found = {jar.name: jar.read_bytes() for jar in folder.glob("*")}
                 self.assertEqual(self.registry.contents, found, (name, fault))
 
-    def test_four_wrong_answers_end_in_one_line_with_the_file_the_url_and_the_remedy(self):
+    def test_four_wrong_responses_end_in_one_line_with_the_file_the_url_and_the_remedy(self):
         reasons = {TRUNCATED: "the response ended after", RESET: "reset", UNAVAILABLE: "503", EMPTY: "0 bytes"}
         for name in self.registry.contents:
             for fault, reason in reasons.items():

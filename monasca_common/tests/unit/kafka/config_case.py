@@ -21,7 +21,8 @@ class ConfigurationTestCase(base.BaseTestCase):
         self.forget_warnings()
 
     def forget_warnings(self) -> None:
-        """Forget warnings that a process logs once, so that each test, or each call of this, logs them again."""
+        """Forget the warnings that a process logs only once, so that they are logged again after each call of this
+        method."""
         config_file._warned.clear()
         versionutils._deprecated_messages_sent.clear()
 

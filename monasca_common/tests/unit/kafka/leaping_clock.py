@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock for hanging calls: it stands still until a call hangs, so that no other call is late on a busy machine."""
+"""A clock for hanging calls: its time stands still until a call hangs, so that no other call is late on a busy
+machine."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 
 from monasca_common.kafka.transport.memory import VirtualClock
 
-_SLICE_SECONDS = 0.01  # of real time
+_SLICE_SECONDS = 0.01  # seconds of real time
 
 
 class LeapingClock(VirtualClock):

@@ -58,7 +58,7 @@ class StuckPartitionTest(base.BaseTestCase):
         self.assertEqual((True, False), (self.topic.is_old, self.topic.is_stalled))
 
     def test_a_repetition_of_a_stuck_message_delays_no_others(self):
-        self.meet_the_others()  # and the next message goes to the first partition
+        self.meet_the_others()  # the next message goes to the first partition
         self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"id")))
         self.after(6.0)
         for _ in range(4):
@@ -73,7 +73,7 @@ class StuckPartitionTest(base.BaseTestCase):
             self.assertEqual(1, len(self.post(b"x" * 2_000_000).failed))
         self.assertTrue(self.post(b"a").ok)
 
-    def test_without_a_partition_that_answers_a_post_probes_one_a_second_after_the_topic_stalls(self):
+    def test_without_a_responding_partition_a_post_probes_one_a_second_after_the_topic_stalls(self):
         self.after(5.5)
         self.assertIsNone(self.post(b"refused"))
         self.assertTrue(self.topic.is_stalled)
@@ -96,7 +96,7 @@ class StuckPartitionTest(base.BaseTestCase):
             tried += [(second, len(held))] if held else []
         self.assertEqual([(1, 1), (21, 1), (61, 1)], tried)
 
-    def test_no_post_goes_to_a_stuck_partition_while_others_answer(self):
+    def test_no_post_goes_to_a_stuck_partition_while_others_respond(self):
         self.meet_the_others()
         for seconds in (6.0, 7.0, 60.0):
             self.after(seconds)
@@ -110,7 +110,7 @@ class StuckPartitionTest(base.BaseTestCase):
         self.assertEqual(1, self.unknown(b"it is the first one's turn"))
         self.assertEqual([2] * 4, [self.post(b"a").delivered[0].partition for _ in range(4)])
 
-    def test_a_partition_that_does_not_answer_messages_with_ids_is_not_chosen_again(self):
+    def test_a_partition_that_does_not_acknowledge_messages_with_ids_is_not_chosen_again(self):
         self.meet_the_others()
         self.after(6.0)
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=1, count=None)
@@ -118,7 +118,7 @@ class StuckPartitionTest(base.BaseTestCase):
         reports = [self.post(Record(b"keyed", message_id=b"%d" % n), timeout=1.0) for n in range(4)]
         self.assertEqual([2] * 4, [each.partition for report in reports for each in report.delivered])
 
-    def test_when_no_partition_answers_messages_with_ids_the_topic_stalls(self):
+    def test_when_no_partition_acknowledges_messages_with_ids_the_topic_stalls(self):
         self.meet_the_others()
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", count=None)
         self.after(5.5)
@@ -133,14 +133,14 @@ class StuckPartitionTest(base.BaseTestCase):
             self.assertEqual(1, self.unknown(Record(b"keyed", message_id=b"%d" % number, partition=0)))
             self.assertLessEqual(len(self.topic._unanswered_ids), 2)
 
-    def test_posts_are_refused_when_no_partition_answers(self):
+    def test_posts_are_refused_when_no_partition_responds(self):
         self.meet_the_others()
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", count=None)
         self.after(5.5)
         self.assertEqual([1, 1], [self.unknown(b"a") for _ in range(2)])
         self.assertIsNone(self.post(b"a"))
 
-    def test_a_partition_that_answers_again_is_chosen_by_the_client(self):
+    def test_a_partition_that_responds_again_is_chosen_by_the_client(self):
         self.meet_the_others()
         self.after(6.0)
         self.assertTrue(self.post(b"a").ok)

@@ -110,12 +110,12 @@ class TransactionTest(base.BaseTestCase):
         self.assertEqual([], [sent for sent in self.client.asked if sent[0] == "offsets"])
 
     # Rule 20
-    def test_a_commit_whose_answer_is_late_is_requested_again_and_not_aborted(self):
+    def test_a_commit_whose_response_is_late_is_requested_again_and_not_aborted(self):
         self.client.commits = [LATE, LATE]
         self.transact()
         self.assertEqual(["commit"] * 3, self.client.asked[3:])
 
-    def test_a_commit_that_is_never_answered_is_unknown_and_neither_aborted_nor_read_again(self):
+    def test_a_commit_that_never_gets_a_response_is_unknown_and_neither_aborted_nor_read_again(self):
         self.client.commits = [LATE] * 1000
         error = self.assertRaises(FatalError, self.transact)
         self.assertIn("it is unknown whether it was committed", str(error))
@@ -123,7 +123,7 @@ class TransactionTest(base.BaseTestCase):
         self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
 
     # Rule 20
-    def test_a_requested_commit_is_unknown_if_its_client_is_closed_or_fenced_before_the_answer(self):
+    def test_a_requested_commit_is_unknown_if_its_client_is_closed_or_fenced_before_the_response(self):
         for end in (ClosedError("closed"), FencedError("another", name="_FENCED")):
             self.client.asked.clear()
             self.client.commits = [LATE, end]
@@ -142,7 +142,7 @@ class TransactionTest(base.BaseTestCase):
         self.assertRaises(FencedError, self.transact)
         self.assertNotIn("abort", self.client.asked)
 
-    def test_an_abort_without_an_answer_is_requested_again_before_the_next_transaction(self):
+    def test_an_abort_without_a_response_is_requested_again_before_the_next_transaction(self):
         self.client.aborts = [LATE, LATE]
         self.assertRaises(ZeroDivisionError, self.break_down)
         self.assertEqual(["begin", "flush", "refuse", "abort", "seek"], self.client.asked)

@@ -100,7 +100,7 @@ class SimpleConsumerTest(ClientCase):
     def consumer(self, group="1_metrics", topic="metrics"):
         return SimpleConsumer(self.client(), group, topic, auto_commit=False)
 
-    def test_offsets_are_those_of_the_topic_and_0_without_a_commit(self):
+    def test_offsets_belong_to_the_topic_and_are_0_without_a_commit(self):
         self.assertEqual({0: 7, 1: 0}, self.consumer().offsets)
         self.assertEqual({0: 0, 1: 0}, self.consumer("nobody").offsets)
 

@@ -10,7 +10,7 @@ from monasca_common.kafka_lib import common as kafka_common
 
 
 class ErrorsTest(base.BaseTestCase):
-    def test_each_cause_of_a_missing_answer_is_caught_as_unavailable(self):
+    def test_each_cause_of_a_missing_response_is_caught_as_unavailable(self):
         for error in (
             errors.RetriableError("no response"),
             errors.AuthenticationError("refused"),

@@ -43,7 +43,7 @@ class ReadTest(WriteRequestCase):
     )
     def test_each_sample_is_a_row(self, given_series):
         body = b"".join(series({**labels, "__name__": name}, *samples) for labels, name, samples in given_series)
-        for _ in range(2):  # the second time, the labels are in the cache
+        for _ in range(2):  # the labels are in the cache at the second call
             self.assertEqual(
                 [
                     (name, {key: each for key, each in labels.items() if key != "__name__"}, time_ms, repr(value + 0.0))

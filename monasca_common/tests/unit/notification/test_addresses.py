@@ -84,7 +84,7 @@ class HostileTest(base.BaseTestCase):
         for url in urls:
             try:
                 found = resolver.addresses(endpoint(url), AddressRules(), 10.0)
-                passed.append((url, found))  # nothing is sent, because anyone can own the address
+                passed.append((url, found))  # no request is sent, because anyone can own the address
                 continue
             except AddressRefused:
                 pass

@@ -74,8 +74,8 @@ class AttemptTest(StagesCase, SqliteTestCase):
         refused = StorageError("a read failed: the value is too long")
         refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
         for error, raised in (
-            (StorageUnavailable("it is down"), RetryLater),
-            (DuplicateKey("another process wrote it"), RetryLater),
+            (StorageUnavailable("the database is down"), RetryLater),
+            (DuplicateKey("another process wrote the row"), RetryLater),
             (SchemaMismatch("run db upgrade"), SchemaMismatch),
             (StorageError("permission denied for table notification"), StorageError),
             (refused, Poison),
@@ -288,7 +288,7 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         sent = []
 
         def fails():
-            raise StorageUnavailable("it is down")
+            raise StorageUnavailable("the database is down")
 
         works = [fails, partial(sent.append, 1), fails, partial(sent.append, 2)]
         self.assertRaises(StorageUnavailable, _concurrently, works, self.executor)
@@ -301,6 +301,6 @@ class MethodsOfOneChangeTest(base.BaseTestCase):
         def raises(error):
             raise error
 
-        for kept in (StorageUnavailable("it is down"), SchemaMismatch("run db upgrade")):
+        for kept in (StorageUnavailable("the database is down"), SchemaMismatch("run db upgrade")):
             works = [partial(raises, each) for each in (refused, ValueError("a flaw"), kept)]
             self.assertRaises(type(kept), _concurrently, works, self.executor)

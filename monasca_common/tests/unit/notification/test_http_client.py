@@ -100,7 +100,7 @@ class BoundsTest(HttpCase):
         receiver.answer = receiver.hangs
         self.assertRegex(str(self.failure(receiver, seconds=0.1)), "no response (in time|within 0.1 s)")
 
-    def test_an_answer_can_take_longer_than_the_time_out_of_connecting(self):
+    def test_a_response_can_take_longer_than_the_time_out_of_connecting(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers_after(0.5, 200)
         self.patch(http_client, "_CONNECT_SECONDS", 0.1)

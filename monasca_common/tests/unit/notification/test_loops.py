@@ -38,7 +38,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
             self.handle(self.alarm(f"a{each}", hostname=f"h{each}"))
         self.clock.now_ms += MINUTE_MS
 
-    def test_rows_left_by_a_pass_are_released_by_the_next_ones(self):
+    def test_rows_left_by_a_pass_are_released_by_later_passes(self):
         self.method()
         self.silenced(5)
         notified = self.methods.notified
@@ -67,7 +67,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
 
         def fails_twice(*arguments):
             if next(failures, False):
-                raise StorageUnavailable("it is down")
+                raise StorageUnavailable("the database is down")
             complete(*arguments)
 
         with (
@@ -200,7 +200,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         owner._executor = other._executor = Hanging()
         self.assertEqual(1, owner.send_retries())
         self.clock.now_ms += LEASE_MS
-        other.failed(StorageUnavailable("it was down"))
+        other.failed(StorageUnavailable("the database was down"))
         self.assertEqual(0, other.send_retries())
         self.clock.now_ms += LEASE_MS
         self.assertEqual(1, other.send_retries())

@@ -83,13 +83,16 @@ class LoopsTest(base.BaseTestCase):
             loop.turned("")
         self.assertEqual([True] * 3, [look()[0] for look in (health.health, health.live, health.ready)])
 
-        loops[1].failed(StorageUnavailable("it is away"))
+        loops[1].failed(StorageUnavailable("the database is unavailable"))
         clock.advance(601.0)
         loops[0].turned()
 
-        self.assertEqual((False, ["retention: failed: it is away"]), (health.ready()[0], health.ready()[1]["reasons"]))
+        self.assertEqual(
+            (False, ["retention: failed: the database is unavailable"]),
+            (health.ready()[0], health.ready()[1]["reasons"]),
+        )
         shown = health.health()[1]["members"]["retention"]
-        self.assertEqual(("failed", "it is away"), (shown["state"], shown["reason"]))
+        self.assertEqual(("failed", "the database is unavailable"), (shown["state"], shown["reason"]))
         self.assertEqual(
             (False, {"deferred": 0.0, "retention": 601.0}), (health.live()[0], health.live()[1]["seconds_since_turn"])
         )

@@ -60,7 +60,7 @@ class IdTest(ConfigurationTestCase):
 
 
 class TypesTest(ConfigurationTestCase):
-    def test_the_types_are_those_of_the_installed_notifiers(self):
+    def test_each_installed_notifier_has_a_type(self):
         self.assertLessEqual({"EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
 
     def test_an_unknown_type_is_refused_with_the_known_types(self):
@@ -99,7 +99,7 @@ class NetworksTest(NotifierCase):
         self.assertRaises(AddressRefused, webhook.send, notification, receiver.url())
         self.assertEqual([], receiver.requests)
         address = receiver.url("/?project=OPS")
-        self.assertRaises(SendFailed, jira.send, notification, address)  # the receiver is not a Jira
+        self.assertRaises(SendFailed, jira.send, notification, address)  # the receiver is not Jira
         self.assertEqual(1, len(receiver.requests))
 
     def test_a_denied_network_is_refused_to_all_notifiers(self):
@@ -114,7 +114,7 @@ class NetworksTest(NotifierCase):
 
 
 class WebhookTest(NotifierCase):
-    def test_the_body_has_the_fields_of_monasca_and_four_more(self):
+    def test_the_body_has_the_fields_of_monasca_and_four_additional_fields(self):
         receiver = self.receiver()
         notification = notification_of(change(), "m1")
 
@@ -412,7 +412,8 @@ class EmailTest(NotifierCase):
             send = self.smtp(receiver, starttls="false").send
             failure = self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
             self.assertIn(answer[:3], str(failure))
-            self.assertNotIn("localhost", str(failure))  # tenants read it, and the server is the operator's
+            # tenants read the reason, and the server belongs to the operator
+            self.assertNotIn("localhost", str(failure))
             self.assertIn(f"localhost:{receiver.port}", failure.for_operators)
 
     def test_a_hanging_mail_server_is_disconnected(self):

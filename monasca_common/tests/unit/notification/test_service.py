@@ -111,7 +111,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
     def until(self, condition, what="it"):
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
-            self.assertLess(time.monotonic(), deadline, f"{what} did not come about in time")
+            self.assertLess(time.monotonic(), deadline, f"the condition was not met in time: {what}")
             threading.Event().wait(0.005)
 
     def letters(self):
@@ -161,7 +161,7 @@ class DeliveryTest(ServiceCase):
         self.method(receiver.url())
         self.start()
         self.publish(b"{", b'{"alarm-transitioned": {}}', self.alarm().message)
-        self.until(lambda: receiver.requests and len(self.letters()) == 2, "two letters and a request")
+        self.until(lambda: receiver.requests and len(self.letters()) == 2, "two dead letters and a request")
 
     def test_handled_messages_and_dead_letters_are_reported_to_the_audit(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
@@ -260,7 +260,7 @@ class DeferredServiceTest(ServiceCase):
         self.method(receiver.url())
         stop = self.start(rules=StageRules(("definition",), DAY_MS))
         self.publish(*(self.alarm(number).message for number in range(3)))
-        self.until(lambda: len(self.held()) == 3, "three that are held")
+        self.until(lambda: len(self.held()) == 3, "three held notifications")
         self.let_it_be_due()
         self.until(lambda: receiver.requests and not self.held(), "the message")
         self.assertEqual({"held": 3, "sent": 1}, stop())
@@ -365,7 +365,7 @@ class RetriesTest(ServiceCase):
         self.publish(*(self.alarm(number).message for number in range(4)))
         self.until(lambda: slow.requests and len(self.scheduled()) >= 3, "the others' retries")
         self.publish(*(self.alarm(number, new_state="OK").message for number in range(10, 20)))
-        self.until(lambda: len(set(ids(quick))) >= 8, "those of the quick one")
+        self.until(lambda: len(set(ids(quick))) >= 8, "the notifications of the quick receiver")
 
     def scheduled(self):
         """Return the due time and the attempt of each stored retry."""
@@ -429,7 +429,7 @@ class CrashTest(ServiceCase):
 
         def fails_twice(*arguments, **named):
             if next(failures, False):
-                raise StorageUnavailable("the database is away")
+                raise StorageUnavailable("the database is unavailable")
             finish(*arguments, **named)
 
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.finish", fails_twice))
@@ -474,7 +474,7 @@ class LedgerRetentionTest(ServiceCase):
 
         def fails(_ledger, _before_ms):
             failed.set()
-            raise StorageUnavailable("the database is away")
+            raise StorageUnavailable("the database is unavailable")
 
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.prune", fails))
         receiver = self.receiver()
@@ -558,7 +558,7 @@ inhibit_by_definition = Host is down=hostname
 
 
 class FailedAttemptsTest(ServiceCase):
-    def test_the_ledger_has_a_failed_attempt_with_its_answer(self):
+    def test_the_ledger_has_a_failed_attempt_with_its_response(self):
         ledger = Ledger(self.alarms_database)
         notification = notification_of(self.alarm(), "m1")
         for attempt in (1, 2):
@@ -629,9 +629,11 @@ class StatusTest(ServiceCase):
         self.assertEqual(loops, set(self.work.health.live()[1]["seconds_since_turn"]))
 
         due = "monasca_common.notification.deferred.DeferredNotifications.due"
-        self.useFixture(fixtures.MonkeyPatch(due, mock.Mock(side_effect=StorageUnavailable("it is away"))))
+        self.useFixture(
+            fixtures.MonkeyPatch(due, mock.Mock(side_effect=StorageUnavailable("the database is unavailable")))
+        )
 
-        self.until(lambda: "deferred: failed: it is away" in self.status("/readyz")[1], "the reason")
+        self.until(lambda: "deferred: failed: the database is unavailable" in self.status("/readyz")[1], "the reason")
         self.assertEqual(503, self.status("/healthcheck")[0])
 
     def test_probes_and_metrics_do_not_wait_for_brokers(self):
@@ -648,7 +650,7 @@ class StatusTest(ServiceCase):
     def test_an_unavailable_database_is_a_reason_for_being_unhealthy(self):
         self.method(self.receiver().url())
         self.start()
-        broken = StorageUnavailable("it is away")
+        broken = StorageUnavailable("the database is unavailable")
         self.useFixture(
             fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.begin", mock.Mock(side_effect=broken))
         )

@@ -154,13 +154,13 @@ class StagesCase:
         self.deliver()
 
     def wait(self, ms=0):
-        """Advance the clock, and let the service handle what is due."""
+        """Advance the clock, and let the service handle due notifications."""
         self.clock.now_ms += ms
         self.releases.release_due()
         self.deliver()
 
     def deliver(self):
-        """Let the service make all attempts that no process has claimed, as if they were due."""
+        """Let the service run all attempts that no process has claimed, as if they were due."""
         table = tables.notification_deferred
         unclaimed = (table.c.kind == "scheduled", table.c.message_id == "")
         while True:
@@ -176,7 +176,7 @@ class StagesCase:
         return [Retry.read(*row) for row in self.alarms_database.rows(statement)]
 
     def attempt(self, retry):
-        """Make an attempt, and return the retry that follows it, if any."""
+        """Run an attempt, and return the following retry, if any."""
         table = tables.notification_deferred
         self.write(table.delete().where(table.c.id == retry.id))
         following = self.retries(retry)
@@ -445,7 +445,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS - SECOND_MS)
         self.assertEqual(["a1:ALARM"], self.sent())
 
-    def test_a_repeat_delayed_by_a_missing_process_until_the_next_one_is_skipped(self):
+    def test_a_repeat_delayed_by_a_missing_process_until_the_next_repeat_is_skipped(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -454,7 +454,7 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS + 1)
         self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
-    def test_a_repeat_that_waited_for_a_slot_until_the_next_one_is_skipped(self):
+    def test_a_repeat_that_waited_for_a_slot_until_the_next_repeat_is_skipped(self):
         self.define("d1", "cpu")
         self.method(period=60)
         self.handle(self.alarm("a1"))
@@ -504,7 +504,7 @@ class GroupsContract(StagesCase):
         self.assertEqual((["b1:ALARM"], []), (self.sent(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
-    def test_a_change_after_a_group_message_is_in_the_next_one(self):
+    def test_a_change_after_a_group_message_is_in_the_next_message(self):
         self.method()
         self.handle(self.alarm("a1"))
         self.wait(10 * SECOND_MS)

@@ -19,22 +19,25 @@ _PAIR = replace(_SOUND, replicas=((1, 2), (2, 1)), in_sync=((1, 2), (2, 1)))
 
 # Topics, and the violated rules with the affected partitions.
 _CASES = {
-    "three copies, two of which must have each message": (_SOUND, []),
-    "one copy": (replace(_SOUND, replicas=((1,), (2,)), in_sync=((1,), (2,)), min_in_sync=1), [("one_copy", ())]),
-    "a leader may acknowledge alone": (replace(_SOUND, min_in_sync=1), [("leader_alone", ())]),
-    "a replica that is behind may lead": (replace(_SOUND, unclean_election=True), [("unclean_election", ())]),
-    "two copies, both of which must have each message": (_PAIR, [("no_spare_copy", ())]),
-    "the classic loss": (
+    "each of three replicas is in sync, and two must acknowledge": (_SOUND, []),
+    "one replica": (replace(_SOUND, replicas=((1,), (2,)), in_sync=((1,), (2,)), min_in_sync=1), [("one_copy", ())]),
+    "a leader may acknowledge without followers": (replace(_SOUND, min_in_sync=1), [("leader_alone", ())]),
+    "an out-of-sync replica may become leader": (replace(_SOUND, unclean_election=True), [("unclean_election", ())]),
+    "both of two replicas must acknowledge": (_PAIR, [("no_spare_copy", ())]),
+    "one acknowledging replica and unclean elections": (
         replace(_PAIR, min_in_sync=1, unclean_election=True),
         [("leader_alone", ()), ("unclean_election", ())],
     ),
-    "more must have it than there are": (
+    "more replicas must acknowledge than exist": (
         replace(_PAIR, min_in_sync=3),
         [("never_writable", ())],
     ),
     "a replica is behind": (replace(_SOUND, in_sync=(_ALL, (2, 3))), [("under_replicated", (1,))]),
-    "too few are in sync": (replace(_SOUND, in_sync=((1,), _ALL)), [("writes_refused", (0,))]),
-    "nobody leads": (replace(_SOUND, leaders=(1, None), in_sync=(_ALL, (2,))), [("offline", (1,))]),
+    "fewer replicas are in sync than must acknowledge": (
+        replace(_SOUND, in_sync=((1,), _ALL)),
+        [("writes_refused", (0,))],
+    ),
+    "a partition has no leader": (replace(_SOUND, leaders=(1, None), in_sync=(_ALL, (2,))), [("offline", (1,))]),
 }
 
 

@@ -22,15 +22,27 @@ class TestWhichCounts(base.BaseTestCase):
     def test_differences_are_reported_for_a_bad_verdict_or_a_copy_that_is_ahead(self):
         """Kafka's copy is at 10."""
         cases = {
-            "well, and the database is a little further": (_judged(10), _stored(12), False),
-            "well, and the copy is ahead": (_judged(10), _stored(8), True),
-            "stopped, and the database is further": (_judged(10, status=LagStatus.STOP), _stored(12), True),
-            "slow, and the database is further": (_judged(10, status=LagStatus.WARNING), _stored(12), True),
-            "it is to lose messages, and the database is further": (_judged(10, expires_soon=True), _stored(12), True),
-            "stopped, and both are the same": (_judged(10, status=LagStatus.STOP), _stored(10), False),
-            "stopped, and nothing is copied yet": (_judged(None, status=LagStatus.STOP), _stored(3), True),
-            "stopped, and no database has the group": (_judged(10, status=LagStatus.STOP), no_database(), False),
-            "of a topic that is not looked at": (
+            "the status is OK and the database is slightly ahead": (_judged(10), _stored(12), False),
+            "the status is OK and the copy is ahead": (_judged(10), _stored(8), True),
+            "the group has stopped and the database is ahead": (_judged(10, status=LagStatus.STOP), _stored(12), True),
+            "the group is slow and the database is ahead": (_judged(10, status=LagStatus.WARNING), _stored(12), True),
+            "messages expire soon and the database is ahead": (_judged(10, expires_soon=True), _stored(12), True),
+            "the group has stopped and both positions are equal": (
+                _judged(10, status=LagStatus.STOP),
+                _stored(10),
+                False,
+            ),
+            "the group has stopped and Kafka has no position yet": (
+                _judged(None, status=LagStatus.STOP),
+                _stored(3),
+                True,
+            ),
+            "the group has stopped and no database has its position": (
+                _judged(10, status=LagStatus.STOP),
+                no_database(),
+                False,
+            ),
+            "the database has a position of another topic": (
                 _judged(10, status=LagStatus.STOP),
                 _stored(12, TopicPartition("logs", 0)),
                 False,

@@ -37,7 +37,7 @@ class MemoryStorage(Storage):
             raise self.faults.pop(0)
 
     def away(self, times):
-        self.faults += [StorageUnavailable("away, for the test")] * times
+        self.faults += [StorageUnavailable("unavailable, for the test")] * times
 
     def open_reader(self):
         raise NotImplementedError

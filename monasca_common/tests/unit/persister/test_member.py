@@ -61,7 +61,7 @@ class MemberTest(base.BaseTestCase):
     def until(self, condition):
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
-            self.assertLess(time.monotonic(), deadline, f"it did not come about in time: {self.status()}")
+            self.assertLess(time.monotonic(), deadline, f"the condition was not met in time in time: {self.status()}")
             threading.Event().wait(0.005)
 
     def status(self):

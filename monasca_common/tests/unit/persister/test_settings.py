@@ -37,7 +37,7 @@ class OptionsTest(ConfigurationTestCase):
         settings = self.settings("num_processors = 3", kafka_alarm_history="num_processors = 2")
         self.assertEqual([3, 2], [group.num_processors for group in settings.groups])
 
-    def test_the_number_of_dimensions_is_that_of_storage(self):
+    def test_the_limit_of_dimensions_comes_from_storage(self):
         self.assertEqual({100}, {group.max_dimensions for group in self.settings().groups})
         settings = self.settings(storage="max_dimensions = 7")
         self.assertEqual({7}, {group.max_dimensions for group in settings.groups})

@@ -18,7 +18,7 @@ class SessionTest(base.BaseTestCase):
 
         def open_session(settings, name):
             opened.append((settings.master, name))
-            raise SparkUnavailable("the master does not answer")
+            raise SparkUnavailable("the master does not respond")
 
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         (folder / "a.conf").write_text("[spark]\nmaster = spark://192.0.2.1:7077\n")

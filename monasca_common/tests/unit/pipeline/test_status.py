@@ -91,8 +91,8 @@ class ServedTest(base.BaseTestCase):
             self.assertEqual((503, ["no batch is complete yet"]), self.reasons())
             watcher.tell(JobProgress(1, 0, 1.0))
             self.assertEqual((200, []), self.reasons())
-            watcher.turned("a batch failed: the database does not answer")
-            self.assertEqual((503, ["a batch failed: the database does not answer"]), self.reasons())
+            watcher.turned("a batch failed: the database does not respond")
+            self.assertEqual((503, ["a batch failed: the database does not respond"]), self.reasons())
             self.assertEqual(503, self.probed("/healthcheck")[0])
             self.assertEqual((200, True), (self.probed("/healthz")[0], self.probed("/healthz")[1]["live"]))
 

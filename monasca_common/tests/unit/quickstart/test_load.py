@@ -60,7 +60,7 @@ class PosterTest(base.BaseTestCase):
         poster.finish(10)
         return poster, bulk
 
-    def test_a_bulk_without_a_positive_answer_is_posted_again_with_its_key(self):
+    def test_a_bulk_without_a_positive_response_is_posted_again_with_its_key(self):
         _, bulk = self.post(503, None, 429, 204)
         self.assertIsNotNone(bulk.acknowledged_at)
         self.assertEqual(4, bulk.attempts)

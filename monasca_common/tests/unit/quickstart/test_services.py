@@ -76,13 +76,13 @@ class CaughtUpTest(base.BaseTestCase):
         self.assertFalse(self.caught_up())
         self.assertFalse(self.caught_up(last_batch_time_seconds=1))
 
-    def test_an_interrupted_answer_is_ignored(self):
+    def test_an_interrupted_response_is_ignored(self):
         with mock.patch("urllib.request.urlopen", side_effect=http.client.BadStatusLine("x")):
             self.assertFalse(services._caught_up("http://127.0.0.1:1/metrics"))
 
 
 class TestRun(base.BaseTestCase):
-    def test_a_slow_machine_loses_answers_and_kills_the_persister_late(self):
+    def test_a_slow_machine_loses_responses_and_kills_the_persister_late(self):
         for name in ("Poster", "RowWatch"):
             self.useFixture(fixtures.MockPatchObject(run, name))
         kafka, persister, own = mock.Mock(), mock.Mock(), mock.Mock()

@@ -73,7 +73,7 @@ class EnvelopesTest(base.BaseTestCase):
                 return call()
             except RegistryUnavailable as later:  # until the unknown id has been requested for long enough
                 self.clock.advance(later.after)
-        raise AssertionError("it still waits")
+        raise AssertionError("the value still waits")
 
     def test_a_schema_that_is_not_of_an_envelope_is_refused(self):
         self.registry.answer("POST", "/subjects/other/versions", {"schema": '"string"'})

@@ -226,7 +226,7 @@ class ProbesTest(MemberHealthCase):
     def test_a_member_without_waiting_messages_does_not_stall(self):
         self.clock.advance(1000.0)
         self.assertEqual([], self.reasons())
-        self.behind = {TP: 1}  # it has just arrived
+        self.behind = {TP: 1}  # the message has just arrived
         self.assertEqual([], self.reasons())
 
     def test_a_member_without_partitions_is_not_ready_for_a_minute(self):
@@ -245,10 +245,10 @@ class ProbesTest(MemberHealthCase):
 
     def test_a_service_is_live_while_members_wait_for_a_restart_or_a_process_is_replaced(self):
         cases = {
-            "its status is reported, and its loop hangs": ({"reported_ms": 700_000, "turned_ms": 1000}, False),
-            "it waits for its next start": ({"reported_ms": 700_000, "turned_ms": 0}, True),
+            "the status is reported, and the loop hangs": ({"reported_ms": 700_000, "turned_ms": 1000}, False),
+            "the member waits for its next start": ({"reported_ms": 700_000, "turned_ms": 0}, True),
             "nothing is reported any more": ({"reported_ms": 1000, "turned_ms": 0}, False),
-            "its process has ended": ({"reported_ms": 1000, "pid": 0}, True),
+            "the process has ended": ({"reported_ms": 1000, "pid": 0}, True),
         }
         clock = mock.Mock(time_ms=lambda: 700_000)
         for name, (facts, live) in cases.items():

@@ -149,7 +149,7 @@ class OldStorageTest(ConfigurationTestCase):
         self.assertIn("db_per_tenant = true is not supported", refusal)
         self.assertIn("write [storage] driver = influxdb", refusal)
 
-    def test_mysql_of_an_old_api_is_not_used_as_storage(self):
+    def test_the_mysql_database_of_an_old_api_is_not_used_as_storage(self):
         settings, logged = self.logged(_SERVER + _MYSQL)
 
         self.assertEqual("influxdb://influx.example.org:8087/monasca", settings.connection)

@@ -74,7 +74,7 @@ class StoredStartsTest(base.BaseTestCase):
         self.assertEqual(MemberState.RUNNING, self.health.report(None).state)
 
     def test_a_recreated_topic_ends_the_member(self):
-        self.storage.next = {("g", *ONE): StoredNext(4, "the former one's")}
+        self.storage.next = {("g", *ONE): StoredNext(4, "the former topic's")}
         starts = self.starts()
         self.assertRaises(MessagingError, starts.assigned, [ONE])
         self.assertEqual([TopicMismatch], [type(error) for error in self.failures])

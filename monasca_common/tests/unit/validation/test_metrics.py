@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each row of the tables is what monasca-common 3.8.0 answered to the same call."""
+"""Each row of the tables is the result of the same call in monasca-common 3.8.0."""
 
 import math
 import subprocess
@@ -23,7 +23,7 @@ from monasca_common.validation.metrics import (
 
 CPU: dict[str, Any] = {"name": "cpu.idle_perc", "value": 12.5, "timestamp": 1_700_000_000_000}
 
-# {a call: [(its argument, what it raises)]}
+# {a call: [(its argument, the error that it raises)]}
 TABLES: dict[Callable[[Any], None], list[tuple[Any, Any]]] = {
     metrics.validate_name: [
         ("cpu.idle_perc", None),
@@ -118,7 +118,7 @@ TABLES: dict[Callable[[Any], None], list[tuple[Any, Any]]] = {
     ],
 }
 
-# Refused before too, by whatever Python raised: KeyError, TypeError, AttributeError.
+# monasca-common 3.8.0 also refused these values, but with errors of Python: KeyError, TypeError, AttributeError.
 OF_ANOTHER_SHAPE = [
     (metrics.validate, {"value": 1, "timestamp": 1}, InvalidMetricName),
     (metrics.validate, {"name": "cpu", "timestamp": 1}, InvalidValue),

@@ -511,7 +511,7 @@ class TestChanges(base.BaseTestCase):
 
 
 class TestWithoutADatabase(ApiCase):
-    def test_requests_for_alarms_are_answered_501(self):
+    def test_requests_for_alarms_get_status_501(self):
         for resource in ("alarm-definitions", "alarms", "notification-methods", "notifications", "silences"):
             self.assertEqual(501, self.client.simulate_get(f"/v2.0/{resource}/a").status_code, resource)
         for resource in ("alarm-definitions", "alarms", "notification-methods", "silences"):

@@ -113,7 +113,7 @@ class TestChecks(base.BaseTestCase):
 
 
 class TestProbe(ApiCase):
-    def test_an_idle_producer_whose_brokers_do_not_answer_is_not_healthy(self):
+    def test_an_idle_producer_whose_brokers_do_not_respond_is_not_healthy(self):
         def probe():
             raise TimeoutError("nobody there")
 

@@ -133,7 +133,7 @@ class TestMeasurements(ReadsCase):
 
 
 class TestStatistics(ReadsCase):
-    def test_columns_are_the_requested_ones_and_values_are_floats(self):
+    def test_the_columns_are_those_requested_and_values_are_floats(self):
         (found,) = self.elements(
             _STATISTICS,
             name="cpu",

@@ -16,7 +16,7 @@ _DIMENSIONS, _VALUES = "/v2.0/metrics/dimensions/names", "/v2.0/metrics/dimensio
 
 
 class TestPosts(ApiCase):
-    def test_a_metric_is_in_kafka_when_its_post_is_answered(self):
+    def test_a_metric_is_in_kafka_when_its_post_gets_a_response(self):
         answer = self.post(_METRICS, metric(value_meta={"rc": "0"}))
         self.assertEqual((204, b""), (answer.status_code, answer.content))
         (envelope,) = self.values()

@@ -147,7 +147,7 @@ class TestNotificationMethods(NotificationMethodsContract, SqliteTestCase):
 class TestEncryptedNotificationMethods(NotificationMethodsContract, SqliteTestCase):
     keys = AddressKeys([Fernet.generate_key().decode()])
 
-    def test_a_missing_encryption_key_is_answered_503(self):
+    def test_a_missing_encryption_key_gets_status_503(self):
         made = self.ask("POST", PATH, EMAIL, 201)
         self.keys = AddressKeys([Fernet.generate_key().decode()])
         self.client = self.application()

@@ -65,14 +65,14 @@ class NotificationsContract(AlarmsCase):
         self.assertEqual(shown, self.get(f"{PATH}/{notification.id}"))
         self.assertEqual([shown], self.elements(PATH))
 
-    def test_an_answer_may_contain_any_characters(self):
+    def test_a_response_may_contain_any_characters(self):
         strange = "a\u2028b\x85c\x0c\r\nd \N{GRINNING FACE} \\"
         self.record(outcomes=(("failed", strange), ("failed", None), ("given up", strange)))
         [shown] = self.elements(PATH)
         self.assertEqual([strange, None, strange], [each["answer"] for each in shown["failures"]])
         self.assertEqual(strange, shown["answer"])
 
-    def test_characters_that_databases_cannot_store_are_replaced_in_an_answer(self):
+    def test_characters_that_databases_cannot_store_are_replaced_in_a_response(self):
         self.record(outcomes=(("failed", "a\0b"), ("given up", "c\udc80d" + "x" * 1000)))
         [shown] = self.elements(PATH)
         self.assertEqual("a?b", shown["failures"][0]["answer"])

@@ -59,7 +59,7 @@ class TestMetrics(ApiCase):
         self.assertIn("2 were refused: metric 'cpu' time_unix_nano is required", partial.error_message)
         self.assertIn("is older than the retention", partial.error_message)
 
-    def test_a_request_without_an_accepted_point_is_answered_200(self):
+    def test_a_request_without_an_accepted_point_gets_status_200(self):
         for body in (b"", requests.request(requests.gauge(requests.point(time_unix_nano=0)))):
             self.assertEqual(200, self.send(body).status_code)
         self.assertEqual([], self.records())
@@ -120,7 +120,7 @@ class TestMetrics(ApiCase):
         answer = self.send(b"\x0a\x00" * (LIMIT // 2))
         self.assertEqual(413, answer.status_code, answer.text)
 
-    def test_messages_that_kafka_does_not_acknowledge_are_answered_503(self):
+    def test_messages_that_kafka_does_not_acknowledge_get_status_503(self):
         self.patch(producer_pool, "_PROBE_AFTER_SECONDS", 3600.0)  # no probe on a slow machine
         client = self.new_client(publish_timeout_seconds=SECONDS)
         self.post(METRICS, GAUGE.SerializeToString(), PROTOBUF, client=client)
@@ -139,7 +139,7 @@ class TestLogs(ApiCase):
             (NOW_MS, {"service.name": "nova"}), (envelope["log"]["timestamp"], envelope["log"]["dimensions"])
         )
 
-    def test_json_is_answered_in_json(self):
+    def test_json_has_a_json_response(self):
         answer = self.post(LOGS, IN_JSON)
         self.assertEqual((200, {}), (answer.status_code, answer.json))
         [envelope] = self.values("log")
@@ -161,7 +161,7 @@ class TestLogs(ApiCase):
 
 
 class TestNotInstalled(ApiCase):
-    def test_the_answer_names_the_missing_extra(self):
+    def test_the_response_names_the_missing_extra(self):
         self.addCleanup(setattr, resources, "otlp", resources.__dict__.pop("otlp"))
         missing = {name: None for name in sys.modules if name.startswith(("opentelemetry", otlp.__name__))}
         with mock.patch.dict(sys.modules, {**missing, otlp.__name__: otlp}):

@@ -61,7 +61,7 @@ class AsyncProcessorCase(AioCase):
         )
 
     async def run_until(self, processor, ended):
-        """Run until the event; return the report of the end."""
+        """Run until the event, and return the final report."""
         running = asyncio.ensure_future(processor.run())
         waiting = asyncio.ensure_future(ended.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -180,7 +180,7 @@ class PublishTest(AioCase):
         self.run_loop(test())
         self.assertEqual([], self.values("in"))
 
-    def test_a_loop_that_ends_during_a_publish_leaves_the_producer_usable(self):
+    def test_the_producer_is_usable_after_a_loop_ends_during_a_publish(self):
         producer = self.producer()
 
         async def leave():
@@ -232,7 +232,7 @@ class SendTest(AioCase):
 
         self.run_loop(test())
 
-    def test_a_flush_waits_for_sends_and_a_cancelled_one_leaves_the_report_to_the_next(self):
+    def test_a_flush_waits_for_sends_and_the_next_flush_reports_those_of_a_cancelled_flush(self):
         async def test():
             producer = self.producer()
             await producer.publish("in", [b"first"])

@@ -41,7 +41,7 @@ class TestCommitter(base.BaseTestCase):
         self.committer = Committer(thread, self.coordinator, self.refusal)
 
     def refusal(self, partition, progress):
-        return StaleCommit("its assignment is over") if partition in self.over else None
+        return StaleCommit("its assignment has ended") if partition in self.over else None
 
     def test_each_partition_has_its_own_result(self):
         refused = TransportError("no such partition", code=3)
@@ -56,7 +56,7 @@ class TestCommitter(base.BaseTestCase):
         self.assertEqual([{B: 7}], self.coordinator.sent)
         self.assertEqual((True, False), (results[A].stale, results[B].stale))
 
-    def test_without_an_answer_in_time_the_outcome_is_unknown(self):
+    def test_without_a_response_in_time_the_outcome_is_unknown(self):
         self.coordinator.held.clear()
         results = self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)
         self.assertIsInstance(results[A].error, CommitUnknown)

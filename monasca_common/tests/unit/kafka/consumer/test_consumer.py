@@ -244,7 +244,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         consumer.poll(timeout=0)
         self.assertEqual({}, consumer.take_ends())
-        self.assertEqual([(A, 3)], self.transport.sought)  # or the client would not report it again
+        self.assertEqual([(A, 3)], self.transport.sought)  # otherwise, the client would not report the end again
         consumer.poll(timeout=0)
         self.assertEqual({A: (2, 5)}, consumer.take_ends())
 
@@ -295,7 +295,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
 
 class TestStarts(ConsumerCase):
     def test_all_start_offsets_of_a_topic_without_commits_are_committed_immediately(self):
-        """Two requests could let another member see a partial commit and treat its own partitions as added later."""
+        """With two requests, another member could see a partial commit and treat its own partitions as added later."""
         self.transport.stored = {}
         self.script(assign(A))
         consumer = self.consumer(start="latest")
@@ -321,7 +321,7 @@ class TestStarts(ConsumerCase):
     def commits(self):
         return [what for call, what in self.transport.calls if call == "commit"]
 
-    def test_a_member_without_partition_0_waits_until_its_owner_has_committed_the_starts_of_the_topic(self):
+    def test_a_member_without_partition_0_waits_until_its_owner_has_committed_the_start_offsets_of_the_topic(self):
         self.transport.stored = {}
         self.script(assign(B))
         consumer = self.consumer(start="latest")
@@ -332,7 +332,9 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((45, set(), []), (consumer.position(B), self.transport.paused, self.commits()))
 
-    def test_a_member_waits_for_the_owner_of_partition_0_up_to_a_limit_and_then_commits_its_own_start_only(self):
+    def test_a_member_waits_a_limited_time_for_the_owner_of_partition_0_and_then_commits_only_its_start_offset(
+        self,
+    ):
         self.transport.stored = {}
         self.script(assign(B))
         consumer = self.consumer(start="latest")
@@ -359,7 +361,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((50, [{A: 50, other: 50}]), (consumer.position(other), self.commits()))
 
-    def test_a_reader_of_chosen_partitions_commits_only_their_starts(self):
+    def test_a_reader_of_chosen_partitions_commits_only_their_start_offsets(self):
         other = TopicPartition("metrics", 2)
         self.transport.partition_count = lambda *_: 4
         for stored in ({}, {B: 45}):
@@ -404,15 +406,15 @@ class TestStarts(ConsumerCase):
         self.assertEqual((50, None), (consumer.position(other), consumer.position(A)))
         self.assertEqual({A}, self.transport.paused)
 
-    def test_a_time_is_a_start(self):
+    def test_the_option_start_may_be_a_time(self):
         self.transport.stored = {}
         self.script(assign(A, B))
         consumer = self.consumer(start="2026-01-31T12:00:00Z")
         consumer.poll(timeout=0)
         self.assertEqual({A: 20, B: 20}, self.transport.stored)
 
-    def test_an_unknown_start_is_paused_reported_and_requested_again(self):
-        self.transport.failing = RetriableError("the coordinator is away", name="_TIMED_OUT")
+    def test_a_partition_with_an_unknown_start_offset_is_paused_reported_and_requested_again(self):
+        self.transport.failing = RetriableError("the coordinator is unavailable", name="_TIMED_OUT")
         self.script(assign(A), lambda _: [message(A, 0)])
         consumer = self.consumer()
         batch = consumer.poll(timeout=0)
@@ -446,7 +448,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
 
-    def test_offsets_of_the_group_are_not_requested_if_starts_are_given(self):
+    def test_offsets_of_the_group_are_not_requested_if_start_offsets_are_given(self):
         self.transport.failing = RetriableError("no coordinator")
         self.script(assign(A, B))
         consumer = self.consumer(listener=GivenStarts({A: 30, B: 0}))
@@ -537,7 +539,7 @@ class TestGoingBack(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual({A: 30, B: 4}, consumer.seek_to_committed())
 
-    def test_a_partition_revoked_during_its_commit_is_left_out(self):
+    def test_a_partition_revoked_during_its_commit_is_omitted(self):
         self.script(assign(A, B))
         consumer = self.consumer()
         consumer.poll(timeout=0)

@@ -55,7 +55,7 @@ class Running:
 
 class ProcessorCase(base.BaseTestCase):
     partitions = 1
-    turn_seconds = 0.05  # seconds of real time to wait for them at each step, because in some tests they hang
+    turn_seconds = 0.05  # seconds of real time to wait for the threads at each step, because in some tests they hang
 
     def setUp(self):
         super().setUp()

@@ -343,7 +343,7 @@ class RevokedTest(AccountingCase):
 
 
 class EndOfTheLogTest(AccountingCase):
-    """Offsets without a message: control records, aborted and compacted messages."""
+    """Tests of offsets without a message: control records, aborted and compacted messages."""
 
     def skip(self, count=1):
         self.broker.skip_offsets("in", 0, count)

@@ -46,7 +46,7 @@ class DeadLetterTest(base.BaseTestCase):
             dict(letter.headers[2:]),
         )
 
-    def test_the_first_failure_is_that_of_the_message_unless_it_was_replayed(self):
+    def test_a_dead_letter_has_the_time_of_the_first_failure_before_any_replay(self):
         for headers, failed in (
             (((dl.FIRST_FAILURE, b"5"),), b"99"),
             (((dl.FIRST_FAILURE, b"5"), (dl.REPLAYS, b"1")), b"5"),
@@ -100,7 +100,7 @@ class LimitTest(base.BaseTestCase):
         count.admit(TP, FAILURE.error)
         count.admit(TopicPartition("t", 2), FAILURE.error)
 
-    def test_the_ratio_is_of_the_last_window_of_messages(self):
+    def test_the_ratio_refers_to_the_last_window_of_messages(self):
         count = self.count(max_ratio=0.2, window=10)
         for _ in range(6):
             count.admit(TP, FAILURE.error)

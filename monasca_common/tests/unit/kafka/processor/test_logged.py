@@ -82,7 +82,8 @@ class LoggedTest(ProcessorCase):
         self.until(lambda: running.processor.ignored_errors["RetryLater"] > 5)
         [line] = self.lines("wait for their next attempt")
         self.assertEqual(
-            "messages of in wait for their next attempt (ConnectionError): a dependency is unavailable; again in 0.1 s",
+            "messages of in wait for their next attempt (ConnectionError): a dependency is unavailable; next attempt "
+            "in 0.1 s",
             line,
         )
 

@@ -309,7 +309,7 @@ class RetryTest(ProcessorCase):
         self.assertEqual([], self.values("in.dlq"))
 
     def test_a_handler_slower_than_max_poll_interval_stays_in_the_group(self):
-        self.turn_seconds = 10.0  # the polling thread never hangs
+        self.turn_seconds = 10.0  # the polling thread does not hang
         self.fill(b"1")
         gate, listener = Gate(), Witness()
         consumer = self.consumer(max_poll_interval_seconds=30)

@@ -18,7 +18,7 @@ class Witness(RebalanceListener):
 
 class UnansweredCommitTest(ProcessorCase):
     # Rule 14
-    def test_a_commit_without_an_answer_costs_no_membership_even_with_a_short_poll_interval(self):
+    def test_a_commit_without_a_response_costs_no_membership_even_with_a_short_poll_interval(self):
         self.fill(b"1")
         # the first commit stores the start offset
         self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)

@@ -17,7 +17,7 @@ from monasca_common.tests.unit.kafka.transactional_memory import (
 )
 
 TIMEOUT = 20.0
-SECONDS = 50.0  # of real time
+SECONDS = 50.0  # seconds of real time
 
 
 class ConsumerHangsTest(ProcessorCase):
@@ -27,7 +27,7 @@ class ConsumerHangsTest(ProcessorCase):
 
     def test_a_commit_that_never_returns_ends_the_run(self):
         self.fill(b"1")
-        self.broker.inject("commit", Hang(), nth=2)  # the first commit stores the start of the group
+        self.broker.inject("commit", Hang(), nth=2)  # the first commit stores the start offset of the group
         running = self.start(lambda batch: None)
         self.until(lambda: running.processor.ignored_errors["CommitUnknown"])
         self.until(lambda: running.ended, step=2.0)
@@ -48,7 +48,7 @@ class ConsumerHangsTest(ProcessorCase):
         self.assertIsNone(running.error)
         self.assertFalse(running.consumer.health().poisoned)
 
-    def test_a_start_that_remains_unknown_ends_the_run(self):
+    def test_a_start_offset_that_remains_unknown_ends_the_run(self):
         self.broker.inject("committed", Hang())
         self.assertIsInstance(self.failure(self.start(lambda batch: None)), FatalError)
 

@@ -152,7 +152,7 @@ class ReadFromTest(ProcessorCase):
 
 
 class StartOfAListenerTest(ProcessorCase):
-    def test_starts_can_be_resolved_without_the_commits_of_the_group(self):
+    def test_start_offsets_can_be_resolved_without_the_commits_of_the_group(self):
         self.fill(b"1", b"2")
         committing = self.consumer()
         self.until(lambda: committing.poll(10, 0).partitions)

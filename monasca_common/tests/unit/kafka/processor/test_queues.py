@@ -235,7 +235,7 @@ class GatheringTest(base.BaseTestCase):
         self.assertEqual([], self.taken(lanes))
         lanes.add(batch(5, key=b"b"))
         self.assertEqual([1, 2, 3, 5], self.taken(lanes))
-        self.assertFalse(self.task.contiguous)  # or offset 4 would count as done
+        self.assertFalse(self.task.contiguous)  # otherwise, offset 4 would count as done
         self.clock.advance(10)
         self.assertEqual([0, 4], self.taken(lanes))
 

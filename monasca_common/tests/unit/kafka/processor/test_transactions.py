@@ -79,7 +79,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
         self.publisher.rewind()
         self.assertFalse(self.publisher.aborted)
 
-    def test_opening_transactions_is_repeated_until_an_answer_or_a_stop(self):
+    def test_opening_transactions_is_repeated_until_a_response_or_a_stop(self):
         asked = []
 
         def init_transactions(timeout):

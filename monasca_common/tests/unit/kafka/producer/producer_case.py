@@ -48,7 +48,7 @@ class ProducerCase(base.BaseTestCase):
         """Wait for another thread of the producer."""
         give_up = time.monotonic() + 50
         while not condition():
-            self.assertLess(time.monotonic(), give_up, "it never happened")
+            self.assertLess(time.monotonic(), give_up, "the expected condition was not met")
             threading.Event().wait(0.001)
 
     def wait_until_settled(self, producer):
@@ -60,5 +60,5 @@ class ProducerCase(base.BaseTestCase):
         thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
         thread.start()
         thread.join(50)
-        self.assertEqual(1, len(results), "the call did not come back")
+        self.assertEqual(1, len(results), "the call did not return")
         return results[0]

@@ -184,7 +184,7 @@ class InterruptedPublishTest(InterruptedCallTest):
     def test_an_interrupt_loses_no_outcome_of_bytes_that_a_broker_refuses(self):
         self.at_every_place(self.publish(PLAIN), self.closed, before=self.refuse_one)
 
-    def test_an_interrupt_loses_no_outcome_of_bytes_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_while_no_broker_responds(self):
         self.at_every_place(self.publish_and_return(PLAIN), self.closed, before=self.broker.disconnect)
 
     def test_an_interrupt_loses_no_outcome_of_records_that_a_broker_accepts(self):
@@ -193,7 +193,7 @@ class InterruptedPublishTest(InterruptedCallTest):
     def test_an_interrupt_loses_no_outcome_of_records_that_a_broker_refuses(self):
         self.at_every_place(self.publish(RECORDS), self.flushed, before=self.refuse_one)
 
-    def test_an_interrupt_loses_no_outcome_of_records_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_records_while_no_broker_responds(self):
         self.at_every_place(self.publish_and_return(RECORDS), self.closed, before=self.broker.disconnect)
 
     def publish_and_return(self, records):
@@ -208,13 +208,13 @@ class InterruptedSendTest(InterruptedCallTest):
     def test_an_interrupt_loses_no_outcome_of_bytes_that_a_broker_accepts(self):
         self.at_every_place(self.send(b"a"), self.flushed_all)
 
-    def test_an_interrupt_loses_no_outcome_of_bytes_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_bytes_while_no_broker_responds(self):
         self.at_every_place(self.send(b"a"), self.closed_all, before=self.broker.disconnect)
 
     def test_an_interrupt_loses_no_outcome_of_a_record_that_a_broker_accepts(self):
         self.at_every_place(self.send(RECORDS[1]), self.flushed_all)
 
-    def test_an_interrupt_loses_no_outcome_of_a_record_while_no_broker_answers(self):
+    def test_an_interrupt_loses_no_outcome_of_a_record_while_no_broker_responds(self):
         self.at_every_place(self.send(RECORDS[1]), self.closed_all, before=self.broker.disconnect)
 
     def test_an_interrupt_loses_no_outcome_of_bytes_that_the_client_refuses(self):

@@ -14,7 +14,7 @@ class ClassifyTest(base.BaseTestCase):
     def test_a_rejection_without_connection_errors_is_failed(self):
         self.assertIs(Outcome.FAILED, self.outcome("TOPIC_AUTHORIZATION_FAILED", 29))
 
-    def test_every_answer_that_a_broker_gives_before_it_appends_is_failed(self):
+    def test_every_response_that_a_broker_gives_before_it_appends_is_failed(self):
         for name, code in {
             "INVALID_MSG": 2,
             "UNKNOWN_TOPIC_OR_PART": 3,
@@ -29,7 +29,7 @@ class ClassifyTest(base.BaseTestCase):
             self.assertIs(Outcome.FAILED, self.outcome(name, code), name)
 
     # Rule 5
-    def test_an_answer_that_may_come_after_an_append_is_unknown(self):
+    def test_a_response_that_may_come_after_an_append_is_unknown(self):
         for name, code in {
             "DUPLICATE_SEQUENCE_NUMBER": 46,
             "OUT_OF_ORDER_SEQUENCE_NUMBER": 45,
@@ -46,7 +46,7 @@ class ClassifyTest(base.BaseTestCase):
     def test_an_unknown_error_code_makes_the_outcome_unknown(self):
         self.assertIs(Outcome.UNKNOWN, self.outcome("ERR_139?", 139))
 
-    def test_the_listed_names_are_those_of_the_client(self):
+    def test_the_client_has_the_listed_names(self):
         names = {getattr(KafkaError, name): name for name in outcome._NEVER_APPENDED}
         self.assertEqual(names, {code: KafkaError(code).name() for code in names})
 

@@ -63,7 +63,7 @@ class PublishTest(ProducerCase):
         self.assertEqual((), self.broker.records("t")[0].headers)
         self.assertIsNone(report.delivered[0].message_id)
 
-    def test_messages_without_an_answer_at_the_deadline_are_unknown_and_in_flight(self):
+    def test_messages_without_a_response_at_the_deadline_are_unknown_and_in_flight(self):
         self.broker.inject("produce", Delay(500))
         producer = self.warm_producer()
         producer.publish("t", [b"first"], **AWAY)
@@ -117,7 +117,7 @@ class PublishTest(ProducerCase):
         self.assertEqual("NOT_ENOUGH_REPLICAS", failed.error.cause.name)
         self.assertEqual([], self.values())
 
-    def test_a_rejection_after_a_lost_answer_is_unknown(self):
+    def test_a_rejection_after_a_lost_response_is_unknown(self):
         self.broker.inject("produce", LoseAnswer(0, error="INVALID_RECORD"))
         report = self.producer().publish("t", [b"a"])
         self.assertEqual((0, 1), (len(report.failed), len(report.unknown)))
@@ -146,7 +146,7 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"c"]).ok)
         self.assertEqual([b"a"] * 3 + [b"c"], self.values())
 
-    def test_a_bulk_that_can_never_fit_fails_without_waiting(self):
+    def test_a_bulk_larger_than_the_budget_fails_without_waiting(self):
         report = self.at_once(lambda: self.producer(budget_bytes=1000).publish("t", [b"x" * 900], timeout=3600))
         self.assertIsInstance(report.failed[0].error, QueueFull)
 
@@ -400,7 +400,7 @@ class SendTest(ProducerCase):
         report = producer.flush()
         self.assertEqual(([failed], 1), ([d.message_id for d in report.failed], report.delivered_count))
 
-    def test_a_flush_reports_messages_without_an_answer_by_its_deadline(self):
+    def test_a_flush_reports_messages_without_a_response_by_its_deadline(self):
         producer = self.warm_producer()
         self.broker.disconnect()
         late = producer.send("t", b"a")

@@ -75,7 +75,7 @@ class SentAndPublishedTest(ProducerCase):
 
 
 class RepeatsInFlightTest(ProducerCase):
-    """An id is published repeatedly while Kafka does not answer: only callers that still wait are stored."""
+    """An id is published repeatedly while Kafka does not respond: only callers that still wait are stored."""
 
     RECORD = Record(b"v", message_id=b"mine")
 

@@ -48,7 +48,7 @@ class SeamCase(ProducerCase):
 
     def assert_ends(self, thread):
         thread.join(_SECONDS)
-        self.assertFalse(thread.is_alive(), "it waits indefinitely")
+        self.assertFalse(thread.is_alive(), "the thread waits indefinitely")
 
     def transactional(self, init):
         """Return a producer whose clients call ``init`` to take over the transactional id; the first call is done."""
@@ -456,7 +456,7 @@ class HungFlushTest(SeamCase):
         return producer, gate
 
     # Rule 9
-    def test_close_reports_unanswered_messages_as_unknown(self):
+    def test_close_reports_unacknowledged_messages_as_unknown(self):
         producer, _ = self.hung()
         report = self.at_once(lambda: producer.close(0))
         self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))

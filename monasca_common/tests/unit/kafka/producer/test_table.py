@@ -424,7 +424,7 @@ class RoomTest(TableCase):
 
 
 class AgeTest(TableCase):
-    def test_the_age_is_that_of_the_oldest_message_in_flight(self):
+    def test_the_age_belongs_to_the_oldest_message_in_flight(self):
         old = self.bulk(b"a", b"b")
         self.clock.advance(5)
         self.table.close_sends()
@@ -579,7 +579,7 @@ class AbandonTest(TableCase):
                 return Unsearched(found) if isinstance(at, slice) else found
 
             def __contains__(self, sequence):
-                raise AssertionError("a search for each message takes minutes where many came back")
+                raise AssertionError("a search for each message takes minutes if many were returned")
 
         sequences = [self.send(b"a") for _ in range(4)]
         outcomes = self.outcomes([(each, b"a") for each in sequences[::2]], [(each, b"a") for each in sequences[1::2]])

@@ -162,7 +162,7 @@ class TestRequests(TopicLimitsCase):
             self.assertTrue(producer.publish("t", [b"1"]).ok)
             self.assertLess(time.monotonic() - began, 8, "a request without a response is repeated after 10 s")
 
-    def test_a_client_that_replaces_another_does_not_wait_for_the_answer_to_that_one(self):
+    def test_a_client_that_replaces_another_does_not_wait_for_the_response_to_the_other_client(self):
         producer = self.hold("a")
         before = self.transport
         self.addCleanup(before.let_go.set)
@@ -175,7 +175,7 @@ class TestRequests(TopicLimitsCase):
         before.let_go.set()
         self.assertEqual([["a"], ["b"]], self.transport.requests)
 
-    def test_an_answer_that_comes_after_the_close_opens_no_client(self):
+    def test_a_response_that_comes_after_the_close_opens_no_client(self):
         self.broker.create_topic("small", 1, max_message_bytes=500_000)
         producer = self.hold("small")
         client = self.transport
@@ -185,7 +185,7 @@ class TestRequests(TopicLimitsCase):
             thread.join(_SECONDS)
         self.assertIs(client, self.transport)
 
-    def test_a_close_does_not_wait_for_an_answer(self):
+    def test_a_close_does_not_wait_for_a_response(self):
         producer = self.hold("a")
         report = self.at_once(lambda: producer.close(0))
         self.assertIsInstance(report.failed[0].error, DeliveryAbandoned)

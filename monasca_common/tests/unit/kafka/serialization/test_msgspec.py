@@ -78,7 +78,7 @@ class MsgspecTest(base.BaseTestCase):
     def test_values_of_another_type_are_not_written(self):
         for value in (Reading("warm"), Silence(5), object(), Reading(float("nan")), Reading(1.0, tags={1: object()})):
             self.refusal(self.serializer.dumps, value)
-        self.refusal(MsgspecSerializer(type=Limit).dumps, Limit(float("inf")))  # msgspec alone writes null
+        self.refusal(MsgspecSerializer(type=Limit).dumps, Limit(float("inf")))  # msgspec by itself writes null
 
     def test_a_reason_names_the_field(self):
         self.assertIn("Expected `float`, got `str` - at `$.celsius`", self.refusal(self.serializer.dumps, Reading("x")))

@@ -47,7 +47,7 @@ class MemoryRegistryCase(RegistryCase):
                 self.clock.advance(later.after)
             except SerializationError as error:
                 return self.clock.monotonic() - began, error
-        raise AssertionError("it still waits")
+        raise AssertionError("the value still waits")
 
 
 class OutageTest(MemoryRegistryCase):
@@ -55,7 +55,7 @@ class OutageTest(MemoryRegistryCase):
         self.clock.advance(60)
         self.assertEqual(VALUE, serializer.loads(self.value, self.context))
 
-    def test_a_failing_registry_is_unavailable_until_it_answers(self):
+    def test_a_failing_registry_is_unavailable_until_it_responds(self):
         for fault in (500, 503, 429, 401, 403, 302, 404):
             serializer = self.avro()
             self.memory.fault = fault
@@ -95,7 +95,7 @@ class OutageTest(MemoryRegistryCase):
 
         self.assertEqual("string", serializer.registry.get(17).parsed)
 
-    def test_a_registry_that_hangs_or_never_ends_its_answer_is_unavailable(self):
+    def test_a_registry_that_hangs_or_never_ends_its_response_is_unavailable(self):
         for fault in ("hang", "drip"):
             serializer = self.avro(timeout_seconds=_SHORT)
             self.memory.fault = fault
@@ -120,7 +120,7 @@ class OutageTest(MemoryRegistryCase):
                 self.unavailable(serializer)
                 self.assertEqual(2, answer.call_count)
 
-    def test_an_answer_that_is_too_large_is_not_read(self):
+    def test_a_response_that_is_too_large_is_not_read(self):
         serializer = self.avro()
         answer = {"schema": json.dumps({**READING, "doc": "x" * 10_000})}
         for limit, fits in ((9_000, False), (11_000, True)):
@@ -271,7 +271,7 @@ class UnknownIdTest(MemoryRegistryCase):
             except RegistryUnavailable as later:
                 self.clock.advance(later.after)
         else:
-            self.fail("it still waits")
+            self.fail("the value still waits")
         self.assertLess(self.clock.monotonic() - began, 15)
 
     def test_a_missing_path_is_an_outage_and_not_an_unknown_id(self):

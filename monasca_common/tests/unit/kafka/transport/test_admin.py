@@ -47,7 +47,7 @@ class ScriptedClient:
 
 
 class PatienceTest(base.BaseTestCase):
-    def test_a_missing_answer_is_retriable(self):
+    def test_a_missing_response_is_retriable(self):
         self.assertRaises(RetriableError, Admin({})._result, concurrent.futures.Future(), 0)
 
 
@@ -67,7 +67,7 @@ class RefusalTest(base.BaseTestCase):
         admin.wait_for_brokers(1, 0)
         self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
 
-    def test_an_error_names_brokers_that_do_not_answer_and_the_settings_to_check(self):
+    def test_an_error_names_brokers_that_do_not_respond_and_the_settings_to_check(self):
         admin = self.admin(([], KafkaError._TRANSPORT))
         reported = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
         self.assertEqual("_TRANSPORT", reported.name)
@@ -197,7 +197,7 @@ class OptionsTest(base.BaseTestCase):
 
 
 class GroupsTest(base.BaseTestCase):
-    def test_a_broker_that_does_not_answer_is_a_retriable_error_although_others_list_their_groups(self):
+    def test_a_broker_that_does_not_respond_is_a_retriable_error_although_others_list_their_groups(self):
         admin = Admin({"bootstrap.servers": "kafka1:9092"})
         admin._opened = client = mock.Mock()
         partly = SimpleNamespace(valid=[SimpleNamespace(group_id="g")], errors=[KafkaError(KafkaError._TIMED_OUT)])
@@ -254,7 +254,7 @@ class ReplacedClientTest(base.BaseTestCase):
         self.clients.append(weakref.ref(client))
         return client
 
-    def test_a_client_without_an_answer_is_closed_on_another_thread_and_replaced(self):
+    def test_a_client_without_a_response_is_closed_on_another_thread_and_replaced(self):
         error = self.assertRaises(RetriableError, self.admin.groups, 0)
         self.assertEqual("_TIMED_OUT", error.name)
         self.assertIn("0 s without a response: no response from kafka1:9092", str(error))
@@ -351,7 +351,7 @@ class OffsetsTest(base.BaseTestCase):
         }
         return self.admin.end_offsets([TopicPartition("t", number) for number in range(len(offsets))])
 
-    def test_offsets_are_those_of_the_answer(self):
+    def test_offsets_come_from_the_response(self):
         self.assertEqual({TopicPartition("t", 0): 7, TopicPartition("t", 1): 0}, self.ends(7, 0))
         self.assertEqual(1, self.opened.call_count)
 

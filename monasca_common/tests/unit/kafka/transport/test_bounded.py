@@ -118,7 +118,7 @@ class ProducerTest(BoundedCase):
 
         self.assertRaises(FatalError, interrupted)
 
-    def test_a_late_answer_changes_nothing(self):
+    def test_a_late_response_changes_nothing(self):
         self.hang("commit")
         self.assertRaises(FatalError, self.transact)
         self.client.returned.set()
@@ -184,7 +184,7 @@ class ConsumerTest(BoundedCase):
         for _ in range(2):
             self.consumer._transport.thread.inspect()
 
-    def test_a_late_answer_changes_nothing(self):
+    def test_a_late_response_changes_nothing(self):
         self.own()
         self.hang("commit")
         self.consumer.commit({T: 0}, 1.0)

@@ -38,7 +38,7 @@ class ClientLogTest(base.BaseTestCase):
             self.complain()
         self.clock.advance(REPEAT_SECONDS)
         self.complain()
-        self.assertEqual("FAIL [b:9092]: refused after 0ms (and 2 times since this was logged last)", self.lines[1])
+        self.assertEqual("FAIL [b:9092]: refused after 0ms (and 2 times since this was last logged)", self.lines[1])
 
     def test_lines_that_are_not_repeated_are_forgotten(self):
         for number in range(100):

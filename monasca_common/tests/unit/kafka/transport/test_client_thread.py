@@ -11,7 +11,7 @@ from monasca_common.kafka.errors import ClosedError, FatalError, RetriableError
 from monasca_common.kafka.transport.client_thread import GRACE_SECONDS, ClientThread
 from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
 
-_REAL_SECONDS = 50  # time for immediate results on a busy machine
+_REAL_SECONDS = 50  # the time for immediate results on a busy machine
 
 
 class Client:
@@ -44,7 +44,7 @@ class ClientThreadTest(base.BaseTestCase):
             if condition():
                 return
             threading.Event().wait(0.01)
-        self.fail("it did not come about")
+        self.fail("the condition was not met in time")
 
     def test_a_caller_receives_the_result_or_the_exception_of_its_call(self):
         self.assertEqual(5.0, self.thread.call("commit", lambda left: left, 5.0))
@@ -124,7 +124,7 @@ class ClientThreadTest(base.BaseTestCase):
             self.assertEqual([], destroyed)
         self.until(lambda: destroyed)
 
-    def test_a_late_answer_is_ignored(self):
+    def test_a_late_response_is_ignored(self):
         call = self.thread.submit("commit", self.hang, 1.0)
         self.until(lambda: call.begun_at is not None)
         self.clock.advance(100.0)

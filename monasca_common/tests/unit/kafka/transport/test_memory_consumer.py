@@ -200,7 +200,7 @@ class RequestsTest(ConsumerCase):
         self.assertEqual({TP: 3}, self.consumer.committed([TP], 1))
         self.assertEqual({TP: 3}, self.broker.committed("test-group"))
 
-    def test_each_partition_of_a_commit_has_its_own_answer(self):
+    def test_each_partition_of_a_commit_has_its_own_response(self):
         nowhere = TopicPartition("t", 9)
         answers = self.consumer.commit({TP: 3, nowhere: 1})
         self.assertIsNone(answers[TP])
@@ -211,7 +211,7 @@ class RequestsTest(ConsumerCase):
         self.assertRaises(AuthorizationError, self.consumer.commit, {TP: 3})
         self.assertEqual({}, self.broker.committed("test-group"))
 
-    def test_a_commit_whose_answer_never_comes_is_stored_and_ends_after_45_seconds(self):
+    def test_a_commit_whose_response_never_comes_is_stored_and_ends_after_45_seconds(self):
         self.broker.inject("commit", LoseAnswer(float("inf")))
         failures = []
 

@@ -243,7 +243,7 @@ class LostTest(GroupCase):
 class CommitTest(GroupCase):
     def test_any_live_member_may_commit_any_partition_even_backwards(self):
         first, second = self.two_settled_readers()
-        partition = TopicPartition("t", 0)  # of the second
+        partition = TopicPartition("t", 0)  # the partitions of the second member
         second.transport.commit({partition: 100})
         first.transport.commit({partition: 7})
         self.assertEqual({partition: 7}, self.broker.committed(GROUP))

@@ -134,7 +134,7 @@ class ProduceTest(ProducerCase):
         self.assertEqual([(None, b"x" * 20), ("MSG_SIZE_TOO_LARGE", b"x" * 200)], self.outcomes())
         self.assertEqual({"t": 200}, self.producer.max_message_bytes(("t",), 1))
 
-    def test_the_size_of_a_record_is_that_of_kafka(self):
+    def test_the_size_of_a_record_is_computed_like_in_kafka(self):
         # 61 bytes of a batch's header; the record's length, attributes and two differences; then each field after its
         # length, which has two bytes from 64 on.
         sizes = {
@@ -210,7 +210,7 @@ class FaultsTest(ProducerCase):
         self.poll()
         self.assertEqual((None, b"now"), self.outcomes()[-1])
 
-    def test_a_delayed_answer_arrives_after_its_delay(self):
+    def test_a_delayed_response_arrives_after_its_delay(self):
         self.broker.inject("produce", Delay(5))
         self.produce("t", b"late")
         self.produce("t", b"prompt")
@@ -221,7 +221,7 @@ class FaultsTest(ProducerCase):
         self.poll()
         self.assertEqual([(None, b"prompt"), (None, b"late")], self.outcomes())
 
-    def test_a_lost_answer_leaves_the_record_in_the_log_once_and_is_reported_as_a_broken_connection(self):
+    def test_a_lost_response_leaves_the_record_in_the_log_once_and_is_reported_as_a_broken_connection(self):
         self.broker.inject("produce", LoseAnswer(2))
         self.produce("t", b"v")
         self.poll()
@@ -232,7 +232,7 @@ class FaultsTest(ProducerCase):
         self.assertEqual([(None, b"v")], self.outcomes())
         self.assertEqual([b"v"], self.values())
 
-    def test_a_lost_answer_may_end_as_an_error_of_a_record_that_is_in_the_log(self):
+    def test_a_lost_response_may_end_as_an_error_of_a_record_that_is_in_the_log(self):
         self.broker.inject("produce", LoseAnswer(1, error="OUT_OF_ORDER_SEQUENCE_NUMBER"))
         self.produce("t", b"v")
         self.clock.advance(1)
@@ -240,7 +240,7 @@ class FaultsTest(ProducerCase):
         self.assertEqual([("OUT_OF_ORDER_SEQUENCE_NUMBER", b"v")], self.outcomes())
         self.assertEqual([b"v"], self.values())
 
-    def test_a_permanently_lost_answer_is_reported_only_by_a_purge(self):
+    def test_a_permanently_lost_response_is_reported_only_by_a_purge(self):
         self.broker.inject("produce", LoseAnswer(float("inf")))
         self.produce("t", b"v")
         self.clock.advance(3600)
@@ -276,7 +276,7 @@ class FaultsTest(ProducerCase):
         error = self.assertRaises(KafkaException, self.produce, "t", b"w")
         self.assertEqual("_FATAL", self.producer.fault(error).name)
 
-    def test_an_unreachable_broker_answers_no_request(self):
+    def test_an_unreachable_broker_responds_to_no_request(self):
         self.broker.create_topic("t")
         self.broker.disconnect()
         error = self.producer.max_message_bytes(("t",), 0)["t"]
@@ -287,7 +287,7 @@ class FaultsTest(ProducerCase):
         error = self.assertRaises(ConfigurationError, self.broker.inject, "produce", Fail("NO_SUCH_ERROR"))
         self.assertIn("NO_SUCH_ERROR", str(error))
 
-    def test_poll_wakes_when_the_virtual_clock_reaches_an_answer(self):
+    def test_poll_wakes_when_the_virtual_clock_reaches_a_response(self):
         self.broker.inject("produce", Delay(60))
         self.produce("t", b"v")
         poller = threading.Thread(target=lambda: self.note(self.producer.poll(1000)))

@@ -71,7 +71,7 @@ class NativeCase(base.BaseTestCase):
         return producer
 
     def close(self, producer):
-        with contextlib.suppress(AttributeError):  # closed by the test
+        with contextlib.suppress(AttributeError):  # the test closes it
             producer.close(1.0)
 
     def client_error(self):
@@ -333,7 +333,8 @@ class TestWithoutBroker(NativeCase):
 
     def test_a_fatal_error_has_its_own_code_and_refuses_messages(self):
         producer = self.open()
-        client = ctypes.c_void_p.from_address(id(producer._client) + object.__basicsize__)  # its first field
+        # the first field of the error
+        client = ctypes.c_void_p.from_address(id(producer._client) + object.__basicsize__)
         fail = ctypes.CDLL(cimpl.__file__).rd_kafka_test_fatal_error
         fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
         fail(client, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"for a test")

@@ -43,7 +43,7 @@ class NativeConsumerCase(base.BaseTestCase):
         return _librdkafka.Error
 
     def close(self, consumer):
-        with contextlib.suppress(ClosedError):  # by the test
+        with contextlib.suppress(ClosedError):  # the test closes it
             consumer.close()
 
     def interrupt_after(self, seconds):
@@ -280,7 +280,7 @@ class TestWithBroker(NativeConsumerCase):
         consumer = self.reading("facts", 1)
         ((_, columns),), _ = self.read(consumer, 3)
         consumer.close()
-        self.assertEqual(2, sys.getrefcount(consumer._client))  # only of `consumer`, and of the call
+        self.assertEqual(2, sys.getrefcount(consumer._client))  # only the references of `consumer` and of the call
         del consumer
         self.assertEqual([b"v\0", b"", None], columns.column("values"))
         self.assertEqual((("h", b"x"),), columns.column("headers")[2])
@@ -297,7 +297,7 @@ class TestWithBroker(NativeConsumerCase):
         consumer = self.reading("t")
         parts, _ = self.read(consumer, 400, most=1)
         self.assertEqual(400, len(parts))
-        self.assertEqual(64, sys.getrefcount(consumer._client) - 2)  # each of the newest refers to it
+        self.assertEqual(64, sys.getrefcount(consumer._client) - 2)  # each of the newest batches refers to the client
         for _, columns in parts:
             self.assertEqual([1] * len(COLUMNS), [len(columns.column(name)) for name in COLUMNS])
 

@@ -82,7 +82,7 @@ class TestTopicWatch(base.BaseTestCase):
         self.topics.asked = self.fail
         TopicWatch(self.topics, (), 0).add("metrics")
 
-    def test_no_answer_is_not_a_failure(self):
+    def test_no_response_is_not_a_failure(self):
         self.topics.failing = True
         self.watch.check()
         self.topics.failing = False

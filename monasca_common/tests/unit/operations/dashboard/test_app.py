@@ -125,7 +125,7 @@ class ViewsTest(base.BaseTestCase):
 
 
 class HeadersTest(AppCase):
-    def test_every_answer_has_the_security_headers(self):
+    def test_every_response_has_the_security_headers(self):
         client = self.client(Users())
         for path in ("/", "/login", "/nowhere", "/static/dashboard.css", "/healthcheck"):
             headers = client.simulate_get(path).headers
@@ -235,8 +235,8 @@ class LoginTest(AppCase):
             self.submit("wrong", user=user)
         self.assertEqual(429, self.submit().status_code)
 
-    def test_a_keystone_that_does_not_answer_is_503_and_not_a_wrong_password(self):
-        self.users.error = RetriableError("Keystone does not answer")
+    def test_a_keystone_that_does_not_respond_is_503_and_not_a_wrong_password(self):
+        self.users.error = RetriableError("Keystone does not respond")
         self.assertEqual(503, self.submit().status_code)
 
     def test_a_logout_ends_the_session(self):

@@ -34,7 +34,7 @@ class PanelSourceTest(base.BaseTestCase):
 
     def test_a_failure_keeps_the_figures_and_reports_its_start(self):
         self.answers.append(lambda: "figures")
-        self.fail_with(RetriableError("no broker answers"))
+        self.fail_with(RetriableError("no broker responds"))
         self.fail_with(RetriableError("still none"))
         source = self.source()
         for self.now_ms in (1000, 2000, 3000):

@@ -42,7 +42,7 @@ def texts(view):
 class HealthTest(base.BaseTestCase):
     def test_the_dashboard_is_ready_once_each_source_has_figures_or_an_error(self):
         def fail(_now):
-            raise RetriableError("no broker answers")
+            raise RetriableError("no broker responds")
 
         sources = {
             name: PanelSource(name, gather, interval_seconds=1, timeout_seconds=5, now_ms=lambda: 1000)
@@ -53,7 +53,7 @@ class HealthTest(base.BaseTestCase):
         self.assertEqual((False, {"ready": False, "reasons": ["lag: no figures yet"]}), health.ready())
         sources["lag"].refresh()
         self.assertEqual((True, {"ready": True, "reasons": []}), health.ready())
-        self.assertEqual((False, {"healthy": False, "failures": {"lag": "no broker answers"}}), health.health())
+        self.assertEqual((False, {"healthy": False, "failures": {"lag": "no broker responds"}}), health.health())
         self.assertTrue(health.live()[0])
 
 

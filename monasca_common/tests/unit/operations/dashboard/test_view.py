@@ -104,9 +104,9 @@ class PanelTest(base.BaseTestCase):
         self.assertIn("first check", stale)
 
     def test_old_figures_stay_with_the_error_of_the_last_check(self):
-        summary, stale, tone = self.facts(Snapshot(1, 5, "no broker answers", 30_000))
+        summary, stale, tone = self.facts(Snapshot(1, 5, "no broker responds", 30_000))
         self.assertEqual(("shown", Tone.UNKNOWN), (summary, tone))
-        self.assertEqual("not reachable since 1970-01-01 00:00:30 UTC: no broker answers", stale)
+        self.assertEqual("not reachable since 1970-01-01 00:00:30 UTC: no broker responds", stale)
 
     def facts(self, snapshot):
         view = self.panel(snapshot)

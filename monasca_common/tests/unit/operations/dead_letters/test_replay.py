@@ -71,7 +71,7 @@ class ReplayCase(base.BaseTestCase):
 
 
 class BoundTest(ReplayCase):
-    def test_new_dead_letters_are_left_to_the_next_run(self):
+    def test_new_dead_letters_are_left_for_the_next_run(self):
         def refuse(message):
             raise Poison("still broken")
 
@@ -98,7 +98,7 @@ class BoundTest(ReplayCase):
                 processor.stop()
         self.assertEqual(6, len(self.kafka.broker.records(TOPIC)))
 
-    def test_a_limit_leaves_the_rest_to_the_next_run(self):
+    def test_dead_letters_beyond_a_limit_are_left_for_the_next_run(self):
         self.die(b"one", b"two", b"three")
         self.assertEqual((2, 0), self.replay(limit=2))
         self.assertEqual(2, self.committed())
@@ -372,7 +372,8 @@ class ProgressTest(ReplayCase):
 
     def test_a_refused_commit_ends_the_run_with_an_error_and_the_next_run_sends_again(self):
         self.die(b"one", b"two")
-        self.kafka.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"), nth=2)  # the first stores the start
+        # the first commit stores the start offset
+        self.kafka.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"), nth=2)
 
         refused = self.assertRaises(ConsumerError, self.replay)
 

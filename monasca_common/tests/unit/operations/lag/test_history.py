@@ -137,7 +137,7 @@ class TestScans(base.BaseTestCase):
 
 
 class TestVerdict(base.BaseTestCase):
-    def test_the_verdict_is_that_of_the_last_scan(self):
+    def test_the_last_scan_determines_the_verdict(self):
         state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
         known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
         self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))

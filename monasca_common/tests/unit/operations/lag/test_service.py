@@ -88,8 +88,8 @@ class LagServiceTest(base.BaseTestCase):
     def test_the_log_has_an_unknown_database_position(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         self.surveyed.states = {"g": self.stopped()}
-        self.service(read_positions=lambda: DatabasePositions(error="no database answers")).survey(self.producer)
-        self.assertIn("other offsets in a database: no database answers", log.output)
+        self.service(read_positions=lambda: DatabasePositions(error="no database responds")).survey(self.producer)
+        self.assertIn("other offsets in a database: no database responds", log.output)
 
     def test_a_database_is_queried_once_for_all_changed_groups(self):
         read = mock.Mock(return_value=DatabasePositions())

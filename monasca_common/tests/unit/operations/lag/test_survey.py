@@ -121,7 +121,7 @@ def _value(offset, time_ms):
 
 
 class SurveyConsumer:
-    """``gives``: the number of messages per poll; 0: the broker does not answer in time."""
+    """``gives``: the number of messages per poll; 0: the broker does not respond in time."""
 
     def __init__(self, admin, starts, silent, per_poll):
         self.waiting = {tp: admin.messages(tp)[start:] for tp, start in starts.items() if tp.topic not in silent}
@@ -441,7 +441,7 @@ class TestUnknownGroup(base.BaseTestCase):
 
 
 class TestOutage(base.BaseTestCase):
-    def test_brokers_that_do_not_answer_or_refuse_end_with_status_2(self):
+    def test_brokers_that_do_not_respond_or_refuse_end_with_status_2(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
         for error in (RetriableError("no response from kafka1:9092"), AuthorizationError("not allowed")):
             admin.groups = mock.Mock(side_effect=error)

@@ -38,34 +38,44 @@ def _judged(state, now_ms=_NOW):
 # Offsets and ends at four commits half a minute apart, and the verdict if messages are unread.
 _CASES = {
     "the lag falls": ([(10, 500), (100, 550), (300, 600), (500, 700)], LagStatus.OK),
-    "the lag falls once, and grows otherwise": ([(10, 500), (20, 600), (150, 610), (160, 900)], LagStatus.OK),
-    "it had read everything at one commit": ([(10, 500), (500, 500), (510, 700), (520, 900)], LagStatus.OK),
-    "it keeps pace, at a distance": ([(10, 20), (20, 30), (30, 40), (40, 50)], LagStatus.OK),
+    "the lag falls once and otherwise grows": ([(10, 500), (20, 600), (150, 610), (160, 900)], LagStatus.OK),
+    "all messages were read at one commit": ([(10, 500), (500, 500), (510, 700), (520, 900)], LagStatus.OK),
+    "the lag is constant and small": ([(10, 20), (20, 30), (30, 40), (40, 50)], LagStatus.OK),
     "the lag grows at each commit": ([(10, 500), (20, 600), (30, 700), (40, 900)], LagStatus.WARNING),
-    "the lag grows and rests": ([(10, 500), (20, 510), (30, 600), (40, 610)], LagStatus.WARNING),
-    "the same offset, and a growing lag": ([(10, 500), (10, 600), (10, 700), (10, 900)], LagStatus.STALL),
-    "the same offset, and the same lag": ([(10, 500), (10, 500), (10, 500), (10, 500)], LagStatus.STALL),
-    "it keeps pace, as far behind as what it has read": ([(10, 40), (20, 50), (30, 60), (40, 70)], LagStatus.OK),
-    "a lag that stays, and is more than what it reads": ([(10, 41), (20, 51), (30, 61), (40, 71)], LagStatus.WARNING),
-    "a million behind, and it stays so": ([(n, n + 1_000_000) for n in (10, 20, 30, 40)], LagStatus.WARNING),
-    "it went back": ([(300, 500), (400, 500), (100, 500), (200, 500)], LagStatus.REWIND),
-    "it went back and has recovered": ([(300, 500), (100, 500), (300, 500), (400, 500)], LagStatus.OK),
-    "it went back just now": ([(300, 500), (400, 500), (450, 500), (100, 500)], LagStatus.REWIND),
-    "it went back after it had read everything": ([(500, 500), (500, 500), (100, 500), (120, 500)], LagStatus.REWIND),
+    "the lag grows or stays the same": ([(10, 500), (20, 510), (30, 600), (40, 610)], LagStatus.WARNING),
+    "the offset stays the same and the lag grows": ([(10, 500), (10, 600), (10, 700), (10, 900)], LagStatus.STALL),
+    "the offset and the lag stay the same": ([(10, 500), (10, 500), (10, 500), (10, 500)], LagStatus.STALL),
+    "the lag is constant and equals the messages read in the window": (
+        [(10, 40), (20, 50), (30, 60), (40, 70)],
+        LagStatus.OK,
+    ),
+    "the lag is constant and exceeds the messages read in the window": (
+        [(10, 41), (20, 51), (30, 61), (40, 71)],
+        LagStatus.WARNING,
+    ),
+    "the lag stays at a million messages": ([(n, n + 1_000_000) for n in (10, 20, 30, 40)], LagStatus.WARNING),
+    "the offset went back": ([(300, 500), (400, 500), (100, 500), (200, 500)], LagStatus.REWIND),
+    "the offset went back and has recovered": ([(300, 500), (100, 500), (300, 500), (400, 500)], LagStatus.OK),
+    "the offset went back at the last commit": ([(300, 500), (400, 500), (450, 500), (100, 500)], LagStatus.REWIND),
+    "the offset went back after all messages were read": (
+        [(500, 500), (500, 500), (100, 500), (120, 500)],
+        LagStatus.REWIND,
+    ),
 }
 
 
-# Times of commits in minutes before now, how long messages wait in minutes, and the verdict: gaps of many lengths.
+# Times of commits in minutes before now, the age of the oldest unread message in minutes, and the verdict, for gaps of
+# many lengths.
 _GAPS = {
-    "before the pause it does not count": ((3600, 3599, 3598, 2.5, 2.0), 2, LagStatus.STOP),
-    "it has read again for a window's time": ((3600, 3599, 1.5, 0.5), 10, LagStatus.OK),
-    "silent for longer than between its only two commits": ((30, 20), 21, LagStatus.STOP),
-    "two commits of one pace": ((120, 60), 59, LagStatus.OK),
-    "an hourly job has an hour's time for each commit": ((220, 160, 100, 40), 39, LagStatus.OK),
-    "an hourly job that has died": ((400, 340, 280, 220), 219, LagStatus.STOP),
-    "an hourly job after a weekend": ((4000, 3940, 120, 60), 59, LagStatus.OK),
-    "a pause that is not long": ((30, 29.5, 29, 20), 19, LagStatus.STOP),
-    "a commit that comes late once": ((10, 9, 8, 1.5), 1.5, LagStatus.OK),
+    "commits before the pause are ignored": ((3600, 3599, 3598, 2.5, 2.0), 2, LagStatus.STOP),
+    "the group has read again for the length of a window": ((3600, 3599, 1.5, 0.5), 10, LagStatus.OK),
+    "the silence is longer than the interval between the only two commits": ((30, 20), 21, LagStatus.STOP),
+    "the silence is shorter than the interval between two commits": ((120, 60), 59, LagStatus.OK),
+    "an hourly job is silent for less than an hour": ((220, 160, 100, 40), 39, LagStatus.OK),
+    "an hourly job has stopped": ((400, 340, 280, 220), 219, LagStatus.STOP),
+    "an hourly job has resumed after a weekend": ((4000, 3940, 120, 60), 59, LagStatus.OK),
+    "a short pause does not extend the allowed silence": ((30, 29.5, 29, 20), 19, LagStatus.STOP),
+    "one commit is late": ((10, 9, 8, 1.5), 1.5, LagStatus.OK),
 }
 
 
@@ -104,7 +114,7 @@ class TestStatus(base.BaseTestCase):
     def test_the_offsets_of_markers_of_transactions_are_not_unread_messages(self):
         self.assertEqual(0, _judged(_state(_commits((999, 1000)), end=1001, unread_since_ms=None)).messages)
 
-    def test_silence_for_longer_than_the_window_with_unread_messages_is_a_stop(self):
+    def test_unread_messages_without_commits_for_longer_than_the_window_are_a_stop(self):
         moves = _CASES["the lag falls"][0]
         for silent_ms, expected in ((89_000, LagStatus.OK), (90_000, LagStatus.OK), (90_001, LagStatus.STOP)):
             with self.subTest(silent_ms=silent_ms):
@@ -175,12 +185,12 @@ class TestHistory(base.BaseTestCase):
         commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
         cases = {
             "no history, so the timestamp counts": ((), LagStatus.STOP),
-            "they came after the last scan": ((_scan(0.2, 500, 500, is_unread=False),), LagStatus.OK),
-            "they came a minute ago": (
+            "the messages arrived after the last scan": ((_scan(0.2, 500, 500, is_unread=False),), LagStatus.OK),
+            "the messages arrived a minute ago": (
                 (_scan(1.0, 500, 500, is_unread=False), _scan(0.5, 600, 500)),
                 LagStatus.OK,
             ),
-            "nobody has read them for two minutes": (
+            "no member has read the messages for two minutes": (
                 (_scan(2.1, 500, 500, is_unread=False), _scan(1.0, 600, 500)),
                 LagStatus.STOP,
             ),
@@ -192,13 +202,13 @@ class TestHistory(base.BaseTestCase):
 
     def test_the_time_of_a_group_without_commits_counts_from_its_first_scan(self):
         cases = {
-            "seen now for the first time": ((_scan(0.1, 100, None, is_unread=False),), LagStatus.OK, 20),
-            "silent for a minute and more": (
+            "the group is scanned for the first time": ((_scan(0.1, 100, None, is_unread=False),), LagStatus.OK, 20),
+            "the group has been silent for more than a minute": (
                 (_scan(1.1, 100, None, is_unread=False), _scan(0.5, 110, None)),
                 LagStatus.STOP,
                 20,
             ),
-            "the first message came just now": ((_scan(9, 120, None, is_unread=False),), LagStatus.OK, 0),
+            "the first message has just arrived": ((_scan(9, 120, None, is_unread=False),), LagStatus.OK, 0),
         }
         for name, (scans, expected, unread) in cases.items():
             with self.subTest(name):
@@ -216,11 +226,11 @@ class TestHistory(base.BaseTestCase):
     def test_markers_of_transactions_that_retention_removes_are_not_deleted_messages(self):
         read, unread = _scan(5, 500, 498, is_unread=False), _scan(1, 600, 498, read_to=500)
         cases = {
-            "a marker was all that was left": (498, 500, (read,), 0),
-            "and messages after it": (498, 520, (unread,), 20),
-            "nobody knows": (498, 500, (), 2),
-            "messages were left": (498, 500, (_scan(5, 500, 498),), 2),
-            "the group has gone back since": (400, 500, (read,), 100),
+            "only a marker was unread": (498, 500, (read,), 0),
+            "a marker and later messages were unread": (498, 520, (unread,), 20),
+            "no scan shows whether messages were unread": (498, 500, (), 2),
+            "messages were unread": (498, 500, (_scan(5, 500, 498),), 2),
+            "the group has gone back since the scan": (400, 500, (read,), 100),
         }
         for name, (position, first, scans, expected) in cases.items():
             with self.subTest(name):
@@ -234,20 +244,30 @@ class TestHistory(base.BaseTestCase):
         self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, scans=scans)).completeness)
 
     def test_headroom_by_size_is_the_time_until_the_start_of_the_log_reaches_the_position(self):
-        # The start moves by 150 offsets every three minutes, the last time two minutes ago.
+        # The start moves by 150 offsets every three minutes; the last move was two minutes ago.
         steady = (_scan(9, 900, 500), _scan(8, 910, 500, first=50), _scan(5, 920, 500, first=200))
         steady += (_scan(2, 950, 500, first=350),)
         burst = (*steady[:2], _scan(3, 920, 500, first=200), steady[3])
         idle = tuple(structs.replace(each, time_ms=each.time_ms - 50 * _MINUTE) for each in steady)
         one = (_scan(10, 700, 500), _scan(2, 900, 500, first=150))
         cases = {
-            "300 in two moves, 50 a minute": (steady, 800, 350, (450 / 50 - 2) * 60),
-            "the last move came sooner, and the next is due": (burst, 800, 350, (450 / 75 - 2) * 60),
-            "it stood for days before it moved": ((_scan(4000, 900, 500), *steady), 800, 350, (450 / 50 - 2) * 60),
-            "it has stood since, as less comes": (idle, 800, 350, (450 - 150) / (300 / 55) * 60),
-            "one move: it loses what it gains": (one, 500, 150, (350 / 30 - 2) * 60),
-            "one move, and nothing comes": ((_scan(10, 1000, 500), _scan(2, 1000, 500, first=150)), 500, 150, None),
-            "it is due already": (steady, 360, 350, 0.0),
+            "the start moved by 300 offsets in two moves, 50 per minute": (steady, 800, 350, (450 / 50 - 2) * 60),
+            "the last move was early, and the next move is due": (burst, 800, 350, (450 / 75 - 2) * 60),
+            "the start did not move for days before its last moves": (
+                (_scan(4000, 900, 500), *steady),
+                800,
+                350,
+                (450 / 50 - 2) * 60,
+            ),
+            "the start has not moved since fewer messages arrive": (idle, 800, 350, (450 - 150) / (300 / 55) * 60),
+            "after one move, the log loses as many messages as it gains": (one, 500, 150, (350 / 30 - 2) * 60),
+            "after one move, no messages arrive": (
+                (_scan(10, 1000, 500), _scan(2, 1000, 500, first=150)),
+                500,
+                150,
+                None,
+            ),
+            "the next move reaches the position and is due": (steady, 360, 350, 0.0),
             "retention has overtaken the group": (steady, 200, 350, 0.0),
             "the start did not move": ((_scan(10, 900, 500),), 500, 0, None),
             "no history": ((), 500, 300, None),
@@ -328,11 +348,11 @@ class TestLoss(base.BaseTestCase):
     def test_retention_overtakes_a_group_that_reads_slower_than_messages_arrive(self):
         # The numbers of offsets read in 61 s, while one message per second arrives.
         cases = {
-            "it reads nothing, and is overtaken as soon as can be": ((0, 0, 0, 0), 1200.0),
-            "half as fast, so it takes twice the time": ((0, 10, 20, 30.5), 2400.0),
-            "as fast as they came": ((0, 20, 40, 61), None),
-            "ten times as fast": ((0, 200, 400, 610), None),
-            "it went back": ((610, 620, 630, 10), 1200.0),
+            "the group reads nothing, so retention overtakes it as early as possible": ((0, 0, 0, 0), 1200.0),
+            "the group reads at half the speed, so the time doubles": ((0, 10, 20, 30.5), 2400.0),
+            "the group reads as fast as messages arrive": ((0, 20, 40, 61), None),
+            "the group reads ten times as fast as messages arrive": ((0, 200, 400, 610), None),
+            "the offset went back": ((610, 620, 630, 10), 1200.0),
         }
         for name, (offsets, expected) in cases.items():
             with self.subTest(name):
@@ -364,11 +384,11 @@ class TestLoss(base.BaseTestCase):
 
     def test_unread_messages_expire_soon_when_little_of_their_time_is_left(self):
         cases = {
-            "a third of 60 minutes is left": ((0, 0, 0, 0), 0.25, False),
-            "and a third is what there has to be": ((0, 0, 0, 0), 1 / 3, True),
-            "it is overtaken in 40 minutes of 60": ((0, 10, 20, 30.5), 0.5, False),
-            "or in 40 of 60, where 45 have to be": ((0, 10, 20, 30.5), 0.75, True),
-            "it reads faster than it is followed": ((0, 200, 400, 610), 1.0, False),
+            "a third of 60 minutes remains and a quarter is required": ((0, 0, 0, 0), 0.25, False),
+            "a third of 60 minutes remains and a third is required": ((0, 0, 0, 0), 1 / 3, True),
+            "retention overtakes the group in 40 of 60 minutes and half is required": ((0, 10, 20, 30.5), 0.5, False),
+            "retention overtakes the group in 40 of 60 minutes and 45 are required": ((0, 10, 20, 30.5), 0.75, True),
+            "the group reads faster than retention deletes": ((0, 200, 400, 610), 1.0, False),
         }
         for name, (offsets, least, expected) in cases.items():
             with self.subTest(name):

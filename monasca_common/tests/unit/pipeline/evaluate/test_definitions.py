@@ -27,13 +27,13 @@ class SubExpressionIndexTest(base.BaseTestCase):
     CASES = (
         ("by name", "max(cpu) > 1", (), series(a="b"), ()),
         ("another name", "max(mem) > 1", (), series(), None),
-        ("a dimension that it has", "max(cpu{a=b}) > 1", (), series(a="b", c="d"), ()),
+        ("a dimension that the series has", "max(cpu{a=b}) > 1", (), series(a="b", c="d"), ()),
         ("another value", "max(cpu{a=x}) > 1", (), series(a="b"), None),
-        ("one of two missing", "max(cpu{a=b,c=d}) > 1", (), series(a="b"), None),
+        ("one of two dimensions is missing", "max(cpu{a=b,c=d}) > 1", (), series(a="b"), None),
         ("two dimensions", "max(cpu{a=b,c=d}) > 1", (), series(a="b", c="d", e="f"), ()),
         ("match by", "max(cpu) > 1", ("host",), series(host="h"), ("h",)),
-        ("match by, none present", "max(cpu) > 1", ("host", "device"), series(a="b"), None),
-        ("match by, one present", "max(cpu) > 1", ("host", "device"), series(device="d"), ("", "d")),
+        ("no dimension of match_by is present", "max(cpu) > 1", ("host", "device"), series(a="b"), None),
+        ("one dimension of match_by is present", "max(cpu) > 1", ("host", "device"), series(device="d"), ("", "d")),
         ("another tenant's", "max(cpu) > 1", (), series(tenant="u"), None),
     )
 

@@ -12,7 +12,7 @@ class EvaluateOptionsTest(ConfigurationTestCase):
     def settings(self, *lines, database=DATABASE, **groups):
         return evaluate_settings(self.with_kafka(database=database, pipeline_evaluate="\n".join(lines), **groups))
 
-    def test_by_default_metrics_are_evaluated_each_second(self):
+    def test_by_default_metrics_are_evaluated_every_second(self):
         settings = self.settings()
         stream = settings.stream
         self.assertEqual(("metrics", "spark-evaluate", 1.0), (stream.topic, stream.group, stream.trigger_seconds))

@@ -37,11 +37,11 @@ class WatermarkTest(base.BaseTestCase):
         found = scanned(self.stored, Scan(110_000, {0, 1}))
         self.assertEqual(({0: 110_000, 1: 110_000}, 110_000), (found.watermarks_ms, least_ms(found)))
 
-    def test_the_watermark_of_other_partitions_is_their_last_record_and_the_least_counts(self):
+    def test_the_watermark_of_other_partitions_is_their_last_record_and_the_lowest_counts(self):
         found = scanned(self.stored, Scan(130_000, {1}, {0: 105_000}))
         self.assertEqual((105_000, 130_000), (least_ms(found), found.seen_ms))
 
-    def test_a_partition_that_no_longer_exists_does_not_hold_back_and_the_restart_is_logged(self):
+    def test_a_removed_partition_does_not_delay_evaluation_and_the_restart_is_logged(self):
         logged = self.useFixture(fixtures.FakeLogger())
         stored = replace(self.stored, topic_id="old")
         scan = Scan(130_000, {0}, partitions={0}, topic_id="new")
@@ -54,7 +54,7 @@ class WatermarkTest(base.BaseTestCase):
         found = scanned(replace(self.stored, **ahead), Scan(210_000, {0}, partitions={0, 1}, topic_id="new"))
         self.assertEqual({0: 210_000, 1: 100_000}, found.watermarks_ms)
 
-    def test_a_new_partition_holds_back_until_it_is_read(self):
+    def test_a_new_partition_delays_evaluation_until_it_is_read(self):
         scans = [Scan(110_000, {0, 1}, partitions={0, 1, 2}), Scan(120_000, {0, 1, 2}, partitions={0, 1, 2})]
         self.assertEqual([100_000, 120_000], [least_ms(scanned(self.stored, *scans[:count])) for count in (1, 2)])
 
@@ -81,7 +81,7 @@ class WatermarkTest(base.BaseTestCase):
         self.assertEqual([now_ms - 70_000, now_ms - DAY_MS, now_ms], firsts)
         self.assertEqual(now_ms, initial(Scan(now_ms, arrivals={now_ms + 50_000}), 0).evaluated_to_ms)
 
-    def test_an_unread_partition_holds_back_the_watermark(self):
+    def test_an_unread_partition_delays_the_watermark(self):
         self.assertEqual(100_000, least_ms(scanned(self.stored, Scan(130_000, {1}))))
 
     def test_a_record_from_a_day_ahead_moves_no_watermark_beyond_the_scan(self):

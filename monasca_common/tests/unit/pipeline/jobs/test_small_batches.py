@@ -248,7 +248,7 @@ class ReadingTest(SmallBatchesCase):
         self.send("b")
         planned = driver.batches.plan()
         reader = driver.topic._reader
-        with mock.patch.object(reader._consumer, "poll", side_effect=TransportError("no broker answers")):
+        with mock.patch.object(reader._consumer, "poll", side_effect=TransportError("no broker responds")):
             self.assertRaises(TransportError, self.run_planned, driver, planned)
         self.run_planned(driver, planned)
         self.assertEqual(["a", "b"], self.counted())

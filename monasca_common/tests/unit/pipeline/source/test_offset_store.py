@@ -47,7 +47,9 @@ class OffsetStoreTest(DatabaseCase):
         self.advance((0, 0, 3))
         for ranges in ([(0, 0, 3)], [(0, 0, 5)], [(1, 0, 1), (0, 0, 3)]):
             error = self.assertRaises(Fenced, self.advance, *ranges)
-            self.assertThat(str(error), Contains("metrics/0 begins at offset 0, but all below offset 3 is stored"))
+            self.assertThat(
+                str(error), Contains("metrics/0 begins at offset 0, but all records below offset 3 are stored")
+            )
         self.assertEqual({0: 3, 1: 0}, self.offset_store.next_offsets(SOURCE))
 
     def test_offsets_after_the_stored_ones_are_not_skipped(self):

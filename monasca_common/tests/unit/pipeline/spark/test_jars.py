@@ -38,10 +38,10 @@ class JarsTest(base.BaseTestCase):
 
     def test_a_connector_that_cannot_be_fetched_is_an_error_of_spark(self):
         def fail(*_):
-            raise JarError("the repository does not answer")
+            raise JarError("the repository does not respond")
 
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.jars.fetched", fail))
-        self.assertIn("does not answer", str(self.assertRaises(SparkUnavailable, jars.connector_jars)))
+        self.assertIn("does not respond", str(self.assertRaises(SparkUnavailable, jars.connector_jars)))
 
     def test_a_connector_that_is_not_pinned_is_not_fetched(self):
         self.installed("4.9.9")

@@ -144,7 +144,7 @@ class TestWrites(FaultCase):
 
 
 class TestRefusals(FaultCase):
-    def test_the_rows_that_are_refused_when_alone_are_named(self):
+    def test_rows_that_are_refused_by_themselves_are_named(self):
         writer = self.writer()
         self.refuse("bad", "worse")
         refused = self.assertRaises(RowsRefused, self.write, writer, "a", "bad", "c", "worse", "e")
@@ -239,7 +239,7 @@ class TestUnavailable(FaultCase):
         self.server.answer = lambda lines: (204, b"") if answered.wait(50) else None
         self.assertIn("TimeoutError", self.unavailable(writer))
 
-    def test_an_answer_that_is_not_http_means_unavailable(self):
+    def test_a_response_that_is_not_http_means_unavailable(self):
         with socket.create_server(("127.0.0.1", 0)) as garbage:
 
             def serve():

@@ -138,7 +138,7 @@ class TestMeasurementLines(base.BaseTestCase):
     def test_ordinary_text_is_never_refused(self, one):
         series_head(one)
 
-    def test_text_that_the_protocol_misreads_is_refused(self):
+    def test_text_that_the_server_would_misread_is_refused(self):
         for changes in (
             {"name": "#comment"}, {"name": "\tindented"}, {"name": "a\\"}, {"name": "a\\,b"}, {"name": "a\\\"b"},
             {"name": "a\nb"},

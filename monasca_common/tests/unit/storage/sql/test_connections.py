@@ -99,7 +99,7 @@ class DeadlineTest(base.BaseTestCase):
         done = self.assertRaises(StopIteration, steps.send, 1)
         self.assertEqual([0, 2, 1], done.value)
 
-    def test_after_the_deadline_the_connection_is_closed_unless_an_answer_has_arrived(self):
+    def test_after_the_deadline_the_connection_is_closed_unless_a_response_has_arrived(self):
         steps = self.bounded(3)
         next(steps)
         self.now = 111.0
@@ -108,7 +108,7 @@ class DeadlineTest(base.BaseTestCase):
         self.assertRaises(NoAnswer, steps.send, 0)
         self.assertTrue(self.finished)
 
-    def test_each_answer_has_its_own_time_limit(self):
+    def test_each_response_has_its_own_time_limit(self):
         steps = self.bounded(3, each_seconds=5.0)
         next(steps)
         steps.send(0)

@@ -35,7 +35,7 @@ class SchemaTest(base.BaseTestCase):
         with self.engine.begin() as connection:
             schema.upgrade(connection)
 
-    def test_the_revision_is_that_of_the_newest_step(self):
+    def test_the_revision_is_that_of_the_newest_migration(self):
         scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
         self.assertEqual([schema.REVISION], scripts.get_heads())
 

@@ -44,7 +44,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         full = 2
         self.assertEqual(full, self.database.writer()._connection.execute("PRAGMA synchronous").fetchone()[0])
 
-    def test_numbers_that_the_database_cannot_hold_refuse_their_row_alone(self):
+    def test_only_rows_with_numbers_that_the_database_cannot_hold_are_refused(self):
         rows = [measurement(0), measurement(1, version=2**63), measurement(2)]
         error = self.assertRaises(RowsRefused, self.write, self.database.writer(), Kind.METRICS, rows)
         self.assertEqual({1}, set(error.reasons))
@@ -174,7 +174,7 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertEqual([("logs", 7), ("logs", 7), ("logs", 3)], [(step.table, step.removed) for step in steps])
         self.assertEqual(3, len(self.stored(Kind.LOGS)))
 
-    def test_a_pruning_step_that_finds_no_rows_is_limited_too(self):
+    def test_a_pruning_step_that_finds_no_rows_is_also_limited(self):
         from monasca_common.storage.sqlite import prune
 
         self.useFixture(MonkeyPatch("monasca_common.storage.sqlite.prune.SERIES_A_STEP", 10))
