@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -73,6 +74,9 @@ class Loop(ABC):
         """
         failures = 0
         while not (self.finished or self.stopping.is_set()):
+            if failures:
+                # The traceback of an error refers to its client, and the client's threads run until it is collected.
+                gc.collect()
             started_at = self.clock.monotonic()
             try:
                 self.serve()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restarts of loops after failures: their waits, and the errors that end them."""
 
+import gc
+import weakref
+
 import fixtures
 from oslotest import base
 
@@ -51,6 +54,29 @@ class FailingLoop(Loop):
         self.events.append("again")
 
 
+class Client:
+    error: Exception | None = None
+
+
+class ClientLoop(FailingLoop):
+    """Opens a client that keeps the error whose traceback refers to it; counts the open clients before each attempt."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.clients = []
+        self.open_before = []
+
+    def serve(self):
+        self.open_before.append(sum(reference() is not None for reference in self.clients))
+        client = Client()
+        self.clients.append(weakref.ref(client))
+        try:
+            super().serve()
+        except TransportError as error:
+            client.error = error
+            raise
+
+
 class RestartsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -74,6 +100,13 @@ class RestartsTest(base.BaseTestCase):
     def test_a_failure_is_noted_before_the_back_off_and_a_restart_after_it_unless_stopped(self):
         self.run_it(0, 0)
         self.assertEqual(["no broker", "again", "no broker"], self.loop.events)
+
+    def test_the_clients_of_a_failed_attempt_are_released_before_the_next_attempt(self):
+        self.addCleanup(gc.enable)
+        gc.disable()
+        loop = ClientLoop(self.clock, [0, 0, 0], TransportError)
+        loop.run()
+        self.assertEqual([0, 0, 0], loop.open_before)
 
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
