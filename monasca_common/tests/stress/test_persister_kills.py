@@ -68,10 +68,6 @@ class KillsCase(PersisterCase):
         with self.engine.connect() as connection:
             return connection.exec_driver_sql(statement).scalar()
 
-    def is_through(self, persister):
-        worker = persister.worker()
-        return worker.get("state") == "running" and worker["partitions"] == 2 and worker["lag"] == 0
-
     def come_and_go(self):
         """Let a member take partitions, neither store nor commit, and leave."""
         settings = ConsumerSettings(

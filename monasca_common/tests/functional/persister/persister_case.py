@@ -279,6 +279,10 @@ class PersisterCase(Waiting, base.BaseTestCase):
         attach_file(self, name, log)
         return running
 
+    def is_through(self, persister):
+        worker = persister.worker()
+        return worker.get("state") == "running" and worker["partitions"] == PARTITIONS and worker["lag"] == 0
+
     def workers(self, persister):
         """Return the configured number of worker processes."""
         found = []

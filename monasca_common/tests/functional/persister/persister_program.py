@@ -6,6 +6,7 @@ arms each process at a random fail point until this number of processes has died
 most are combined with ``no_fence``, because the fence also provides that guarantee.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -22,6 +23,9 @@ from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.runtime import member, member_health, status_board, workers
 from monasca_common.storage import batch_handler, fence, row_keys
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.prometheus.receiver import Receiver
+from monasca_common.storage.prometheus.storage import PrometheusWriter
 from monasca_common.storage.start_offsets import StartOffsets
 
 CRASH_POINTS = (
@@ -35,6 +39,7 @@ CRASH_POINTS = (
     "processor.during_revoke",
 )
 _RARE_POINTS = CRASH_POINTS[-3:]
+BEFORE_SAMPLES = "mutant.before_samples"
 _BEFORE_WRITE = "storage.before_write"
 _BREATH_SECONDS = 0.05
 
@@ -88,6 +93,36 @@ def forgets_dead_letters():
 
 def keys_rows_by_their_times():
     patch(row_keys, "by_id", lambda headers, untimed: ())
+
+
+def stores_offsets_before_samples():
+    first_new = PrometheusWriter._first_new
+
+    def stored_first(writer, claim):
+        start = first_new(writer, claim)
+        writer._positions.accounted(claim)
+        failpoints.fail_point(BEFORE_SAMPLES)
+        return start
+
+    patch(PrometheusWriter, "_first_new", stored_first)
+
+
+def looks_up_no_refused_samples():
+    patch(Receiver, "has", lambda *_: None)
+
+
+def checks_no_window():
+    patch(Receiver, "check_window", lambda _: None)
+
+
+def takes_an_error_for_an_acknowledgement():
+    write = Receiver.write
+
+    def written(receiver, *arguments):
+        with contextlib.suppress(StorageUnavailable):
+            write(receiver, *arguments)
+
+    patch(Receiver, "write", written)
 
 
 def dies_at_once():

@@ -99,10 +99,10 @@ class KeyedPosts:
         self.fixture.proxy.clear()
         places = [TopicPartition(topic, partition) for topic in self.topics.values() for partition in range(2)]
         self.ends = self.cluster.admin.end_offsets(places)
-        self.wait_until(self.is_through, what="the end of the topics")
+        self.wait_until(self.everything_is_stored, what="the end of the topics")
         self.assert_ends_in_order(persister)
 
-    def is_through(self):
+    def everything_is_stored(self):
         """Return whether all messages of the topics are stored or dead letters."""
         with self.engine.connect() as connection:
             found = connection.execute(sa.text('SELECT topic, partition, "next" FROM kafka_offset')).all()

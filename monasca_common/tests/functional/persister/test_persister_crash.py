@@ -32,10 +32,6 @@ class CrashCase(PersisterCase):
         self.assert_ends_in_order(persister)
         return self.verdict()
 
-    def is_through(self, persister):
-        worker = persister.worker()
-        return worker.get("state") == "running" and worker["partitions"] == 2 and worker["lag"] == 0
-
     def assert_exactly_once(self, verdict):
         verdict.raise_unless_clean()
         self.assertEqual((MESSAGES - len(BAD), len(BAD)), (verdict.stored, verdict.dead))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus as a receiver of remote write."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+import urllib.parse
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import fixtures
+import yaml
+
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+
+MISSING = None if shutil.which("prometheus") else "prometheus is missing: apt-get install prometheus"
+
+
+def accepts_late_samples(window):
+    """Return a configuration with this ``out_of_order_time_window``."""
+    return {"storage": {"tsdb": {"out_of_order_time_window": window}}}
+
+
+def samples_of(url, selector):
+    """Return the samples of the last day: labels, time in ms, and value."""
+    found = Counter()
+    query = urllib.parse.urlencode({"query": f"{selector}[1d]"})
+    with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=PATIENCE_SECONDS) as answer:
+        for series in json.load(answer)["data"]["result"]:
+            labels = tuple(sorted(series["metric"].items()))
+            for seconds, value in series["values"]:
+                found[labels, round(seconds * 1000), float(value)] += 1
+    return found
+
+
+class PrometheusServer(Waiting, fixtures.Fixture):
+    """``configuration``: see `configure`. ``data``: the folder of its samples; ``None``: a temporary one.
+
+    The samples survive `kill` and `start`.
+    """
+
+    def __init__(self, configuration, *, data=None):
+        super().__init__()
+        self._first, self._data = configuration, data
+        (self.port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def fail(self, text):
+        raise AssertionError(f"{text}\n{self.log.read_text(errors='replace')[-3000:]}")
+
+    def _setUp(self):
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        self.log = folder / "prometheus.log"
+        self.configuration = folder / "prometheus.yml"
+        self._data = self._data or folder / "data"
+        self.configure(self._first)
+        self.start()
+        self.addCleanup(self.kill)
+
+    def configure(self, content):
+        """Write the content of the configuration file, which `reload` or `start` reads."""
+        self.configuration.write_text(yaml.safe_dump(content))
+
+    def start(self):
+        """Start the process, and wait until it accepts samples."""
+        command = [
+            "prometheus",
+            f"--config.file={self.configuration}",
+            f"--storage.tsdb.path={self._data}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--web.enable-remote-write-receiver",
+            "--web.enable-lifecycle",
+        ]
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        self.wait_until(self.is_ready, "a ready Prometheus")
+
+    def reload(self):
+        self.request("/-/reload", b"")
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait(PATIENCE_SECONDS)
+
+    def is_ready(self):
+        try:
+            self.request("/-/ready")
+        except OSError:
+            return False
+        return True
+
+    def request(self, path, body=None):
+        request = urllib.request.Request(self.url + path, body)
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            return answer.read()
+
+    def samples(self, selector='{__name__=~".+"}'):
+        return samples_of(self.url, selector)
