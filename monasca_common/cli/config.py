@@ -28,7 +28,6 @@ from monasca_common.notification.settings import (
     http_settings,
     jira_settings,
     notification_settings,
-    status_settings,
     webhook_settings,
 )
 from monasca_common.operations.settings import lag_settings, start_check_settings
@@ -214,7 +213,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
         "lag": (lag_settings, start_check_settings),
         "notification": (
             *(notification_settings, _address_keys, http_settings, webhook_settings),
-            *(email_settings, jira_settings, status_settings, start_check_settings),
+            *(email_settings, jira_settings, start_check_settings),
         ),
         "persister": (_persister, start_check_settings),
         "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate, start_check_settings),

@@ -20,8 +20,8 @@ from monasca_common.notification.deferred import REPEAT, ClaimedRetry, Deferred,
 from monasca_common.notification.handlers import RetriesHandler, affects_one_row
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
-from monasca_common.runtime.health import LoopHealth
-from monasca_common.runtime.restarts import Loop
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.restarts import WorkerLoop
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class _FailedRow(NamedTuple):
     shown_until_ms: int
 
 
-class DeferredSender(Loop):
+class DeferredSender(WorkerLoop):
     """Runs until `stop`, also in several processes.
 
     ``handler`` runs an attempt and returns the next attempt, if any. ``executor``: its `RETRY_THREADS` threads call it.
@@ -54,7 +54,6 @@ class DeferredSender(Loop):
     """
 
     expected = (StorageError,)
-    name = "deferred"
     longest_seconds = 5.0  # the maximum delay of a retry after a failure
 
     def __init__(
@@ -65,9 +64,9 @@ class DeferredSender(Loop):
         executor: Executor,
         clock: Clock,
         stop_seconds: float,
+        status: MemberStatus,
     ) -> None:
-        super().__init__("deferred notifications", clock)
-        self.health = LoopHealth(self.name, clock)
+        super().__init__("deferred notifications", clock, status)
         self._pipeline = pipeline
         self._deferred = pipeline.deferred
         self._methods = methods
@@ -79,7 +78,7 @@ class DeferredSender(Loop):
         self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
-        self.health.failed(error)
+        super().failed(error)
         # The database may have been unavailable to all processes, so let live processes renew their claims first.
         self._takeover_ms = self._later(_LEASE_MS)
 

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The member of the consumer group of notifications, and the health of the service."""
+"""The member of the consumer group of notifications."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, MessagingError, Processor, RegistryUnavailable, RetryLater
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import NotificationSettings
-from monasca_common.runtime.health import LoopHealth, ServiceHealth
 from monasca_common.runtime.member import DATABASE_RETRY, Member
-from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus, members_health
+from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.errors import StorageError
 
 
@@ -61,14 +59,11 @@ class NotificationMember(Member):
     expected = (MessagingError, StorageError)
     counts_unfinished = False  # a receiver may take longer than the limit for a stall
 
-    def __init__(self, settings: NotificationSettings, handler: Callable[[Message], None], clock: Clock) -> None:
-        super().__init__(
-            ", ".join(settings.consumer.topics),
-            settings.consumer,
-            settings.producer,
-            tap=audit_tap(settings.audit, "notification", settings.consumer.group_id),
-            clock=clock,
-        )
+    def __init__(
+        self, settings: NotificationSettings, handler: Callable[[Message], None], clock: Clock, status: MemberStatus
+    ) -> None:
+        tap = audit_tap(settings.audit, "notification", settings.consumer.group_id)
+        super().__init__(status.name, settings.consumer, settings.producer, tap=tap, clock=clock, status=status)
         self._threads = settings.processing.number
         self._paused = PausedHandler(handler, clock, self.stopping, self.health)
 
@@ -93,28 +88,3 @@ class NotificationMember(Member):
         except StorageError as error:
             self.fail(attempt, error)
             raise RetryLater from error
-
-
-def service_health(
-    members: Callable[[], Sequence[MemberStatus]], loops: Sequence[LoopHealth], clock: Clock | None = None
-) -> ServiceHealth:
-    """Return the health of a service with these members and loops. ``members``: returns their last reports, because a
-    probe must not wait for Kafka."""
-    clock = clock or SystemClock()
-
-    def loop_status(loop: LoopHealth) -> MemberStatus:
-        reasons, now_ms = loop.probes.ready()[1]["reasons"], clock.time_ms()
-        return MemberStatus(
-            loop.probes.service,
-            pid=os.getpid(),
-            state=MemberState.FAILED if reasons else MemberState.RUNNING,
-            reason="; ".join(reasons),
-            reported_ms=now_ms,
-            turned_ms=now_ms - round(loop.turn_seconds * 1000),
-            moved_ms=now_ms,
-        )
-
-    def statuses() -> list[MemberStatus]:
-        return [*members(), *map(loop_status, loops)]
-
-    return members_health("notification", statuses, clock=clock)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import Counter
 from collections.abc import Iterable
 
 import sqlalchemy as sa
+from prometheus_client.core import Metric
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.notification.deferred import SCHEDULED
@@ -49,31 +48,38 @@ class NotificationMetrics(ServiceMetrics):
         self._delay = self.histogram("delay_seconds", text, "type", buckets=_DELAY_SECONDS)
         for each in known:
             self._delay.labels(each)
-        self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()
 
     def count(self, what: str, type: str = "") -> None:  # noqa: A002 - the word of the API
         counter = self._by_type[what].labels(type.lower()) if what in self._by_type else self._others[what]
         counter.inc()
-        with self._lock:
-            self.counts[what] += 1
 
     def took(self, type: str, seconds: float) -> None:  # noqa: A002
         self._delay.labels(type.lower()).observe(max(0.0, seconds))
 
-    def serve_stored(self, database: AlarmsDatabase) -> None:
-        """Serve the number of rows that all processes have stored until they are due. There is no sample while the
-        database is unavailable."""
-        kind = tables.notification_deferred.c.kind
 
-        def samples() -> list[Sample]:
-            try:
-                rows = database.rows(sa.select(kind, sa.func.count()).group_by(kind))
-            except StorageError as error:
-                LOG.warning("stored notifications cannot be counted: %s", error)
-                return []
-            retries = sum(count for kind, count in rows if kind == SCHEDULED)
-            return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]
+def counts(families: Iterable[Metric]) -> dict[str, int]:
+    """Return the total of each counter above 0, by its name without the prefix."""
+    totals = {}
+    for family in families:
+        total = sum(sample.value for sample in family.samples if sample.name.endswith("_total"))
+        if total:
+            totals[family.name.removeprefix(f"{_PREFIX}_")] = round(total)
+    return totals
 
-        text = "Notifications stored in the database until they are due: retries, held"
-        self.computed_gauge("waiting", text, "where", samples=samples)
+
+def serve_stored(metrics: ServiceMetrics, database: AlarmsDatabase) -> None:
+    """Serve the number of rows that all processes have stored until they are due. There is no sample while the database
+    is unavailable."""
+    kind = tables.notification_deferred.c.kind
+
+    def samples() -> list[Sample]:
+        try:
+            rows = database.rows(sa.select(kind, sa.func.count()).group_by(kind))
+        except StorageError as error:
+            LOG.warning("stored notifications cannot be counted: %s", error)
+            return []
+        retries = sum(count for kind, count in rows if kind == SCHEDULED)
+        return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]
+
+    text = "Notifications stored in the database until they are due: retries, held"
+    metrics.computed_gauge("waiting", text, "where", samples=samples)

@@ -9,8 +9,8 @@ from monasca_common.alarms.silences import Silences
 from monasca_common.kafka import MessagingError
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.ledger import ROWS_A_PORTION, Ledger
-from monasca_common.runtime.health import LoopHealth
-from monasca_common.runtime.restarts import Loop
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.restarts import WorkerLoop
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
@@ -20,21 +20,18 @@ _REST_SECONDS = 300.0
 _PAUSE_SECONDS = 0.1
 
 
-class LedgerRetention(Loop):
+class LedgerRetention(WorkerLoop):
     """Applies the retention until `stop`, in each process independently."""
 
-    name = "retention"
     expected = (MessagingError, StorageError)
 
-    def __init__(self, ledger: Ledger, silences: Silences, clock: Clock, retention_ms: int) -> None:
-        super().__init__("the retention of the ledger", clock)
-        self.health = LoopHealth(self.name, clock, reason="")
+    def __init__(
+        self, ledger: Ledger, silences: Silences, clock: Clock, retention_ms: int, status: MemberStatus
+    ) -> None:
+        super().__init__("the retention of the ledger", clock, status, reason="")
         self._ledger = ledger
         self._silences = silences
         self._retention_ms = retention_ms
-
-    def failed(self, error: Exception) -> None:
-        self.health.failed(error)
 
     def serve(self) -> None:
         while not self.stopping.is_set():

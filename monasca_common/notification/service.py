@@ -1,74 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notification service: a process with a member of the consumer group and two loops, and its signals.
+"""The notification service: a worker with a member of the consumer group and two loops.
 
 SIGTERM: notifications in progress are sent and recorded, and the process ends with status 0. SIGHUP: the configuration
-is read again, and the process is replaced after the notifications in progress. After a crash, the process is replaced,
+is read again, and the worker is replaced after the notifications in progress. After a crash, the worker is replaced,
 and the notifications in progress are sent again under the same id, and counted.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
+import gc
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
-import cotyledon
-from cotyledon.types import WorkerId
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
-from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
+from monasca_common.alarms.address_keys import AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods, types
 from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.notification.deferred_sender import RETRY_THREADS, DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import Ledger
-from monasca_common.notification.member import NotificationMember, service_health
-from monasca_common.notification.metrics import NotificationMetrics
+from monasca_common.notification.member import NotificationMember
+from monasca_common.notification.metrics import NotificationMetrics, counts, serve_stored
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retention import LedgerRetention
-from monasca_common.notification.settings import (
-    NOTIFICATION_GROUP,
-    NotificationSettings,
-    notification_settings,
-    status_settings,
-)
-from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.notification.settings import NotificationSettings, notification_settings
+from monasca_common.runtime import joined, shown_url, stopped
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
-from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
-from monasca_common.runtime.status_server import StatusServer, listen_for_status
-
-LOG = logging.getLogger(__name__)
+from monasca_common.runtime.metrics import ServiceMetrics
+from monasca_common.runtime.status_board import WorkerPart
+from monasca_common.runtime.workers import WorkersPlan, run_workers
 
 
-class NotificationWork:
-    """The member and the loops of a process. Create it after the fork."""
+class NotificationPlan(WorkersPlan):
+    """The settings, the notifiers and the keys of addresses. A new status port requires a restart."""
 
-    def __init__(
-        self,
-        settings: NotificationSettings,
-        notifiers: dict[str, Notifier],
-        keys: AddressKeys = PLAIN,
-    ) -> None:
-        clock, processing = SystemClock(), settings.processing
-        self._database = AlarmsDatabase(settings.database, grouped=True)
-        self.metrics = NotificationMetrics(notifiers)
-        self.metrics.serve_stored(self._database)
+    service = "notification"
+    noun = "members"
+    gc_thresholds = gc.get_threshold()  # objects of a connection are few and large
+    settings: NotificationSettings
+    notifiers: Mapping[str, Notifier]
+    keys: AddressKeys
 
-        methods, ledger = NotificationMethods(self._database, keys), Ledger(self._database)
-        pipeline = Pipeline(self._database, settings.rules, clock, self.metrics.count)
+    def read(self, conf: cfg.ConfigOpts) -> None:
+        settings, names = notification_settings(conf), types()
+        notifiers, keys = dict(zip(names, load_notifiers(conf, *names), strict=True)), address_keys(conf)
+        self.settings, self.notifiers, self.keys = settings, notifiers, keys
+
+    def names(self) -> Sequence[Sequence[str]]:
+        return [[",".join(self.settings.consumer.topics), "deferred", "retention"]]
+
+    def consumers(self) -> Sequence[ConsumerSettings]:
+        return (self.settings.consumer,)
+
+    def open_parts(
+        self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
+    ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
+        settings, clock, processing = self.settings, SystemClock(), self.settings.processing
+        database = AlarmsDatabase(settings.database, grouped=True)
+        stack.callback(database.close)
+        metrics = NotificationMetrics(self.notifiers)
+
+        methods, ledger = NotificationMethods(database, self.keys), Ledger(database)
+        pipeline = Pipeline(database, settings.rules, clock, metrics.count)
         delivery = NotificationDelivery(
-            ledger, notifiers, settings.retry.policy(), clock, ttl_seconds=processing.ttl, metrics=self.metrics
+            ledger, self.notifiers, settings.retry.policy(), clock, ttl_seconds=processing.ttl, metrics=metrics
         )
-        self._methods = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
-        self._retries = ThreadPoolExecutor(RETRY_THREADS, thread_name_prefix="retries")
+        executor = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
+        retry_executor = ThreadPoolExecutor(RETRY_THREADS, thread_name_prefix="retries")
+        for each in (executor, retry_executor):
+            stack.callback(each.shutdown, wait=False, cancel_futures=True)
         changes = ChangesHandler(
             methods,
             pipeline,
@@ -77,72 +87,26 @@ class NotificationWork:
             envelopes=EnvelopeReader(settings.registry),
             ttl_seconds=processing.ttl,
             threads=processing.number,
-            executor=self._methods,
+            executor=executor,
         )
-        retries = RetriesHandler(
-            methods,
-            pipeline,
-            delivery,
-            clock,
-            threads=RETRY_THREADS,
+        retries = RetriesHandler(methods, pipeline, delivery, clock, threads=RETRY_THREADS)
+        stop_seconds = settings.consumer.stop_timeout_seconds
+        of_member, of_sender, of_retention = statuses
+        parts = (
+            NotificationMember(settings, changes, clock, of_member),
+            DeferredSender(pipeline, methods, retries, retry_executor, clock, stop_seconds, of_sender),
+            LedgerRetention(ledger, Silences(database), clock, processing.retention_ms, of_retention),
         )
-        member = NotificationMember(settings, changes, clock)
-        loops = (
-            DeferredSender(pipeline, methods, retries, self._retries, clock, settings.consumer.stop_timeout_seconds),
-            LedgerRetention(ledger, Silences(self._database), clock, processing.retention_ms),
-        )
-        board = StatusBoard([ProcessStatus([MemberStatus(member.name)])])
-        self._reporter = StatusReporter(board, 0, [member], CollectorRegistry())
-        self.health = service_health(board.members, [loop.health for loop in loops])
-        self._threads = ServiceThreads((member, *loops))
+        return parts, metrics.registry
 
-    def start(self) -> None:
-        self._threads.start()
-        self._reporter.start()
+    def serve_more(self, metrics: ServiceMetrics) -> None:
+        serve_stored(metrics, AlarmsDatabase(self.settings.database))
 
-    def stop(self) -> dict[str, int]:
-        """Return the counts of notifications of this process."""
-        self._threads.stop()
-        self._reporter.stop()
-        for executor in (self._methods, self._retries):
-            executor.shutdown(wait=False, cancel_futures=True)
-        self._database.close()
-        return dict(self.metrics.counts)
+    def facts(self) -> Mapping[str, object]:
+        return {"database": shown_url(self.settings.database.connection), "types": joined(types())}
 
-
-class NotificationPlan(Plan):
-    """The settings, the notifiers and the keys of addresses. A new status port requires a restart."""
-
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        super().__init__(conf)
-        self.status = status_settings(conf)
-        self.listener = listen_for_status(NOTIFICATION_GROUP, self.status)
-
-    def read(self, conf: cfg.ConfigOpts) -> None:
-        settings, names = notification_settings(conf), types()
-        notifiers, keys = dict(zip(names, load_notifiers(conf, *names), strict=True)), address_keys(conf)
-        self.settings, self.notifiers, self.keys = settings, notifiers, keys
-
-
-class NotificationWorker(cotyledon.Service):
-    """The process that handles messages."""
-
-    name = "notification"
-
-    def __init__(self, worker_id: WorkerId, plan: NotificationPlan) -> None:
-        super().__init__(worker_id)
-        self._work = NotificationWork(plan.settings, plan.notifiers, plan.keys)
-        self._status: StatusServer | None = None
-        if plan.listener is not None:
-            self._status = StatusServer(plan.listener, self._work.health, self._work.metrics.registry)
-
-    def run(self) -> None:
-        self._work.start()
-        if self._status is not None:
-            threading.Thread(target=self._status.serve_forever, name="status", daemon=True).start()
-
-    def terminate(self) -> None:
-        LOG.info("%s", stopped("notification", **self._work.stop()))
+    def stop_line(self) -> str:
+        return stopped(self.service, **counts(self.board.families()))
 
 
 def run(conf: cfg.ConfigOpts) -> None:
@@ -150,16 +114,4 @@ def run(conf: cfg.ConfigOpts) -> None:
 
     Raises `ConfigurationError` if it cannot start.
     """
-    plan = NotificationPlan(conf)
-    manager = service_manager(plan, [plan.settings.consumer])
-    manager.add(NotificationWorker, args=(plan,))
-    consumer = plan.settings.consumer
-    facts = {
-        "reads": f"{','.join(consumer.topics)} as {consumer.group_id}",
-        "from_brokers": consumer.connection.bootstrap_servers,
-        "database": shown_url(plan.settings.database.connection),
-        "types": joined(types()),
-        "status_at": plan.status.address,
-    }
-    LOG.info("%s", started("notification", **facts))
-    manager.run()
+    run_workers(NotificationPlan(conf))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from oslo_config import cfg
 
@@ -284,6 +284,7 @@ class NotificationSettings:
     retry: RetrySettings
     rules: StageRules
     registry: SchemaRegistrySettings | None = None
+    status: StatusSettings = field(default_factory=StatusSettings)
 
 
 _PROCESSOR = OptionGroup(
@@ -351,6 +352,7 @@ def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
         GroupReader(conf, _RETRY).settings(RetrySettings),
         stage_rules(conf),
         optional_registry_settings(conf),
+        GroupReader(conf, _HTTP).settings(StatusSettings),
     )
 
 
@@ -361,11 +363,6 @@ def stage_rules(conf: cfg.ConfigOpts) -> StageRules:
         return settings.rules()
     except ValueError as error:
         raise ConfigurationError(f"in group [{NOTIFICATION_GROUP}], {error}") from None
-
-
-def status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
-    """Raises `ConfigurationError`, which names the option."""
-    return GroupReader(conf, _HTTP).settings(StatusSettings)
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:

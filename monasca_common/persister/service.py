@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,10 +19,10 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
-from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.status_board import WorkerPart
 from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import Worker, WorkersPlan, own_consumer, run_workers
+from monasca_common.runtime.workers import WorkersPlan, own_consumer, run_workers
 from monasca_common.storage.base import Capability, Claim, Rows, Storage, Writer, Written
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
@@ -114,7 +115,9 @@ class PersisterPlan(WorkersPlan):
     def consumers(self) -> Sequence[ConsumerSettings]:
         return self.settings.consumers
 
-    def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
+    def open_parts(
+        self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
+    ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
         limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
         metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         members = [
@@ -124,12 +127,6 @@ class PersisterPlan(WorkersPlan):
         return members, metrics.registry
 
 
-class PersisterWorker(Worker):
-    """A process of members, each in its own thread."""
-
-    name = "persister"
-
-
 def run(conf: cfg.ConfigOpts) -> None:
     """Run the persister, and end the process, with status 0 after SIGTERM.
 
@@ -137,4 +134,4 @@ def run(conf: cfg.ConfigOpts) -> None:
     """
     plan = PersisterPlan(conf)
     check_storage(plan.storage)
-    run_workers(plan, PersisterWorker)
+    run_workers(plan)

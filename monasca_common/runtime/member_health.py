@@ -25,7 +25,7 @@ LAG_SECONDS = 1.0
 # A member that has had no partitions for this time is not expected to get any, because other members own all
 # partitions.
 _ASSIGNED_SECONDS = 60
-_MAX_REASON = 500
+MAX_REASON = 500  # characters
 
 
 class MemberState(enum.StrEnum):
@@ -199,7 +199,7 @@ class MemberHealth(Hook):
     def _enter(self, state: MemberState, reason: str = "") -> None:
         if state is not self._status.state:
             self._status.since_ms = self._clock.time_ms()
-        self._status.state, self._status.reason = state, reason[:_MAX_REASON]
+        self._status.state, self._status.reason = state, reason[:MAX_REASON]
 
     def _count_wait(self) -> None:
         now = self._clock.monotonic()

@@ -11,12 +11,12 @@ import mmap
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.metrics import MetricFamily, snapshot
 
@@ -81,13 +81,23 @@ class StatusBoard:
         yield from merged.values()
 
 
+class WorkerPart(Protocol):
+    """A member or another loop of a worker: `run` returns after another thread calls `stop`."""
+
+    def run(self) -> object: ...
+
+    def stop(self) -> object: ...
+
+    def status(self) -> MemberStatus: ...
+
+
 class StatusReporter:
     """Writes the status and the metrics of a process to its slot: every second, and at the end."""
 
-    def __init__(self, board: StatusBoard, slot: int, members: Sequence[Member], registry: CollectorRegistry) -> None:
+    def __init__(self, board: StatusBoard, slot: int, parts: Sequence[WorkerPart], registry: CollectorRegistry) -> None:
         self._board = board
         self._slot = slot
-        self._members = members
+        self._parts = parts
         self._registry = registry
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
@@ -106,7 +116,7 @@ class StatusReporter:
         while not ended:
             ended = self._ended.is_set()
             try:
-                status = ProcessStatus([member.status() for member in self._members], snapshot(self._registry))
+                status = ProcessStatus([part.status() for part in self._parts], snapshot(self._registry))
                 self._board.write(self._slot, status)
             except Exception:
                 LOG.exception("writing the status failed; the next attempt is in %g s", _REPORT_SECONDS)

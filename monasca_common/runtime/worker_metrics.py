@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of services that store rows: the counts of each worker process, and the statuses of all members."""
+"""The metrics of services with workers: the counts of workers that store rows, and the statuses of all members."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monasca_common.runtime.status_board import StatusBoard
 
 # Fields of a member's status.
 _COUNTS = {
-    "dead_letters": "Messages that could not be stored",
+    "dead_letters": "Messages that became dead letters",
     "restarts": "Restarts after a failure",
     "database_unavailable_seconds": "Seconds spent waiting for the database",
 }
@@ -49,7 +49,7 @@ class WorkersMetrics(ServiceMetrics):
         self._board = board
         text = "1 for the current state of a worker, 0 for the others"
         self.computed_gauge("worker_state", text, "worker", "state", samples=self._states)
-        text = "Messages that are not stored yet"
+        text = "Messages that are not finished yet"
         self.computed_gauge("lag", text, "worker", "topic", "partition", samples=self._lags)
         for name, text in _COUNTS.items():
             self.computed_counter(name, text, "worker", samples=partial(self._counts, name))

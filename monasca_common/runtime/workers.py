@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes of a service, each with several members: their plan, their replacement, and the process for
-probes.
+"""Worker processes of a service, each with several members or other loops: their plan, their replacement, and the
+process for probes.
 
 SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
 SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import threading
-from abc import abstractmethod
-from collections.abc import Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -26,47 +29,74 @@ from prometheus_client import CollectorRegistry
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime import joined, shown_url, started, stopped
-from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
+from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
-from monasca_common.runtime.service import Plan, ServiceThreads, service_manager
 from monasca_common.runtime.shutdown import grace_seconds
-from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter, WorkerPart
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 from monasca_common.runtime.worker_metrics import WorkersMetrics, rows_stored
 
 LOG = logging.getLogger(__name__)
 
 _MARGIN_SECONDS = 1  # the process ends itself this long before it would be killed
-# Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
-# collector scans all of them again and again, which takes two fifths of a worker's time.
-_GC_THRESHOLDS = (100_000, 20, 100)
 
 
-class WorkersPlan(Plan):
-    """A plan with a status board and a listener. ``service``: the name of the service and of its option group.
-    ``settings``: with the fields ``storage`` and ``status``."""
+class WorkersPlan(ABC):
+    """The configuration of the next workers, with a status board and a listener. Only the parent changes it; a worker
+    keeps the configuration from its fork.
+
+    ``service``: the name of the service and of its option group. ``noun``: the key of the members in ``/healthcheck``.
+    ``gc_thresholds``: those of Python's collector. ``settings``: with the fields ``storage`` and ``status``.
+    """
 
     service: str
+    noun = "workers"
+    # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
+    # collector scans all of them again and again, which takes two fifths of a worker's time.
+    gc_thresholds = (100_000, 20, 100)
     settings: Any
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Raises the errors of `read`, and `OSError`."""
-        super().__init__(conf)
+        self._conf = conf
+        self.read(conf)
         self.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in members]) for members in self.names()])
         self.listener = listen_for_status(self.service, self.settings.status)
 
     @abstractmethod
+    def read(self, conf: cfg.ConfigOpts) -> None:
+        """Read all options of ``conf``. If this raises an error, no option changes."""
+
+    def reload(self) -> None:
+        """Reload the configuration. A refused configuration changes nothing."""
+        try:
+            if self._conf.reload_config_files():
+                self.read(self._conf)
+        except Exception as error:
+            LOG.error("reload failed; keeping the current configuration: %s", error)
+
+    @abstractmethod
     def names(self) -> Sequence[Sequence[str]]:
-        """Return the names of the members of each worker."""
+        """Return the names of the members and other loops of each worker."""
 
     @abstractmethod
     def consumers(self) -> Sequence[ConsumerSettings]:
         """Return the settings of all consumers."""
 
     @abstractmethod
-    def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
-        """Create the members of a worker, with these statuses, and the registry of their metrics. After the fork."""
+    def open_parts(
+        self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
+    ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
+        """Create the members and other loops of a worker, with these statuses, and the registry of their metrics. After
+        the fork. ``stack`` is closed after they have stopped."""
+
+    def serve_more(self, metrics: ServiceMetrics) -> None:  # noqa: B027 - most services have no more
+        """Declare metrics that the process for probes computes."""
+
+    def facts(self) -> Mapping[str, object]:
+        """Return facts for the start message."""
+        return {"into_database": shown_url(self.settings.storage.connection)}
 
     def start_line(self) -> str:
         consumers = self.consumers()
@@ -74,8 +104,17 @@ class WorkersPlan(Plan):
             self.service,
             reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
             from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
-            into_database=shown_url(self.settings.storage.connection),
+            **self.facts(),
             status_at=self.settings.status.address,
+        )
+
+    def stop_line(self) -> str:
+        members = self.board.members()
+        return stopped(
+            self.service,
+            rows_stored=rows_stored(self.board),
+            dead_letters=sum(member.dead_letters for member in members),
+            restarts=sum(member.restarts for member in members),
         )
 
 
@@ -108,26 +147,52 @@ class Respawns:
         return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
 
 
+class ServiceThreads:
+    """Runs each part of a worker in its own thread."""
+
+    def __init__(self, parts: Sequence[WorkerPart]) -> None:
+        self._parts = parts
+        self._threads = [threading.Thread(target=part.run, daemon=True) for part in parts]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """Stop all parts concurrently, and wait for them, at most for ``seconds``."""
+        deadline = time.monotonic() + seconds
+        stoppers = [threading.Thread(target=part.stop, daemon=True) for part in self._parts]
+        for thread in stoppers:
+            thread.start()
+        for thread in (*stoppers, *self._threads):
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
 class Worker(cotyledon.Service):
-    """A process of members, each in its own thread. ``slot``: its index among the workers, and on the board."""
+    """A process of members and other loops, each in its own thread. ``slot``: its index among the workers, and on the
+    board."""
 
     def __init__(self, worker_id: WorkerId, plan: WorkersPlan, slot: int, respawns: Respawns) -> None:
         super().__init__(worker_id)
+        self.name = plan.service  # type: ignore[misc] # all workers of a process have one plan
+        self._plan = plan
         self._rest_seconds = respawns.rest_seconds(slot)
         self._stop_seconds = grace_seconds(plan.consumers()) - _MARGIN_SECONDS
         self._stopping = threading.Event()
         former = plan.board.read(slot)
-        for status in former.members:
-            status.pid, status.state, status.reason = os.getpid(), MemberState.STARTING, ""
-        members, registry = plan.open_members(slot, former.members)
-        self._threads = ServiceThreads(members)
-        self._reporter = StatusReporter(plan.board, slot, members, registry)
+        for status, name in zip(former.members, plan.names()[slot], strict=True):
+            status.name, status.pid, status.state, status.reason = name, os.getpid(), MemberState.STARTING, ""
+        self._resources = ExitStack()
+        parts, registry = plan.open_parts(slot, former.members, self._resources)
+        self._threads = ServiceThreads(parts)
+        self._reporter = StatusReporter(plan.board, slot, parts, registry)
 
     def run(self) -> None:
         if self._stopping.wait(self._rest_seconds):
             return
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.set_threshold(*self._plan.gc_thresholds)
         self._threads.start()
         self._reporter.start()
 
@@ -137,6 +202,7 @@ class Worker(cotyledon.Service):
         self._stopping.set()
         self._threads.stop(self._stop_seconds)
         self._reporter.stop()
+        self._resources.close()
 
 
 class StatusWorker(cotyledon.Service):
@@ -147,8 +213,9 @@ class StatusWorker(cotyledon.Service):
     def __init__(self, worker_id: WorkerId, plan: WorkersPlan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
-        health = members_health(plan.service, plan.board.members, noun="workers")
+        health = members_health(plan.service, plan.board.members, noun=plan.noun)
         metrics = WorkersMetrics(f"monasca_{plan.service}", plan.board)
+        plan.serve_more(metrics)
         self._server = StatusServer(plan.listener, health, metrics.registry)
 
     def run(self) -> None:
@@ -158,25 +225,17 @@ class StatusWorker(cotyledon.Service):
         self._server.shutdown()
 
 
-def stop_line(service: str, board: StatusBoard) -> str:
-    members = board.members()
-    return stopped(
-        service,
-        rows_stored=rows_stored(board),
-        dead_letters=sum(member.dead_letters for member in members),
-        restarts=sum(member.restarts for member in members),
-    )
-
-
-def run_workers(plan: WorkersPlan, worker: type[Worker]) -> None:
-    """Run the workers, and end the process, with status 0 after SIGTERM."""
+def run_workers(plan: WorkersPlan) -> None:
+    """Run the workers, replace those that end, and end the process, with status 0 after SIGTERM."""
     respawns = Respawns(SystemClock())
     # The children inherit the board and the listening socket. The parent has no connections and no threads.
-    manager = service_manager(plan, plan.consumers())
+    manager = cotyledon.ServiceManager(
+        graceful_shutdown_timeout=grace_seconds(plan.consumers()), mp_context=multiprocessing.get_context("fork")
+    )
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))
     slots: dict[object, int] = {
-        manager.add(worker, args=(plan, slot, respawns)): slot for slot in range(len(plan.names()))
+        manager.add(Worker, args=(plan, slot, respawns)): slot for slot in range(len(plan.names()))
     }
 
     def on_dead_worker(service: object, _worker: int, exit_code: int) -> None:
@@ -193,9 +252,9 @@ def run_workers(plan: WorkersPlan, worker: type[Worker]) -> None:
             names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
             LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
 
-    manager.register_hooks(on_dead_worker=on_dead_worker)
+    manager.register_hooks(on_reload=plan.reload, on_dead_worker=on_dead_worker)
     LOG.info("%s", plan.start_line())
     try:
         manager.run()
     finally:
-        LOG.info("%s", stop_line(plan.service, plan.board))
+        LOG.info("%s", plan.stop_line())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -18,10 +19,10 @@ from monasca_common.kafka import DeadLetters, entry_point, load_serializer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.runtime.status_board import WorkerPart
 from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import Worker, WorkersPlan, own_consumer, run_workers
+from monasca_common.runtime.workers import WorkersPlan, own_consumer, run_workers
 from monasca_common.sink.decoder import TopicDecoder
 from monasca_common.sink.mapping import TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
@@ -105,7 +106,9 @@ class SinkPlan(WorkersPlan):
     def consumers(self) -> Sequence[ConsumerSettings]:
         return (self.settings.consumer,)
 
-    def open_members(self, slot: int, statuses: Sequence[MemberStatus]) -> tuple[Sequence[Member], CollectorRegistry]:
+    def open_parts(
+        self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
+    ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
         metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         consumer = own_consumer(self.settings.consumer, slot, self.settings.num_processors)
         settings = replace(self.settings, consumer=consumer)
@@ -123,12 +126,6 @@ def open_sink_storage(settings: SinkSettings) -> Storage:
     return storage
 
 
-class SinkWorker(Worker):
-    """A process with one member."""
-
-    name = "sink"
-
-
 def run(conf: cfg.ConfigOpts) -> None:
     """Run the sink, and end the process, with status 0 after SIGTERM.
 
@@ -136,4 +133,4 @@ def run(conf: cfg.ConfigOpts) -> None:
     """
     plan = SinkPlan(conf)
     check_storage(plan.storage)
-    run_workers(plan, SinkWorker)
+    run_workers(plan)

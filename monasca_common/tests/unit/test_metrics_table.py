@@ -24,7 +24,7 @@ from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics
+from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics, serve_stored
 from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState
@@ -119,8 +119,11 @@ def notification():
     for what in (*_BY_TYPE, *_OTHERS):
         made.count(what, "WEBHOOK")
     made.took("WEBHOOK", 0.1)
-    made.serve_stored(mock.Mock(rows=lambda _: [("scheduled", 1)]))
-    return generate_latest(made.registry)
+    members = [MemberStatus("alarm-state-transitions", state=state, lag={"a/0": 1}) for state in MemberState]
+    board = StatusBoard([ProcessStatus(members, snapshot(made.registry))])
+    served = WorkersMetrics("monasca_notification", board)
+    serve_stored(served, mock.Mock(rows=lambda _: [("scheduled", 1)]))
+    return generate_latest(served.registry)
 
 
 def persister():

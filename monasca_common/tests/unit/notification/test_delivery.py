@@ -13,6 +13,7 @@ from monasca_common.kafka import Poison, RetryLater
 from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
 from monasca_common.notification.handlers import _concurrently
 from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.metrics import counts
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
@@ -157,7 +158,7 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.retry()
         self.assertEqual(["a1:OK"], self.sent())
         self.assertEqual({("ALARM", "superseded"), ("OK", "sent")}, set(self.states()))
-        self.assertEqual({"sent": 1, "failed attempts": 1, "superseded": 1}, dict(self.metrics.counts))
+        self.assertEqual({"sent": 1, "failed_attempts": 1, "superseded": 1}, counts(self.metrics.registry.collect()))
 
     def test_a_repeated_alarm_is_notified_by_its_newer_change(self):
         self.handle(self.alarm("a1", "OK"))

@@ -13,6 +13,7 @@ from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
+from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.test_stages_sqlite import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
@@ -209,7 +210,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
 class RetentionTest(StagesCase, SqliteTestCase):
     def test_retention_is_ready_during_its_first_pass(self):
         ledger = Ledger(self.alarms_database)
-        retention = LedgerRetention(ledger, Silences(self.alarms_database), self.clock, 0)
+        retention = LedgerRetention(ledger, Silences(self.alarms_database), self.clock, 0, MemberStatus("retention"))
         during = []
 
         def prune(_before_ms):

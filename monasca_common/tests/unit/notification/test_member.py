@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads of a member while the database is unavailable, and the health of the service."""
+"""The threads of a member while the database is unavailable."""
 
 from oslotest import base
 
 from monasca_common.kafka import RegistryUnavailable, RetryLater
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.notification.member import PausedHandler, service_health
-from monasca_common.runtime.health import LoopHealth
+from monasca_common.notification.member import PausedHandler
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
-from monasca_common.storage.errors import StorageUnavailable
 
 TP = TopicPartition("transitions", 0)
 MESSAGE = Message(*TP, 7, None, None, b"m", ())
@@ -72,27 +70,3 @@ class PausedHandlerTest(base.BaseTestCase):
         self.health.after_revoke([TP])
         self.call(RetryLater())
         self.assertIs(MemberState.RUNNING, self.health.report(None).state)
-
-
-class LoopsTest(base.BaseTestCase):
-    def test_one_hanging_or_failing_loop_makes_the_service_unhealthy(self):
-        clock = VirtualClock()
-        loops = [LoopHealth(name, clock) for name in ("deferred", "retention")]
-        health = service_health(list, loops, clock)
-        for loop in loops:
-            loop.turned("")
-        self.assertEqual([True] * 3, [look()[0] for look in (health.health, health.live, health.ready)])
-
-        loops[1].failed(StorageUnavailable("the database is unavailable"))
-        clock.advance(601.0)
-        loops[0].turned()
-
-        self.assertEqual(
-            (False, ["retention: failed: the database is unavailable"]),
-            (health.ready()[0], health.ready()[1]["reasons"]),
-        )
-        shown = health.health()[1]["members"]["retention"]
-        self.assertEqual(("failed", "the database is unavailable"), (shown["state"], shown["reason"]))
-        self.assertEqual(
-            (False, {"deferred": 0.0, "retention": 601.0}), (health.live()[0], health.live()[1]["seconds_since_turn"])
-        )

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 from oslotest import base
 
+from monasca_common.alarms.address_keys import PLAIN
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silences import Silence, Silences
@@ -24,6 +25,7 @@ from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.audit import reports
 from monasca_common.audit.runs import union
 from monasca_common.audit.settings import AuditSettings
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
@@ -31,11 +33,12 @@ from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification import delivery
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.metrics import counts
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.notifiers.base import Tools
 from monasca_common.notification.notifiers.webhook import WebhookNotifier
 from monasca_common.notification.retries import Retry
-from monasca_common.notification.service import NotificationPlan, NotificationWork
+from monasca_common.notification.service import NotificationPlan
 from monasca_common.notification.settings import (
     HttpSettings,
     NotificationSettings,
@@ -46,7 +49,11 @@ from monasca_common.notification.settings import (
 )
 from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.notification.texts import Texts
+from monasca_common.runtime.member_health import MemberStatus, members_health
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import StatusServer
+from monasca_common.runtime.worker_metrics import WorkersMetrics
+from monasca_common.runtime.workers import Respawns, Worker
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import tables
@@ -74,6 +81,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
             self.kafka.broker.create_topic(topic, 1)
         self.useFixture(fixtures.MockPatch("monasca_common.notification.settings.MAX_INTERVAL_SECONDS", 0.05))
         self.useFixture(fixtures.MockPatch("monasca_common.notification.deferred_sender._REST_SECONDS", 0.02))
+        self.useFixture(fixtures.MockPatch("monasca_common.runtime.status_board._REPORT_SECONDS", 0.02))
         self.producer = self.kafka.producer()
         self.now_ms = time.time_ns() // 1_000_000
 
@@ -89,15 +97,21 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         )
         http = HttpSettings(allowed_networks=ALLOWED)
         tools = Tools(HttpClient(http), Texts())
-        work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
-        work.start()
-        self.work = work
+        self.plan = plan = NotificationPlan.__new__(NotificationPlan)
+        plan.settings, plan.keys = settings, PLAIN
+        plan.notifiers = {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)}
+        plan.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in plan.names()[0]])])
+        self.health = members_health("notification", plan.board.members)
+        worker = Worker(0, plan, 0, Respawns(SystemClock()))
+        worker._threads.start()
+        worker._reporter.start()
         stop = threading.Lock()
-        self.addCleanup(lambda: stop.acquire(blocking=False) and work.stop())
+        self.addCleanup(lambda: stop.acquire(blocking=False) and worker.terminate())
 
         def stopped():
             stop.acquire()
-            return work.stop()
+            worker.terminate()
+            return counts(plan.board.families())
 
         return stopped
 
@@ -153,7 +167,7 @@ class DeliveryTest(ServiceCase):
         stop = self.start(processing={"ttl": 100})
         self.publish(self.alarm(1, time_ms=self.now_ms - 101_000).message, self.alarm(2, actions_enabled=False).message)
         self.until(lambda: self.committed(CHANGES) == 2, "the commit")
-        self.assertEqual({"too old": 1}, stop())
+        self.assertEqual({"too_old": 1}, stop())
         self.assertEqual([], receiver.requests)
 
     def test_an_invalid_message_is_a_dead_letter_and_others_are_handled(self):
@@ -387,7 +401,7 @@ class RefusingDatabaseTest(ServiceCase):
         self.until(lambda: ids(receiver), "the notification")
 
     def reason(self):
-        return self.work.health.health()[1]["members"][CHANGES]["reason"]
+        return self.health.health()[1]["members"][CHANGES]["reason"]
 
     def rename(self, before, after):
         statement = sa.text(f"ALTER TABLE {before} RENAME TO {after}")
@@ -573,10 +587,12 @@ class FailedAttemptsTest(ServiceCase):
 
 class StatusTest(ServiceCase):
     def status(self, path):
-        """Return the response of the status server for the work of this process."""
+        """Return the response of the status server."""
+        metrics = WorkersMetrics("monasca_notification", self.plan.board)
+        self.plan.serve_more(metrics)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        server = StatusServer(listener, self.work.health, self.work.metrics.registry)
+        server = StatusServer(listener, self.health, metrics.registry)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
@@ -600,11 +616,14 @@ class StatusTest(ServiceCase):
         rows = sa.select(tables.notification_deferred.c.id)
         self.until(lambda: not self.alarms_database.rows(rows), "the removal of the retry")
 
+        sent = 'monasca_notification_sent_total{type="webhook"} 1.0'
+        self.until(lambda: sent in self.status("/metrics")[1], "the report of the worker")
+
         code, text = self.status("/metrics")
 
         self.assertEqual(200, code)
         for line in (
-            'monasca_notification_sent_total{type="webhook"} 1.0',
+            'monasca_notification_worker_state{state="running",worker="retention"} 1.0',
             'monasca_notification_failed_attempts_total{type="webhook"} 2.0',
             "monasca_notification_given_up_total 1.0",
             'monasca_notification_delay_seconds_count{type="webhook"} 1.0',
@@ -614,7 +633,7 @@ class StatusTest(ServiceCase):
 
     def test_the_service_is_healthy_while_each_topic_is_read(self):
         stop = self.start()
-        self.until(lambda: self.work.health.health()[0], "health")
+        self.until(lambda: self.health.health()[0], "health")
         code, text = self.status("/healthcheck")
         self.assertEqual(200, code)
         member = json.loads(text)["members"][CHANGES]
@@ -623,10 +642,10 @@ class StatusTest(ServiceCase):
 
     def test_each_loop_is_part_of_the_health(self):
         self.start()
-        self.until(lambda: self.work.health.health()[0], "health")
+        self.until(lambda: self.health.health()[0], "health")
         loops = {CHANGES, "deferred", "retention"}
-        self.assertEqual(loops, set(self.work.health.health()[1]["members"]))
-        self.assertEqual(loops, set(self.work.health.live()[1]["seconds_since_turn"]))
+        self.assertEqual(loops, set(self.health.health()[1]["members"]))
+        self.assertEqual(loops, set(self.health.live()[1]["seconds_since_turn"]))
 
         due = "monasca_common.notification.deferred.DeferredNotifications.due"
         self.useFixture(

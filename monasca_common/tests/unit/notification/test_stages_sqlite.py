@@ -27,6 +27,7 @@ from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.runtime.envelopes import EnvelopeReader
+from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.receivers import change
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -100,7 +101,9 @@ class StagesCase:
         self.releases = self.release()
 
     def release(self):
-        return DeferredSender(self.pipeline, self.methods, self.retries, SameThread(), self.clock, 0.0)
+        return DeferredSender(
+            self.pipeline, self.methods, self.retries, SameThread(), self.clock, 0.0, MemberStatus("deferred")
+        )
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
         """Create a method with actions for these states, and return its id."""

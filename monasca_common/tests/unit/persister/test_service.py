@@ -10,7 +10,6 @@ from monasca_common.persister.service import (
     OUTCOMES,
     PREFIX,
     PersisterPlan,
-    PersisterWorker,
     worker_specs,
 )
 from monasca_common.persister.settings import persister_settings
@@ -19,7 +18,7 @@ from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import Respawns, stop_line
+from monasca_common.runtime.workers import Respawns, Worker
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
@@ -91,7 +90,7 @@ class StopTest(ServiceCase):
         plan = PersisterPlan.__new__(PersisterPlan)
         plan.settings, plan.workers, plan.storage, plan.board = settings, specs, None, board
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
-        return PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
+        return Worker(0, plan, 0, Respawns(VirtualClock()))
 
     def test_a_worker_that_waits_for_its_start_can_be_stopped(self):
         worker = self.worker()
@@ -154,7 +153,9 @@ class LineTest(ServiceCase):
             metrics.wrote(name, Written(stored=stored, repeated=1), 0.1)
             members = [MemberStatus(name, restarts=1, dead_letters=2)]
             processes.append(ProcessStatus(members, snapshot(metrics.registry)))
-        self.assertRegex(stop_line("persister", StatusBoard(processes)), r"rows stored 7; dead letters 4; restarts 2$")
+        plan = PersisterPlan.__new__(PersisterPlan)
+        plan.board = StatusBoard(processes)
+        self.assertRegex(plan.stop_line(), r"rows stored 7; dead letters 4; restarts 2$")
 
 
 class ReloadTest(ServiceCase):

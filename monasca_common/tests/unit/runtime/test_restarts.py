@@ -12,7 +12,8 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.runtime import restarts
-from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, PublishingLoop, restart_delay_seconds
+from monasca_common.runtime.member_health import MemberStatus, members_health
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, PublishingLoop, WorkerLoop, restart_delay_seconds
 from monasca_common.storage.errors import StorageUnavailable
 
 
@@ -146,3 +147,38 @@ class PublishingLoopTest(base.BaseTestCase):
         self.assertIsNot(second, third)
         for producer in (second, third):
             self.assertRaises(MisuseError, producer.publish, "orders", [Record(b"1")])
+
+
+class IdleLoop(WorkerLoop):
+    def serve(self):
+        raise NotImplementedError
+
+
+class WorkerLoopTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.loops = [IdleLoop(name, self.clock, MemberStatus(name, pid=7, restarts=2)) for name in ("one", "two")]
+        self.probes = members_health("s", lambda: [loop.status() for loop in self.loops], clock=self.clock)
+
+    def test_one_hanging_or_failing_loop_makes_the_service_unhealthy(self):
+        self.assertFalse(self.probes.ready()[0])
+        for loop in self.loops:
+            loop.health.turned("")
+        probes = (self.probes.health, self.probes.live, self.probes.ready)
+        self.assertEqual([True] * 3, [probe()[0] for probe in probes])
+
+        self.loops[1].failed(StorageUnavailable("the database is unavailable"))
+        self.clock.advance(601.0)
+        self.loops[0].health.turned()
+
+        ready, body = self.probes.ready()
+        self.assertEqual((False, ["two: failed: the database is unavailable"]), (ready, body["reasons"]))
+        shown = self.probes.health()[1]["members"]["two"]
+        self.assertEqual(("failed", "the database is unavailable"), (shown["state"], shown["reason"]))
+        live, body = self.probes.live()
+        self.assertEqual((False, {"one": 0.0, "two": 601.0}), (live, body["seconds_since_turn"]))
+
+    def test_restarts_continue_those_of_the_replaced_loop(self):
+        self.loops[0].restarted()
+        self.assertEqual([3, 2], [loop.status().restarts for loop in self.loops])

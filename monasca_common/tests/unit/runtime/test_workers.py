@@ -3,16 +3,30 @@
 
 import pathlib
 import threading
+import types
 
 import fixtures
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime.service import Plan, ServiceThreads
+from monasca_common.runtime.settings import StatusSettings
+from monasca_common.runtime.workers import ServiceThreads, WorkersPlan
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
-class SizePlan(Plan):
+class SizePlan(WorkersPlan):
+    service = "test"
+    settings = types.SimpleNamespace(status=StatusSettings())
+
+    def names(self):
+        return []
+
+    def consumers(self):
+        return []
+
+    def open_parts(self, slot, statuses, stack):
+        raise NotImplementedError
+
     def read(self, conf):
         if conf.size > 100:
             raise ConfigurationError("size is at most 100")
@@ -27,7 +41,7 @@ class PlanTest(ConfigurationTestCase):
         conf.register_opt(cfg.IntOpt("size"))
         conf(["--config-file", self.path])
         self.plan = SizePlan(conf)
-        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.runtime.service"))
+        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.runtime.workers"))
 
     def reload(self, text):
         pathlib.Path(self.path).write_text(f"[DEFAULT]\n{text}\n")
@@ -63,7 +77,7 @@ class ServiceThreadsTest(ConfigurationTestCase):
     def test_a_stop_returns_when_all_parts_have_ended(self):
         threads = ServiceThreads([Part(), Part()])
         threads.start()
-        threads.stop()
+        threads.stop(60)
         self.assertEqual([False, False], [thread.is_alive() for thread in threads._threads])
 
     def test_a_stop_waits_for_a_hanging_part_only_until_its_deadline(self):
@@ -75,4 +89,4 @@ class ServiceThreadsTest(ConfigurationTestCase):
         hanging.stopping.set()
 
     def test_a_stop_before_the_start_returns(self):
-        ServiceThreads([Part()]).stop()
+        ServiceThreads([Part()]).stop(60)
