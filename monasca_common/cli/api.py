@@ -31,8 +31,7 @@ class Api(MonascaCommand):
     reported = (ConfigurationError,)
     terminated = 0
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--config-file",
             action="append",
@@ -40,7 +39,6 @@ class Api(MonascaCommand):
             help="configuration file of oslo.config; can be repeated, the last value of an option is used (default: "
             "monasca-api.conf in the standard locations)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with metrics_of_all_workers():

@@ -50,8 +50,8 @@ class AuditShow(ClusterCommand, Lister):
     monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_name_pattern(parser, "--topic", "topics")
         parser.add_argument(
             "--last-seconds",
@@ -61,7 +61,6 @@ class AuditShow(ClusterCommand, Lister):
             "time (default: window_seconds in group [audit])",
         )
         parser.add_argument("--missing", action="store_true", help="show only rows with lost or late messages")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         settings = audit_settings(self.read(parsed_args))
@@ -134,8 +133,7 @@ class AuditCounting(ServiceCommand):
     any_file = True
     reported = (MessagingError, cfg.Error)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_section(parser)
         add_topics(parser, "all topics, including new ones, except the topic of reports and Kafka's internal topics")
         parser.add_argument(
@@ -150,7 +148,6 @@ class AuditCounting(ServiceCommand):
             metavar="G",
             help="the consumer group and the application in reports; use one per cluster (default: %(default)s)",
         )
-        return parser
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.audit import counter_service

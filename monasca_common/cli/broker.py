@@ -36,8 +36,7 @@ class BrokerStart(MonascaCommand):
     configured = False
     reported = (DevBrokerError,)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--nodes",
             type=int,
@@ -79,7 +78,6 @@ class BrokerStart(MonascaCommand):
             "one node and 7 s with three nodes (default: %(default)g)",
         )
         add_line_format(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal. Return 0, or 1 if a start fails or a broker ends."""

@@ -80,7 +80,11 @@ class MonascaCommand(Command):
         parser.formatter_class = _Help
         if self.configured:
             configuration.add_arguments(parser)
+        self.add_arguments(parser)
         return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command and return its exit status. If a package is missing, report the extra and return 1."""
@@ -175,10 +179,8 @@ class ClusterCommand(MonascaCommand):
 
     failed = NOT_ANSWERED
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_section(parser)
-        return parser
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         """Raises `ConfigurationError`."""

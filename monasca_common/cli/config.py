@@ -75,10 +75,8 @@ class ConfigCheck(MonascaCommand, Lister):
     monasca-common config check --config-file /etc/monasca/persister.conf --service persister
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         services.add_argument(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
         rows = []

@@ -75,10 +75,8 @@ class DashboardPassword(MonascaCommand):
     extra = "dashboard"
     configured = False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--user", required=True, metavar="U", help="the user's name for logins")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.operations.dashboard.passwords import password_line

@@ -55,15 +55,13 @@ _NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows
 class _DlqCommand(MonascaCommand):
     """Opens dead-letter topics."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--group",
             default=DLQ_GROUP,
             metavar="G",
             help="the consumer group whose offsets mark handled dead letters (default: %(default)s)",
         )
-        return parser
 
     def topics(
         self, parsed_args: argparse.Namespace, names: Sequence[str], *, with_others: bool = False
@@ -104,8 +102,8 @@ class _SelectingCommand(_DlqCommand):
 
     default_topics: ClassVar[str] = "the dead-letter topics of the configured services"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_topics(parser, self.default_topics)
         parser.add_argument(
             "--reason",
@@ -117,7 +115,6 @@ class _SelectingCommand(_DlqCommand):
         )
         add_since_and_until(parser, "dead letters")
         progress.add_argument(parser)
-        return parser
 
     def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
         """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names this topic."""
@@ -134,8 +131,8 @@ class _SelectingCommand(_DlqCommand):
 class _PendingCommand(_SelectingCommand):
     """Reads the pending dead letters, which the group has not handled."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--max-replays",
             type=positive,
@@ -143,7 +140,6 @@ class _PendingCommand(_SelectingCommand):
             metavar="N",
             help="maximum number of replays of one message (default: %(default)s)",
         )
-        return parser
 
     def none_selected(self) -> None:
         self.report(_NO_MATCH)
@@ -160,8 +156,8 @@ class DlqList(_PendingCommand, Lister):
 
     default_topics = "the dead-letter topics of the configured services, and other topics whose names end in .dlq"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--limit",
             type=positive,
@@ -174,7 +170,6 @@ class DlqList(_PendingCommand, Lister):
             action="store_true",
             help="show the numbers of all pending dead letters by original topic and class of error",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         rows: list[Sequence[Any]] = []
@@ -222,8 +217,8 @@ class DlqShow(_DlqCommand, ShowOne):
     monasca-common dlq show metrics.dlq/0/17 --payload
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "place",
             type=_place,
@@ -231,7 +226,6 @@ class DlqShow(_DlqCommand, ShowOne):
             help="topic, partition and offset, as in the output of `dlq list`",
         )
         messages.add_payload(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         partition, offset = parsed_args.place
@@ -257,8 +251,8 @@ class DlqReplay(_PendingCommand, ChangeLister):
 
     columns = ("topic", "outcome", "reason", "dead_letters")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--limit", type=positive, metavar="N", help="maximum number of dead letters per topic (default: all)"
         )
@@ -269,7 +263,6 @@ class DlqReplay(_PendingCommand, ChangeLister):
             help="maximum number of messages per second; too large: consumers fall behind (default: no limit)",
         )
         add_execute(parser)
-        return parser
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         self._of_jobs = 0
@@ -343,8 +336,8 @@ class DlqPurge(_SelectingCommand, ChangeLister):
 
     columns = ("topic", "dead_letters", "deleted", "kept")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--dealt-with",
             action="store_true",
@@ -354,7 +347,6 @@ class DlqPurge(_SelectingCommand, ChangeLister):
         )
         parser.add_argument("--all", action="store_true", help="select all dead letters")
         add_execute(parser)
-        return parser
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         if not (parsed_args.all or parsed_args.dealt_with or _is_selection(parsed_args)):

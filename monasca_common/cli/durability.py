@@ -42,12 +42,11 @@ class DurabilityCheck(ClusterCommand, Lister):
     monasca-common durability check --topic metrics --strict -f json
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_topics(parser, "every topic, including internal topics")
         parser.add_argument("--strict", action="store_true", help="treat warnings as errors in the exit status")
         progress.add_argument(parser)
-        return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace

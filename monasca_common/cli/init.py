@@ -113,8 +113,7 @@ class Init(MonascaCommand, ChangeLister):
 
     columns = ("kind", "name", "state", "partitions", "replicas", "schema", "services")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         services.add_argument(parser)
         parser.add_argument(
             "--partitions",
@@ -137,7 +136,6 @@ class Init(MonascaCommand, ChangeLister):
             help="number of replicas of each partition (default: the brokers' default.replication.factor)",
         )
         add_execute(parser)
-        return parser
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         confs = services.read_all(parsed_args)

@@ -27,8 +27,7 @@ class JarsFetch(MonascaCommand):
     configured = False
     reported = (InvalidCluster, JarError)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "lists",
             nargs="*",
@@ -41,7 +40,6 @@ class JarsFetch(MonascaCommand):
             metavar="DIR",
             help="the folder to write to (default: the folder that commands search)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         names = parsed_args.lists or [f"kafka-{kafka_version()}", f"spark-{_spark_version()}"]

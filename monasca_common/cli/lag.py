@@ -47,8 +47,8 @@ class _LagCommand(ClusterCommand, Lister):
 
     _stored: DatabasePositions
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--window-seconds",
             type=positive,
@@ -61,7 +61,6 @@ class _LagCommand(ClusterCommand, Lister):
             metavar="T",
             help="the topic in which `monasca-common lag serve` stores surveys (default: [lag] topic)",
         )
-        return parser
 
     def survey(self, parsed_args: argparse.Namespace, *, is_pattern: bool) -> _Surveyed:
         """Return the verdicts, and report missing information on standard error. Raises `ConfigurationError`."""
@@ -114,10 +113,9 @@ class LagList(_LagCommand):
     -f json
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_name_pattern(parser, "--group", "groups")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         surveyed = self.survey(parsed_args, is_pattern=True)
@@ -140,10 +138,9 @@ class LagShow(_LagCommand):
     monasca-common lag show --group 1_metrics
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--group", required=True, metavar="G", help="the consumer group (option group_id)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         group = parsed_args.group

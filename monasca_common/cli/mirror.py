@@ -56,8 +56,7 @@ class MirrorVerify(MonascaCommand, Lister):
 
     failed = NOT_ANSWERED
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_topics(parser, "every topic that the mirror has copied")
         add_since(parser, "messages")
         parser.add_argument(
@@ -66,7 +65,6 @@ class MirrorVerify(MonascaCommand, Lister):
             help="print a row per differing message instead of a row per partition",
         )
         progress.add_argument(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         settings = mirror_settings(self.read(parsed_args))

@@ -50,12 +50,10 @@ class NotificationTest(MonascaCommand):
 
     extra = "notification"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("method", nargs="?", help="the id of a notification method of any tenant")
         parser.add_argument("--type", help="a type instead of a method, such as webhook, email or slack")
         parser.add_argument("--address", help="an address instead of a method: a URL, an e-mail address, a routing key")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Return 0 if the receiver accepted the message, 1 if not, and 2 for wrong usage."""

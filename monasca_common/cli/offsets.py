@@ -53,8 +53,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
     _database = ""  # its URL
     _members: Sequence[str] = ()
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--group", required=True, metavar="G", help="the consumer group (option group_id)")
         parser.add_argument(
             "--topic",
@@ -70,7 +69,6 @@ class _OffsetsCommand(MonascaCommand, Lister):
             help="the authoritative store of the offsets (default: the configured database if it has offsets of this "
             "group, otherwise Kafka)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
         conf, group = self.read(parsed_args), parsed_args.group
@@ -123,8 +121,8 @@ class OffsetsReset(_OffsetsCommand):
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         target = parser.add_mutually_exclusive_group(required=True)
         target.add_argument("--to-earliest", action="store_true", help="the oldest message in the log")
         target.add_argument("--to-latest", action="store_true", help="the end of the log: skip all existing messages")
@@ -151,7 +149,6 @@ class OffsetsReset(_OffsetsCommand):
             help="shift by N offsets (backwards with --shift-by=-100), limited to offsets in the log",
         )
         add_execute(parser)
-        return parser
 
     def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
         kept, partitions = state.kept, state.partitions

@@ -52,8 +52,7 @@ class PipelineRun(PipelineCommand):
     monasca-common pipeline run backfill --from 2026-01-31T06:00:00Z --to 2026-01-31T08:00:00Z
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("job", metavar="JOB", help="the name of a job from `monasca-common pipeline list`")
         parser.add_argument("--once", action="store_true", help="end at the current end of the topics")
         parser.add_argument(
@@ -66,7 +65,6 @@ class PipelineRun(PipelineCommand):
                 f"--{name}", dest=f"{name}_time", type=moment_ms, metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z"
             )
         add_line_format(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.cli.progress import Shown

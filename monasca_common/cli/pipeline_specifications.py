@@ -24,14 +24,12 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
 
     configured = False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         for name, what in (
             ("pre-transforms", "the selection of input records"),
             ("transforms", "the computation of metrics"),
         ):
             parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         from monasca_common.pipeline import JsonRows, read

@@ -53,10 +53,8 @@ class SchemaList(_SchemaCommand, Lister):
     monasca-common schema list --subject "metrics*"
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_name_pattern(parser, "--subject", "subjects")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
         ask = self.client(self.read(parsed_args)).ask
@@ -78,13 +76,11 @@ class SchemaShow(_SchemaCommand):
     monasca-common schema show --id 17
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("subject", nargs="?", metavar="SUBJECT", help="a subject of the registry")
         chosen = parser.add_mutually_exclusive_group()
         chosen.add_argument("--schema-version", type=positive, metavar="N", help="a version (default: the latest)")
         chosen.add_argument("--id", type=positive, metavar="N", help="the id of a schema, instead of a subject")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         if bool(parsed_args.subject) == bool(parsed_args.id):
@@ -116,8 +112,7 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
 
     columns = ("subject", "file", "state", "reason")
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "subject",
             nargs="?",
@@ -125,7 +120,6 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
             help="a subject (default: those of schema_files in the configuration)",
         )
         parser.add_argument("file", nargs="?", metavar="FILE", help="its schema: .avsc, .json or .proto")
-        return parser
 
     def files(self, parsed_args: argparse.Namespace, conf: cfg.ConfigOpts) -> Iterator[_File]:
         """Raises `ConfigurationError`, and `SerializationError` for a file that is not a schema."""
@@ -195,10 +189,9 @@ class SchemaRegister(_FilesCommand):
     monasca-common schema register metrics-value metric.avsc --execute
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_execute(parser)
-        return parser
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         super().change(parsed_args, rows)

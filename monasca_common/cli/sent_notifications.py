@@ -38,8 +38,7 @@ class NotificationList(MonascaCommand, Lister):
 
     extra = "notification"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--tenant", help="only notifications of this project")
         parser.add_argument("--alarm", help="only notifications of the alarm with this id")
         parser.add_argument("--method", help="only notifications by the method with this id")
@@ -53,7 +52,6 @@ class NotificationList(MonascaCommand, Lister):
         parser.add_argument(
             "--limit", type=positive, default=_LISTED, metavar="N", help="maximum number of rows (default: %(default)s)"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         from monasca_common.alarms.database import Slice
@@ -81,10 +79,8 @@ class NotificationShow(MonascaCommand, ShowOne):
 
     extra = "notification"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", help="the id in the output of `monasca-common notification list`")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         from monasca_common.alarms.sent_notifications import SentNotifications
@@ -102,15 +98,13 @@ class NotificationResend(MonascaCommand):
 
     extra = "notification"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("id", help="the id in the output of `monasca-common notification list`")
         parser.add_argument(
             "--force",
             action="store_true",
             help="send even if an attempt seems to be in progress; use this if its process no longer exists",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Return 0 if the receiver accepted the notification, otherwise 1."""

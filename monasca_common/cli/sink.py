@@ -40,8 +40,7 @@ class _SinkComparison(MonascaCommand, Lister):
 
     extra = "persister"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--sample",
             type=positive,
@@ -49,7 +48,6 @@ class _SinkComparison(MonascaCommand, Lister):
             metavar="N",
             help="the number of latest messages of each partition to decode (default: %(default)s)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
         from monasca_common.sink.sample import sample_findings
@@ -102,10 +100,9 @@ class SinkPlanList(_SinkComparison):
     monasca-common sink plan --config-file /etc/monasca/sink.conf --execute
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_execute(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
         columns, rows = super().take_action(parsed_args)

@@ -28,13 +28,12 @@ class TopicList(ClusterCommand, Lister):
     monasca-common topic list --name "metrics*" --sort-column messages -f csv
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         add_name_pattern(parser, "--name", "topics")
         parser.add_argument(
             "--internal", action="store_true", help="also show internal topics, whose names begin with __"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         admin, _ = self.cluster(parsed_args)
@@ -55,11 +54,10 @@ class TopicShow(ClusterCommand, Lister):
     monasca-common topic show metrics --settings
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("name", metavar="TOPIC", help="the name of the topic")
         parser.add_argument("--settings", action="store_true", help="show the settings instead of the partitions")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         admin, _ = self.cluster(parsed_args)
@@ -80,8 +78,8 @@ class TopicCreate(ClusterCommand):
     monasca-common topic create metrics --partitions 12 --setting retention.ms=86400000
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("name", metavar="TOPIC", help="the name of the new topic")
         parser.add_argument(
             "--partitions",
@@ -106,7 +104,6 @@ class TopicCreate(ClusterCommand):
             help="a setting of the topic, such as retention.ms=86400000; can be repeated",
         )
         add_execute(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         name = parsed_args.name

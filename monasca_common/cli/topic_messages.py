@@ -31,15 +31,14 @@ _PROGRESS_EVERY = 1000
 class _MessagesCommand(ClusterCommand):
     """Shows messages of some partitions of a topic."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "topic", type=partitions_of_topic, metavar="TOPIC[:P,P…]", help="a topic, or some of its partitions"
         )
         messages.add_selection(parser)
         messages.add_payload(parser)
         add_line_format(parser)
-        return parser
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         self._decoder = messages.SchemaDecoder(self.read(parsed_args), self.report)
@@ -68,8 +67,8 @@ class TopicTail(_MessagesCommand):
     monasca-common topic tail metrics:0 --last 10 --field metric.name=cpu.idle --payload
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         start = parser.add_mutually_exclusive_group()
         start.add_argument("--from-beginning", action="store_true", help="start at the oldest message")
         start.add_argument(
@@ -82,7 +81,6 @@ class TopicTail(_MessagesCommand):
         )
         parser.add_argument("--count", type=positive, metavar="N", help="end after N messages (default: never)")
         parser.add_argument("--seconds", type=positive, metavar="N", help="end after N seconds (default: never)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         shown = 0
@@ -126,8 +124,8 @@ class TopicSample(_MessagesCommand):
     monasca-common topic sample metrics --count 5 --since 2026-01-31T06:00:00Z --payload
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--count",
             type=_sample_size,
@@ -136,7 +134,6 @@ class TopicSample(_MessagesCommand):
             help=f"number of messages, at most {_MAX_SAMPLE} (default: %(default)s)",
         )
         progress.add_argument(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         admin, connection = self.cluster(parsed_args)
