@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oslo_config import cfg
 
@@ -22,12 +21,11 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.runtime import started, stopped
 from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
-from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -131,30 +129,16 @@ class CounterService(Loop):
         return topics_to_count(self._admin, self._wanted, self._settings.topic)
 
 
-def run(
-    conf: cfg.ConfigOpts,
-    until: Callable[[CounterService], object],
-    *,
-    section: str,
-    wanted: Sequence[str],
-    group: str,
-    tier: str,
-) -> None:
-    """Count topics of the brokers in the options group ``section``. ``until`` receives the service before it starts, so
-    that the caller can stop it.
-
-    Raises `ConfigurationError` and `TransportError` if it cannot start.
-    """
+def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str, tier: str) -> None:
+    """Count topics of the brokers in the options group ``section``. Raises `ConfigurationError` and `TransportError` if
+    it cannot start."""
     settings, status = audit_settings(conf), count_status_settings(conf)
     admin = load_admin(conf, section)
-    with contextlib.ExitStack() as stack:
-        producer = open_producer(producer_settings(conf))
-        stack.callback(producer.close, CLOSE_SECONDS)
-        connection = connection_settings(conf, section)
-        service = CounterService(settings, connection, admin, producer, wanted, group, tier)
-        stack.enter_context(status_served(AUDIT_COUNT_GROUP, status, service.status.health, service.status.registry))
-        until(service)
-        facts = {"reads": len(service.topics()), "group": group, "status_at": status.address}
-        LOG.info("%s", started("audit counter", **facts))
-        service.run()
-    LOG.info("%s", stopped("audit counter", counted=service.status.messages))
+    producer = open_producer(producer_settings(conf))
+    try:
+        service = CounterService(settings, connection_settings(conf, section), admin, producer, wanted, group, tier)
+        facts, found = {"reads": len(service.topics()), "group": group}, service.status
+        served = AUDIT_COUNT_GROUP, status, found.health, found.registry
+        run_service("audit counter", service, *served, facts=facts, counts=lambda: {"counted": found.messages})
+    finally:
+        producer.close(CLOSE_SECONDS)

@@ -20,11 +20,10 @@ from monasca_common.kafka import load_admin
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.runtime import started, stopped
 from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import Loop
-from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -32,9 +31,7 @@ _LABELS = ("topic", "tier", "application")
 
 _READ_SECONDS = 300.0
 _INTERVAL_SECONDS = 60.0
-_MAX_LINES = 20  # the time limit of one reconciliation
-
-OpenLog = Callable[[int], ReportLog]
+_MAX_LINES = 20  # in the log of one reconciliation
 
 
 class AuditMetrics(ServiceMetrics):
@@ -160,12 +157,8 @@ class AuditService(Loop):
         return bucket_of(self.clock.time_ms() - back_ms, self._settings.bucket_seconds)
 
 
-def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
-    """Run the service of this configuration. ``until`` receives the service before it starts, so that the caller can
-    stop it.
-
-    Raises `ConfigurationError` if it cannot start.
-    """
+def run(conf: cfg.ConfigOpts) -> None:
+    """Run the service of this configuration. Raises `ConfigurationError` if it cannot start."""
     settings = audit_settings(conf)
     admin, connection = load_admin(conf), connection_settings(conf)
 
@@ -173,8 +166,6 @@ def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
         return open_report_log(admin, connection, settings.topic, since_ms)
 
     service = AuditService(settings, open_log)
-    with status_served(AUDIT_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # this precedes the log line, because a caller may stop the service after that line
-        LOG.info("%s", started("audit", reads=settings.topic, status_at=settings.status.address))
-        service.run()
-    LOG.info("%s", stopped("audit", reconciliations=service.reconciliations))
+    facts = {"reads": settings.topic}
+    status = AUDIT_GROUP, settings.status, service.health, service.metrics.registry
+    run_service("audit", service, *status, facts=facts, counts=lambda: {"reconciliations": service.reconciliations})

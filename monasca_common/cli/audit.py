@@ -28,7 +28,6 @@ from monasca_common.cli.command import (
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
-from monasca_common.runtime.shutdown import stop_on_signals
 
 _COLUMNS = (
     *("topic", "bucket", "tier", "application", "verdict", "completeness", "expected", "messages"),
@@ -115,7 +114,7 @@ class AuditServe(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.audit import service
 
-        return lambda conf: service.run(conf, lambda audit: stop_on_signals(audit.stop))
+        return service.run
 
 
 class AuditCounting(ServiceCommand):
@@ -154,14 +153,8 @@ class AuditCounting(ServiceCommand):
 
         def run(conf: cfg.ConfigOpts) -> None:
             check_section(conf, parsed_args.section)
-            counter_service.run(
-                conf,
-                lambda service: stop_on_signals(service.stop),
-                section=parsed_args.section,
-                wanted=parsed_args.topic,
-                group=parsed_args.group,
-                tier=parsed_args.tier,
-            )
+            names = {"section": parsed_args.section, "group": parsed_args.group, "tier": parsed_args.tier}
+            counter_service.run(conf, wanted=parsed_args.topic, **names)
 
         return run
 

@@ -28,7 +28,6 @@ from monasca_common.operations.lag.history import (
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagVerdict, group_lag
 from monasca_common.operations.settings import DLQ_GROUP, history_topic, lag_window
-from monasca_common.runtime.shutdown import stop_on_signals
 
 _VERDICT_COLUMNS = (
     *("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "lost_in_seconds"),
@@ -170,7 +169,7 @@ class LagServe(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.operations.lag import service as lag_service
 
-        return lambda conf: lag_service.run(conf, lambda service: stop_on_signals(service.stop), position_reader(conf))
+        return lambda conf: lag_service.run(conf, position_reader(conf))
 
 
 def _verdict_row(lag: LagVerdict) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from monasca_common.kafka.errors import FencedError
 from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
 from monasca_common.operations.mirror.settings import mirror_settings
 from monasca_common.operations.mirror.verification import MirrorVerification
-from monasca_common.runtime.shutdown import stop_on_signals
 
 _OF_MESSAGES = ("topic", "partition", "kind", "source_offset", "target_offset", "message_id", "fields")
 _OF_PARTITIONS = (
@@ -43,7 +42,7 @@ class MirrorRun(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.operations.mirror import mirror
 
-        return lambda conf: mirror.run(conf, stop_on_signals)
+        return mirror.run
 
 
 class MirrorVerify(MonascaCommand, Lister):

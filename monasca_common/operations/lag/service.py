@@ -8,7 +8,7 @@ Several instances can run concurrently; the newest results replace older results
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from oslo_config import cfg
 
@@ -35,10 +35,10 @@ from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag, lost_and_hidden
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
-from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime import joined
 from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.restarts import PublishingLoop
-from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -157,26 +157,14 @@ def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory
     return ", ".join(facts)
 
 
-def run(
-    conf: cfg.ConfigOpts, until: Callable[[LagService], object], read_positions: ReadPositions = no_database
-) -> None:
-    """Run the service of ``conf``. ``until``: receives the service before it starts, and can stop it later. Raises
-    `ConfigurationError` if the service cannot start.
-    """
+def run(conf: cfg.ConfigOpts, read_positions: ReadPositions = no_database) -> None:
+    """Run the service of ``conf``. Raises `ConfigurationError` if it cannot start."""
     settings = lag_settings(conf)
     service = LagService(settings, load_admin(conf), read_positions=read_positions)
-    with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
-        until(service)  # this comes first, because a caller may stop the service after the log line below
-        LOG.info("%s", start_line(settings))
-        service.run()
-    LOG.info("%s", stopped("lag", surveys=service.surveys))
-
-
-def start_line(settings: LagSettings) -> str:
-    return started(
-        "lag",
-        watches=joined(settings.groups),
-        of_brokers=settings.connection.bootstrap_servers,
-        keeps_history_in=settings.topic,
-        status_at=settings.status.address,
-    )
+    facts = {
+        "watches": joined(settings.groups),
+        "of_brokers": settings.connection.bootstrap_servers,
+        "keeps_history_in": settings.topic,
+    }
+    status = LAG_GROUP, settings.status, service.health, service.metrics.registry
+    run_service("lag", service, *status, facts=facts, counts=lambda: {"surveys": service.surveys})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -49,11 +49,11 @@ from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACT
 from monasca_common.operations.mirror.settings import MIRROR_GROUP, MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
-from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime import joined
+from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.polling import POLL_SECONDS
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
-from monasca_common.runtime.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -344,12 +344,9 @@ def _lag_by_topic(consumer: KafkaConsumer) -> Mapping[str, int]:
     return lags
 
 
-def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> None:
-    """Run the mirror of ``conf`` as a service until it is stopped. ``until``: receives the function that stops it after
-    the open transaction.
-
-    Raises the errors of `Mirror.run`.
-    """
+def run(conf: cfg.ConfigOpts) -> None:
+    """Run the mirror of ``conf`` as a service. A signal stops it after the open transaction. Raises the errors of
+    `Mirror.run`."""
     settings = mirror_settings(conf)
     status = MirrorStatus(SystemClock())
     audit = audit_settings(conf)
@@ -358,18 +355,11 @@ def run(conf: cfg.ConfigOpts, until: Callable[[Callable[[], None]], object]) -> 
         if audit.enabled:
             reporter = stack.enter_context(AuditReporter(audit, producer_settings(conf), MIRRORED, settings.name))
         mirror = Mirror(settings, status, SystemClock(), audit=reporter)
-        until(mirror.stop)
-        stack.enter_context(status_served(MIRROR_GROUP, settings.status, status.probes, status.registry))
-        LOG.info(
-            "%s",
-            started(
-                "mirror",
-                name=settings.name,
-                topics=joined(settings.topics),
-                source=settings.source.bootstrap_servers,
-                target=settings.target.bootstrap_servers,
-                status_at=settings.status.address,
-            ),
-        )
-        mirror.run()
-    LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))
+        facts = {
+            "name": settings.name,
+            "topics": joined(settings.topics),
+            "source": settings.source.bootstrap_servers,
+            "target": settings.target.bootstrap_servers,
+        }
+        served = MIRROR_GROUP, settings.status, status.probes, status.registry
+        run_service("mirror", mirror, *served, facts=facts, counts=lambda: {"copied": f"{status.copied} messages"})
