@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from monasca_common.cli.command import (
     positive,
 )
 from monasca_common.cli.service_command import ServiceCommand
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
 
@@ -72,7 +72,7 @@ class AuditShow(ClusterCommand, Lister):
         self._report_excluded(totals)
         found = [
             each
-            for each in totals.reconciliations(_now_ms())
+            for each in totals.reconciliations(SystemClock().time_ms())
             if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, parsed_args.topic)
         ]
         self._status = self._exit_status(found, parsed_args.topic)
@@ -159,12 +159,8 @@ class AuditCounting(ServiceCommand):
         return run
 
 
-def _now_ms() -> int:
-    return round(time.time() * _MS)
-
-
 def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:
-    since_ms = max(0, _now_ms() - (last_seconds or settings.window_seconds) * _MS)
+    since_ms = max(0, SystemClock().time_ms() - (last_seconds or settings.window_seconds) * _MS)
     return bucket_of(since_ms, settings.bucket_seconds)
 
 

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import getpass
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from oslo_config import cfg
@@ -17,6 +16,7 @@ from monasca_common.cli import services
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import plugins
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.operations.group_positions import position_reader
@@ -58,7 +58,7 @@ class Dashboard(ServiceCommand):
             positions = position_reader(conf)
 
             admin = functools.partial(plugins.load_admin, conf)
-            facts = (settings, admin, connection, audit, letters, window, positions, _now_ms)
+            facts = (settings, admin, connection, audit, letters, window, positions, SystemClock().time_ms)
             panels = functools.partial(kafka_panels, *facts, history_topic=history_topic(conf))
             DashboardServer(settings, panels, login).run()
 
@@ -101,7 +101,3 @@ def _topics(files: Sequence[str]) -> Iterator[str]:
         with contextlib.suppress(ConfigurationError, ImportError):
             conf = services.read_service(service, files)
             yield from (each.name for each in services.topics(service, conf) if each.dead_letters)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

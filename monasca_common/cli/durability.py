@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cliff.lister import Lister
@@ -13,6 +12,7 @@ from cliff.lister import Lister
 from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand, add_topics
 from monasca_common.kafka import Admin
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.operations.durability import (
     INTERNAL_TOPICS,
@@ -87,7 +87,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         history: LagHistory,
     ) -> list[Finding]:
         """Return the findings of each group, and report differing positions on standard error."""
-        now_ms = round(time.time() * 1000)
+        now_ms = SystemClock().time_ms()
         states = survey.scan(survey.groups(), now_ms, set(topics), history)
         judged = following(states, now_ms, window).groups
         findings = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from oslo_config import cfg
 
 from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_pattern, positive
 from monasca_common.cli.service_command import ServiceCommand
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.group_positions import DatabasePositions, position_reader, position_remarks
@@ -36,7 +36,6 @@ _VERDICT_COLUMNS = (
 # The location of the authoritative position, and whether the verdict is based on a different position.
 _POSITION_COLUMNS = ("kept_in", "copy_differs")
 _READ_SECONDS = 30.0
-_MS = 1000
 
 _Surveyed = Mapping[str, Mapping[TopicPartition, PartitionHistory]]
 
@@ -85,7 +84,7 @@ class _LagCommand(ClusterCommand, Lister):
                 "there is no history, which `monasca-common lag serve` stores: old timestamps can look like a stop, "
                 "and deletions by size cannot be predicted"
             )
-        now_ms = round(time.time() * _MS)
+        now_ms = SystemClock().time_ms()
         surveyed = following(cluster.scan(groups, now_ms, history=history or LagHistory()), now_ms, window).groups
         self._stored = position_reader(conf, parsed_args.section)()
         lines = position_remarks(surveyed, self._stored)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.service_command import ServiceCommand
+from monasca_common.kafka.clock import SystemClock
 
 if TYPE_CHECKING:
     from monasca_common.alarms.address_keys import AddressKeys
@@ -117,7 +117,7 @@ def _test_change() -> AlarmChange:
         old_state="UNDETERMINED",
         new_state="OK",
         reason="Test by `monasca-common notification test`",
-        time_ms=time.time_ns() // 1_000_000,
+        time_ms=SystemClock().time_ms(),
         link=None,
         lifecycle_state=None,
         metrics=[AlarmedMetric("test", {"service": "monitoring"})],

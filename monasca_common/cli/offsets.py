@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from monasca_common.cli.command import (
     partitions_of_topic,
 )
 from monasca_common.kafka import Admin, plugins
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import CONSUMER_GROUPS, KAFKA_GROUP, consumer_settings, register
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
@@ -191,7 +191,7 @@ class OffsetsReset(_OffsetsCommand):
 
         for topic in sorted(topics):
             found = activity.of_job(self._database, group, topic)
-            now_ms = round(time.time() * _MS)
+            now_ms = SystemClock().time_ms()
             if found is not None and found.state(now_ms) is activity.JobState.RUNNING:
                 raise ConfigurationError(
                     f"a pipeline job reads topic {topic!r} as group {group!r}, and reported that it runs "
@@ -230,7 +230,7 @@ def _targets(
         return offset_plan.targets_at_offset(logs, parsed_args.to_offset)
     since_ms = parsed_args.to_datetime
     if since_ms is None:
-        since_ms = max(0, round(time.time() * _MS) - parsed_args.by_duration * _MS)
+        since_ms = max(0, SystemClock().time_ms() - parsed_args.by_duration * _MS)
     return offset_plan.targets_at_time(admin, logs, since_ms)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, ObjectColumn, add_since, moment_ms, positive
 from monasca_common.cli.notification import open_notifications
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.models import times
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class NotificationResend(MonascaCommand):
         from monasca_common.notification.notification import Notification
         from monasca_common.notification.notifiers.plugins import load_notifiers
 
-        stored, ledger = SentNotifications(database, keys), Ledger(database)
+        stored, ledger, now_ms = SentNotifications(database, keys), Ledger(database), SystemClock().time_ms
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)
         if not changes:
             return self.report("it cannot be sent again: an older version stored it without its content")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
         [notifier] = load_notifiers(conf, method.type)
         notification = Notification(before.id, changes[0], tuple(changes[1:]), method.id)
-        if not ledger.resend(notification.id, _now_ms(), also_under_way=parsed_args.force):
+        if not ledger.resend(notification.id, now_ms(), also_under_way=parsed_args.force):
             return self.report(
                 "an attempt is in progress: wait for its end, or use --force if its process no longer exists"
             )
@@ -139,17 +139,13 @@ class NotificationResend(MonascaCommand):
         except Exception as error:
             if not isinstance(error, NotificationError):
                 error = NotificationError(f"{method.type}: {type(error).__name__}")
-            ledger.finish(notification, FAILED, _now_ms(), str(error))
+            ledger.finish(notification, FAILED, now_ms(), str(error))
             ledger.restore(notification.id, before.state)
             return self.report(error.for_operators)
-        ledger.finish(notification, SENT, _now_ms(), answer)
-        DeferredNotifications(database).finish(notification.id, _now_ms())
+        ledger.finish(notification, SENT, now_ms(), answer)
+        DeferredNotifications(database).finish(notification.id, now_ms())
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _facts(sent: SentNotification) -> dict[str, Any]:
