@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from oslo_config import cfg
 
@@ -12,6 +13,8 @@ from monasca_common.notification.addresses import destination
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.texts import Texts
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,20 @@ class Notifier(ABC):
 
         Raises `SendFailed` if another attempt may succeed, and `SendRefused` if no attempt can succeed.
         """
+
+
+class OwnNotifier(Notifier, Generic[S]):
+    """A notifier of this package, with settings of the type ``S``."""
+
+    def __init__(self, settings: S, tools: Tools) -> None:
+        self._settings = settings
+        self._tools = tools
+
+    @staticmethod
+    @abstractmethod
+    def read(conf: cfg.ConfigOpts) -> Any:
+        """Return the settings of the notifier's group. Raises `ConfigurationError`."""
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> Notifier:
+        return cls(cls.read(conf), tools)

@@ -13,11 +13,9 @@ import ssl
 from email.message import EmailMessage
 from typing import Any
 
-from oslo_config import cfg
-
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import Notification
-from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import EmailSettings, email_settings
 from monasca_common.notification.texts import Texts
@@ -26,20 +24,14 @@ from monasca_common.notification.texts import Texts
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")
 
 
-class EmailNotifier(Notifier):
-    def __init__(self, settings: EmailSettings, tools: Tools) -> None:
-        self._settings = settings
-        self._texts = tools.texts
-
-    @classmethod
-    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> EmailNotifier:
-        return cls(email_settings(conf), tools)
+class EmailNotifier(OwnNotifier[EmailSettings]):
+    read = staticmethod(email_settings)
 
     def destination(self, _address: str) -> str:
         return f"{self._settings.server}:{self._settings.port}"
 
     def send(self, notification: Notification, address: str) -> str:
-        message = message_of(notification, self._texts, sender=self._settings.from_addr, receiver=address)
+        message = message_of(notification, self._tools.texts, sender=self._settings.from_addr, receiver=address)
         # the address is only logged, because it belongs to the operator's network
         own = f"{self._settings.server}:{self._settings.port}"
         with SendDeadline(self._settings.timeout) as deadline:

@@ -15,14 +15,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
-from oslo_config import cfg
 
 from monasca_common.models import json_text
 from monasca_common.notification.addresses import destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.http_client import ReceiverAnswer
 from monasca_common.notification.notification import Notification
-from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.settings import JiraSettings, jira_settings
 
 _API = "/rest/api/2"
@@ -42,14 +41,8 @@ class JiraTarget:
     component: str | None
 
 
-class JiraNotifier(Notifier):
-    def __init__(self, settings: JiraSettings, tools: Tools) -> None:
-        self._settings = settings
-        self._tools = tools
-
-    @classmethod
-    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> JiraNotifier:
-        return cls(jira_settings(conf), tools)
+class JiraNotifier(OwnNotifier[JiraSettings]):
+    read = staticmethod(jira_settings)
 
     def destination(self, _address: str) -> str:
         return destination(self._settings.url or "")

@@ -6,13 +6,11 @@ from __future__ import annotations
 import datetime
 import re
 
-from oslo_config import cfg
-
 from monasca_common.models import json_text
 from monasca_common.notification.addresses import destination
 from monasca_common.notification.errors import AddressRefused
 from monasca_common.notification.notification import Notification
-from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.settings import PagerdutySettings, pagerduty_settings
 
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -20,14 +18,8 @@ _SEVERITIES = {"LOW": "info", "MEDIUM": "warning", "HIGH": "error", "CRITICAL": 
 _MOST_DETAIL = 20_000  # characters
 
 
-class PagerdutyNotifier(Notifier):
-    def __init__(self, settings: PagerdutySettings, tools: Tools) -> None:
-        self._settings = settings
-        self._tools = tools
-
-    @classmethod
-    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> PagerdutyNotifier:
-        return cls(pagerduty_settings(conf), tools)
+class PagerdutyNotifier(OwnNotifier[PagerdutySettings]):
+    read = staticmethod(pagerduty_settings)
 
     def destination(self, _address: str) -> str:
         return destination(self._settings.url)

@@ -6,26 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from oslo_config import cfg
 
 from monasca_common.models import json_text
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.notification import Notification
-from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.settings import NotifierSettings, slack_settings
 
 _MOST_TEXT = 40_000  # characters; Slack truncates longer texts
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-class SlackNotifier(Notifier):
-    def __init__(self, settings: NotifierSettings, tools: Tools) -> None:
-        self._settings = settings
-        self._tools = tools
-
-    @classmethod
-    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> SlackNotifier:
-        return cls(slack_settings(conf), tools)
+class SlackNotifier(OwnNotifier[NotifierSettings]):
+    read = staticmethod(slack_settings)
 
     def send(self, notification: Notification, address: str) -> str:
         # An unescaped text could mention a channel or hide a link.

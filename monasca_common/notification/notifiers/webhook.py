@@ -7,30 +7,23 @@ import hmac
 import time
 from typing import Any
 
-from oslo_config import cfg
-
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.models import json_text
 from monasca_common.notification.notification import Notification
-from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.settings import WebhookSettings, webhook_settings
 
 
-class WebhookNotifier(Notifier):
-    def __init__(self, settings: WebhookSettings, tools: Tools) -> None:
-        self._settings = settings
-        self._http = tools.http
-
-    @classmethod
-    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> WebhookNotifier:
-        return cls(webhook_settings(conf), tools)
+class WebhookNotifier(OwnNotifier[WebhookSettings]):
+    read = staticmethod(webhook_settings)
 
     def send(self, notification: Notification, address: str) -> str:
         body = json_text.write(body_of(notification))
         headers = {"Idempotency-Key": notification.id}
         if self._settings.hmac_secret and notification.method_id:
             headers |= signature(self._settings.hmac_secret, notification, body, round(time.time()))
-        answer = self._http.post(address, body, headers, self._settings.timeout, tenant=notification.change.tenant)
+        timeout, tenant = self._settings.timeout, notification.change.tenant
+        answer = self._tools.http.post(address, body, headers, timeout, tenant=tenant)
         return f"answered {answer.status}"
 
 
