@@ -18,7 +18,7 @@ PACKAGE = "monasca-common"
 # The extras for production; all other extras are for tests, checks and trials.
 RUNTIME_EXTRAS = (
     *("api", "avro", "cli", "dashboard", "json-schema", "memcached", "mirror", "monitoring"),
-    *("notification", "otlp", "persister", "postgresql", "prometheus", "protobuf", "services", "spark"),
+    *("notification", "otel", "otlp", "persister", "postgresql", "prometheus", "protobuf", "services", "spark"),
 )
 TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"
 _HEAD = """\

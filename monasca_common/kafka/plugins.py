@@ -23,6 +23,7 @@ from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.kafka.transport.producer_clients import OpenTransport
 
 if TYPE_CHECKING:
     from monasca_common.kafka.transport.admin import Admin
@@ -143,6 +144,15 @@ def producing_driver(settings: ProducerSettings) -> str:
     return "native" if unable is None else f"confluent instead of native, because {unable}"
 
 
+def _producer(settings: ProducerSettings, open_transport: OpenTransport) -> KafkaProducer:
+    """Return the producer over a transport; a copy keeps its headers, so it is not traced."""
+    if settings.connection.tracing == "off" or settings.verbatim:
+        return KafkaProducer(settings, open_transport)
+    from monasca_common.kafka.tracing import TracingProducer
+
+    return TracingProducer(settings, open_transport)
+
+
 def native_producer(settings: ProducerSettings) -> KafkaProducer:
     from monasca_common.kafka.transport.native import native_can
 
@@ -151,19 +161,19 @@ def native_producer(settings: ProducerSettings) -> KafkaProducer:
         raise ConfigurationError(f"driver=native cannot be used, because {unable}: use driver=kafka")
     from monasca_common.kafka.transport.native.producer import NativeProducer
 
-    return KafkaProducer(settings, functools.partial(NativeProducer, settings))
+    return _producer(settings, functools.partial(NativeProducer, settings))
 
 
 def confluent_producer(settings: ProducerSettings) -> KafkaProducer:
     from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 
-    return KafkaProducer(settings, functools.partial(ConfluentProducer, settings))
+    return _producer(settings, functools.partial(ConfluentProducer, settings))
 
 
 def memory_producer(settings: ProducerSettings) -> KafkaProducer:
     from monasca_common.kafka.transport.memory import MemoryProducer
 
-    return KafkaProducer(settings, functools.partial(MemoryProducer, settings))
+    return _producer(settings, functools.partial(MemoryProducer, settings))
 
 
 def kafka_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:

@@ -132,6 +132,16 @@ class ConnectionSettings:
         "and for transactions), native, confluent, memory (this process only, for tests), or another plugin in "
         "monasca_common.producers and monasca_common.consumers.",
     )
+    tracing: str = option(
+        "off",
+        choices={
+            "off": "no tracing",
+            "on": "trace contexts in headers of messages, and spans",
+            "messaging": "spans also have the attributes of OpenTelemetry's conventions for messaging",
+        },
+        help="Tracing with OpenTelemetry (needs the extra otel, and an SDK): sampled traces continue in the headers of "
+        "messages.",
+    )
 
     @property
     def has_cluster(self) -> bool:

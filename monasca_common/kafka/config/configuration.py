@@ -6,6 +6,7 @@ Each error is a `ConfigurationError` that names the option, its group, the rule 
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -77,6 +78,8 @@ def consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
 
 
 def _connection(read: GroupReader) -> ConnectionSettings:
+    if read["tracing"] != "off":
+        importlib.import_module("monasca_common.kafka.tracing")  # raises if its extra is not installed
     return read.settings(
         ConnectionSettings,
         bootstrap_servers=bootstrap_servers(read["bootstrap_servers"] or (), where=f"group [{read.group}]"),

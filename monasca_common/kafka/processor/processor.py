@@ -109,6 +109,10 @@ class Processor(RebalanceListener):
         self._consumer = consumer
         self._settings = consumer.settings
         self._clock = consumer.clock
+        if self._settings.connection.tracing != "off":
+            from monasca_common.kafka.tracing import TracingHook
+
+            hooks = (TracingHook(self._settings), *hooks)
         self._hooks = Hooks(hooks)
         self._log_limit = LogLimit(self._clock)
         self._lanes = Lanes(

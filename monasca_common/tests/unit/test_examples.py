@@ -93,6 +93,22 @@ class AsyncioTest(ExampleCase):
         self.assertEqual(["published 10", "read 10", "published 10", "handled 10, clean True"], printed.splitlines())
 
 
+class TracingExampleTest(ExampleCase):
+    def test_the_example_prints_spans_of_which_the_last_links_the_trace_of_the_messages(self):
+        config = self.configure("readings", "example", "bootstrap_servers = memory:9092", "driver = memory")
+
+        printed = self.succeeds("tracing.py", config).splitlines()
+
+        pattern = r"(.+) of (\w{32})(?: links (\w{32}))?"
+        send, application, process = (re.fullmatch(pattern, text).groups() for text in printed)
+        self.assertEqual(
+            ["send readings", "read the sensors", "process readings"], [send[0], application[0], process[0]]
+        )
+        self.assertEqual(send[1:], application[1:])
+        self.assertEqual(application[1], process[2])
+        self.assertNotEqual(application[1], process[1])
+
+
 class SnippetsTest(base.BaseTestCase):
     def test_the_how_to_pages_show_only_programs_that_are_run(self):
         pages = ("producing", "consuming", "processing", "asyncio", "transactions", "serializers", "formats", "testing")
@@ -195,5 +211,6 @@ for function, value in ((serializer.loads, b'{"celsius": "sesame"}'), (serialize
         self.assertIn("install a package that offers it", done.stderr)
 
     def test_without_a_configuration_each_example_reports_what_is_missing(self):
-        for name in ("produce.py", "consume.py", "restart.py", "retry_dead_letters.py", "asyncio_service.py"):
-            self.assertIn("is not set", self.fails(name).stderr)
+        names = ("produce", "consume", "restart", "retry_dead_letters", "asyncio_service", "tracing")
+        for name in names:
+            self.assertIn("is not set", self.fails(f"{name}.py").stderr)

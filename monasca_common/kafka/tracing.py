@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracing with OpenTelemetry: carries the context of a trace (W3C: traceparent, tracestate) in the headers of messages.
+
+A producer continues its caller's trace if that is sampled, and never starts one. A batch has many messages, so its span
+has no parent, and links the spans that published them. Imported only if ``[kafka] tracing`` is on; the SDK is that of
+the application. Without an SDK no trace is sampled, and nothing is carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.extras import remedy
+from monasca_common.kafka.message import Headers, Message, PartitionBatch, Record
+from monasca_common.kafka.outgoing import PLAIN_OVERHEAD_BYTES, as_list, size_of
+from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.table import Bulk
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.context import Context, attach, detach, get_current
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as missing:
+    raise ConfigurationError(f"tracing in group [kafka] is not off, but {remedy(missing, 'otel')}") from None
+
+TRACER = trace.get_tracer("monasca_common")
+PROPAGATOR = TraceContextTextMapPropagator()
+
+_PARENT = "traceparent"
+_FLAG_AT, _SAMPLED = 54, b"13579bdf"  # the digit of a traceparent with the flag *sampled*, and its values
+_MAX_LINKS = 128  # the default limit of SDKs
+
+
+def is_sampled() -> bool:
+    """Return whether the current trace is sampled. The first check is the only cost without a current span."""
+    return bool(get_current()) and trace.get_current_span().get_span_context().trace_flags.sampled
+
+
+def in_span(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``call`` in a child of the current span, if the current trace is sampled."""
+
+    def called(*arguments: Any) -> Any:
+        if not is_sampled():
+            return call(*arguments)
+        with TRACER.start_as_current_span(name, record_exception=False):  # its text may have data of tenants
+            return call(*arguments)
+
+    return called
+
+
+class TracingProducer(KafkaProducer):
+    """A producer whose messages carry the current context. A message that already carries one keeps it, such as a dead
+    letter; a message that would become too large carries none."""
+
+    def publish(self, topic: str, records: Iterable[bytes | Record], **options: Any) -> DeliveryReport:
+        if not is_sampled():
+            return super().publish(topic, records, **options)
+        own = as_list(records)
+        attributes = _attributes(self.settings.connection, "send", "send", topic, len(own))
+        with TRACER.start_as_current_span(
+            f"send {topic}", kind=trace.SpanKind.PRODUCER, attributes=attributes, record_exception=False
+        ) as span:
+            report = super().publish(topic, own, **options)
+            if not report.ok:
+                failed, unknown = len(report.failed), len(report.unknown)
+                span.set_status(trace.StatusCode.ERROR, f"{failed} messages failed, {unknown} are unknown")
+            return report
+
+    def send(self, topic: str, record: bytes | Record, **options: Any) -> bytes | None:
+        if type(record) is bytes and is_sampled():
+            record = Record(record)  # a plain send has no headers
+        return super().send(topic, record, **options)
+
+    def _bulk(
+        self, topic: str, records: list[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
+    ) -> Bulk:
+        if not is_sampled():
+            return super()._bulk(topic, records, key, headers, plain=plain)
+        bulk = super()._bulk(topic, records, key, headers, plain=False)
+        carrier: dict[str, str] = {}
+        PROPAGATOR.inject(carrier)
+        carried = tuple((name, text.encode()) for name, text in carrier.items())
+        more = size_of(Record(None, headers=carried), None) - PLAIN_OVERHEAD_BYTES
+        limit = self._limits.ready.get(topic)
+        most = self.settings.max_message_bytes if limit is None else limit.max_bytes
+        for attempt in bulk.attempts.values():
+            record = attempt.record
+            if record and attempt.size + more <= most and all(name != _PARENT for name, _ in record.headers):
+                attempt.record = replace(record, headers=(*record.headers, *carried))
+                attempt.size += more
+                bulk.size += more
+        return bulk
+
+
+class TracingHook(Hook):
+    """Writes a span for each call of the handler, and for each dead letter, with links to the spans that published the
+    messages. The span is current in the handler."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
+        self._open: dict[PartitionBatch, Any] = {}  # the span, and the token of its context
+
+    def before_handle(self, part: PartitionBatch, attempt: int) -> None:
+        span = self._start("process", "process", trace.SpanKind.CONSUMER, part.topic_partition, part.headers)
+        if span is not None:
+            self._open[part] = span, attach(trace.set_span_in_context(span, Context()))
+
+    def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
+        span, token = self._open.pop(part, (None, None))
+        if span is not None:
+            if trace.get_current_span() is span:  # otherwise it was current in a task of an event loop, which ends
+                detach(token)
+            _end(span, error)
+
+    def after_dead_letter(self, message: Message, error: Exception) -> None:
+        partition = message.topic, message.partition
+        span = self._start("dead_letter", "settle", trace.SpanKind.CLIENT, partition, [message.headers])
+        if span is not None:
+            _end(span, error)
+
+    def _start(
+        self, name: str, kind: str, span_kind: trace.SpanKind, partition: tuple[str, int], headers: list[Headers]
+    ) -> trace.Span | None:
+        """Start a span that links the spans of messages with these headers, if any is sampled."""
+        links = _links(headers)
+        if not links:
+            return None
+        attributes = _attributes(self._settings.connection, name, kind, partition[0], len(headers))
+        if attributes:
+            attributes["messaging.consumer.group.name"] = self._settings.group_id
+            attributes["messaging.destination.partition.id"] = str(partition[1])
+        return TRACER.start_span(f"{name} {partition[0]}", Context(), span_kind, attributes, links)
+
+
+def _end(span: trace.Span, error: BaseException | None) -> None:
+    if error is not None:
+        span.set_status(trace.StatusCode.ERROR)
+        span.set_attribute("error.type", type(error).__qualname__)
+    span.end()
+
+
+def _links(headers_of_messages: list[Headers]) -> list[trace.Link]:
+    """Return links to the sampled spans that published the messages, each once. Invalid contexts are not sampled."""
+    carried = {
+        value: headers
+        for headers in headers_of_messages
+        for name, value in headers
+        if name == _PARENT and value and value[_FLAG_AT:] and value[_FLAG_AT] in _SAMPLED
+    }
+    first = list(carried.values())[:_MAX_LINKS]
+    texts = [{name: (value or b"").decode("latin-1") for name, value in headers} for headers in first]
+    contexts = [trace.get_current_span(PROPAGATOR.extract(text)).get_span_context() for text in texts]
+    return [trace.Link(context) for context in contexts if context.trace_flags.sampled]
+
+
+def _attributes(settings: ConnectionSettings, name: str, kind: str, topic: str, count: int) -> dict[str, Any]:
+    """Return the attributes of OpenTelemetry's conventions for messaging, if they are enabled."""
+    if settings.tracing != "messaging":
+        return {}
+    return {
+        "messaging.system": "kafka",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": topic,
+        "messaging.client.id": settings.client_id,
+        "messaging.batch.message_count": count,
+    }
