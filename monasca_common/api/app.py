@@ -68,14 +68,15 @@ def make_app(
     now: Callable[[], float] = time.time,
     alarms_database: AlarmsDatabase | None = None,
     keys: AddressKeys = PLAIN,
+    tracing: str = "off",
 ) -> Access:
     """Return the application. It does not close the producers, the reader or the database. Requests that need a missing
     reader or database get status 501.
 
     ``conf`` has [keystone_authtoken] and [oslo_policy]; it is required unless ``auth_strategy`` is noauth. ``probe``:
     see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds since the
-    epoch. ``keys``: encrypt the addresses of notification methods. Raises `ConfigurationError` if authentication cannot
-    work.
+    epoch. ``keys``: encrypt the addresses of notification methods. ``tracing``: see `ConnectionSettings`. Raises
+    `ConfigurationError` if authentication cannot work.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":
@@ -111,7 +112,11 @@ def make_app(
     if settings.status.port is None:
         app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.add_route(openapi.PATH, openapi.OpenApi(settings))
-    limited = InFlightLimit(app, request_slots(settings), _authentication(settings, conf, own_metrics))
+    limited: WsgiApp = InFlightLimit(app, request_slots(settings), _authentication(settings, conf, own_metrics))
+    if tracing != "off":
+        from monasca_common.api.tracing import traced
+
+        limited = traced(limited, app.routes)
     access = Access(limited, app.routes, own_metrics.count, log_handler(settings.access_log))
     own_metrics.before_read = access.flush
     return access

@@ -60,6 +60,7 @@ class Service:
             limits=limits,
             alarms_database=self._alarms,
             keys=PLAIN if self._alarms is None else address_keys(conf),
+            tracing=own.connection.tracing,
         )
 
     def close(self) -> None:

@@ -168,6 +168,12 @@ class BatchHandler(Generic[R]):
         texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}
         raise Poison(f"{len(texts)} messages cannot be stored", reasons=texts)
 
+    def trace(self) -> None:
+        """Write a span for each transaction of a traced batch."""
+        from monasca_common.kafka.tracing import in_span
+
+        self._store = in_span("store rows", self._store)
+
     def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
         """Advance the stored offset past dead letters and offsets without a message, and store the other elements of
         these dead letters. A `Processor` calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` like

@@ -93,6 +93,8 @@ class BatchMember(Member):
         if Capability.OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
         handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, fail))
+        if consumer.settings.connection.tracing != "off":
+            handler.trace()
         return Processor(
             consumer,
             handler,
