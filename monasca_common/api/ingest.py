@@ -9,7 +9,6 @@ Readers handle each id once, and a repeat that arrives while the first request i
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import re
 import time
@@ -25,7 +24,7 @@ from monasca_common.api.problems import Problem, bad_request, too_large, unavail
 from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka import Record
+from monasca_common.kafka import IdentifiedRecords, Record
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused
 from monasca_common.models import metric
 from monasca_common.models.errors import InvalidEnvelope, NotJson, NotProtobuf, Violation
@@ -121,7 +120,7 @@ def records(
     if key is None:
         return values
     ids = message_ids(request.context.tenant, request.path, key, post.valid, post.indices)
-    return [Record(value, message_id=own_id) for value, own_id in zip(values, ids, strict=True)]
+    return IdentifiedRecords(values, ids)
 
 
 def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], indices: Iterable[int]) -> list[bytes]:
@@ -129,14 +128,31 @@ def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], ind
 
     So a different body with the same key gets different ids, and rejecting an element does not change the other ids.
     """
-    parts = [part.encode("utf-8", "surrogateescape") for part in (tenant, path, key)]
-    common = hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+    copy = _hash_of(tenant, path, key).copy
     ids = []
     for index, element in zip(indices, elements, strict=True):
-        own = common.copy()
+        own = copy()
         own.update(index.to_bytes(8, "big") + element)
         ids.append(own.digest())
     return ids
+
+
+def _sample_ids(tenant: str, samples: Iterable[bytes]) -> list[bytes]:
+    """Return ids that do not depend on the request, and have the form of `message_ids`."""
+    common = _hash_of(tenant, "", "")
+    common.update(bytes(8))
+    copy = common.copy
+    ids = []
+    for sample in samples:
+        own = copy()
+        own.update(sample)
+        ids.append(own.digest())
+    return ids
+
+
+def _hash_of(*parts: str) -> hashlib._Hash:
+    encoded = [part.encode("utf-8", "surrogateescape") for part in parts]
+    return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in encoded))
 
 
 def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
@@ -150,8 +166,7 @@ def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Reques
         posts.series_limit.admit(tenant, post.valid, post.indices)
     note_delivered(request.env, len(post.valid), post.total - len(post.valid))
     values = posts.encoded("metrics", metric.envelopes(post.valid, tenant, settings.region, created))
-    ids = message_ids(tenant, "", "", post.valid, itertools.repeat(0, len(post.valid)))
-    records = [Record(value, message_id=own_id) for value, own_id in zip(values, ids, strict=True)]
+    records = IdentifiedRecords(values, _sample_ids(tenant, post.valid))
     posts.publishing.publish(TopicMessages(settings.metrics_topic, records), keyed=True)
 
 

@@ -48,7 +48,16 @@ from monasca_common.kafka.errors import (
     UndeliveredError,
     WrongType,
 )
-from monasca_common.kafka.message import Batch, DeliveryTap, Headers, Message, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.message import (
+    Batch,
+    DeliveryTap,
+    Headers,
+    IdentifiedRecords,
+    Message,
+    PartitionBatch,
+    Record,
+    TopicPartition,
+)
 from monasca_common.kafka.outgoing import portions
 from monasca_common.kafka.plugins import (
     entry_point,
@@ -108,6 +117,7 @@ __all__ = [
     "HandlerError",
     "Headers",
     "Hook",
+    "IdentifiedRecords",
     "InCallbackError",
     "KafkaConsumer",
     "KafkaProducer",

@@ -6,10 +6,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from operator import add, attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from monasca_common.kafka.errors import WrongType
-from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, Record
+from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, IdentifiedRecords, Record
 from monasca_common.kafka.settings import ProducerSettings
 
 # An upper bound of a record's size in a batch beyond key, value and headers; a message over the limit is not sent.
@@ -20,6 +21,7 @@ BUDGET_SHARE = 4  # a portion takes at most a quarter of the budget; a larger po
 _ID_PREFIX_BYTES = 11
 _ID_CHARACTERS = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # 64 characters, ordered by code
 _ONLY_BYTES = {bytes}
+_COLUMNS_OF = attrgetter("value", "message_id", "headers", "key", "timestamp_ms", "partition")
 T = TypeVar("T")
 _TYPES: dict[str, tuple[Any, str]] = {
     "topic": (str, "a str"),
@@ -43,11 +45,6 @@ def checked(
     record: bytes | Record, key: bytes | None, headers: Headers, *, verbatim: bool
 ) -> tuple[Record, bytes | None, int]:
     """Return the record with its key and headers, the caller's id, and the size in bytes. Raises `WrongType`."""
-    if type(record) is Record and key is None and headers == record.headers == ():
-        value, own_id = record.value, record.message_id
-        # Bulks of plain bytes are frequent, and all checks would take 5 us.
-        if type(value) is bytes and type(own_id) is bytes and record.key is None and record.timestamp_ms is None:
-            return record, own_id or None, PLAIN_OVERHEAD_BYTES + len(value) + len(own_id)
     made = record if isinstance(record, Record) else Record(record)
     full, own_id = _with_headers(made, headers, verbatim=verbatim)
     if full.key is None and key is not None:
@@ -61,14 +58,34 @@ def checked(
     return full, own_id, size_of(full, full.key, own_id)
 
 
-def plain_sizes(records: list[Any], key: bytes | None) -> tuple[int, int] | None:
-    """Return the total size of bare bytes and the size of the largest item, without a Python loop; `None` for other
+class PlainBulk(NamedTuple):
+    """Messages of bytes in columns, their total size in bytes and that of the largest one. ``ids``: the caller's ids,
+    or ``None``."""
+
+    values: list[bytes]
+    ids: list[bytes] | None
+    size: int
+    largest: int
+
+
+def plain_bulk(records: Sequence[Any], key: bytes | None) -> PlainBulk | None:
+    """Return records that have only a value, and all or none an id, in columns, without a Python loop; `None` for other
     records."""
-    if set(map(type, records)) != _ONLY_BYTES:
+    values: Any = records
+    ids: list[bytes] | None = None
+    count = len(records)
+    if isinstance(records, IdentifiedRecords):
+        values, ids = records.values, records.message_ids
+    elif set(map(type, records)) == {Record}:
+        values, given_ids, headers, *unset = map(list, zip(*map(_COLUMNS_OF, records), strict=True))
+        if headers.count(()) != count or any(column.count(None) != count for column in unset):
+            return None
+        ids = None if given_ids.count(None) == count else given_ids
+    if set(map(type, values)) != _ONLY_BYTES or not (ids is None or (set(map(type, ids)) == _ONLY_BYTES and all(ids))):
         return None
     overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
-    lengths = list(map(len, records))
-    return sum(lengths) + overhead * len(records), max(lengths) + overhead
+    lengths = list(map(len, values) if ids is None else map(add, map(len, values), map(len, ids)))
+    return PlainBulk(values, ids, sum(lengths) + overhead * count, max(lengths) + overhead)
 
 
 def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:
@@ -96,7 +113,10 @@ def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> i
     return size + sum([_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in record.headers])
 
 
-def as_list(records: Iterable[bytes | Record]) -> list[bytes | Record]:
+def as_list(records: Iterable[bytes | Record]) -> Sequence[bytes | Record]:
+    """Return a copy, because another thread may change the caller's list."""
+    if isinstance(records, IdentifiedRecords):
+        return records
     if isinstance(records, bytes | bytearray | str | Record):
         raise WrongType(f"publish takes a list, or another iterable, of records, not {type(records).__name__}")
     return list(records)

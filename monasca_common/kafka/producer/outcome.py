@@ -17,7 +17,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 
-_PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})  # the client dropped the message because of a purge
 # The broker's errors that exclude an append, because its checks before the write return them. After any other error,
 # including future error codes, a message is *unknown*. The following errors sound like rejections, but do not exclude
 # an append: DUPLICATE_SEQUENCE_NUMBER (the broker has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID
@@ -65,7 +65,7 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
     rejected one may have been written; then even such an answer means *unknown*. (A message that is sent again after an
     unknown outcome never fails: see `Table`.) ``own_time``: whether the caller set the timestamp.
     """
-    if is_purged(cause):
+    if cause.name in PURGED:
         return Outcome.UNKNOWN, DeliveryAbandoned("abandoned by the producer before the broker answered")
     if cause.name == "_UNKNOWN_PARTITION":
         return Outcome.FAILED, DeliveryRefused(cause, permanent=False)
@@ -73,8 +73,3 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
         permanent = cause.name in _PERMANENT or (cause.name == _FOR_ITS_TIME and own_time)
         return Outcome.FAILED, DeliveryRefused(cause, permanent=permanent)
     return Outcome.UNKNOWN, DeliveryRefused(cause, permanent=False)
-
-
-def is_purged(cause: TransportError) -> bool:
-    """Return whether the client dropped the message because of a purge."""
-    return cause.name in _PURGED

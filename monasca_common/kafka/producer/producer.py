@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -41,7 +41,7 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
-from monasca_common.kafka.outgoing import as_list, check, checked, new_id_prefix, plain_sizes, split
+from monasca_common.kafka.outgoing import as_list, check, checked, new_id_prefix, plain_bulk, split
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.serving import Serving
@@ -154,7 +154,7 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. A message without an answer by then is
         *unknown* and still in flight: pass the report to `retry`, never the records to `publish` again.
         """
-        own = as_list(records)  # a copy, because another thread may change the caller's list
+        own = as_list(records)
         if topic not in self._limits.ready or self._closed:
             self._check("publish")
         deadline = self._deadline(timeout)
@@ -347,16 +347,16 @@ class KafkaProducer(RefusesOldArguments):
     # Check, reserve and hand over
 
     def _bulk(
-        self, topic: str, records: list[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
+        self, topic: str, records: Sequence[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
         """Return the bulk of one call; ``plain``: without `DeliveryAttempt` objects if possible. Raises `WrongType`."""
         bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
         check("topic", topic)
         check("key", key)
-        sizes = plain_sizes(records, key) if plain and not headers else None
-        if sizes is not None:
-            bulk.values, bulk.next = records, len(records)
-            bulk.size, bulk.largest = sizes
+        columns = plain_bulk(records, key) if plain and not headers else None
+        if columns is not None:
+            bulk.values, bulk.ids, bulk.size, bulk.largest = columns
+            bulk.next = len(records)
             return bulk
         for record in records:
             full, own_id, size = checked(record, key, headers, verbatim=self.settings.verbatim)
@@ -398,12 +398,11 @@ class KafkaProducer(RefusesOldArguments):
         return None
 
     def _produce(self, limit: TopicLimit, bulk: Bulk) -> None:
-        count = accepted = 0
+        accepted, ids = 0, bulk.ids or bulk.id_prefix
         if bulk.values and bulk.largest <= limit.max_bytes and not bulk.over:
-            count = len(bulk.values)
             with contextlib.suppress(*limit.transport.refusals):
-                accepted = limit.transport.produce(bulk.topic, bulk.values, bulk.key, bulk.first, bulk.id_prefix)
-        if bulk.over or (count and accepted == count):
+                accepted = limit.transport.produce(bulk.topic, bulk.values, bulk.key, bulk.first, ids)
+        if bulk.over or accepted == bulk.next - bulk.first:
             return
         with self._table.lock:
             attempts = [bulk.attempt(sequence) for sequence in range(bulk.first + accepted, bulk.next)]
@@ -463,8 +462,8 @@ class KafkaProducer(RefusesOldArguments):
         with self._table.lock:
             is_ready = self._limits.ready.get(topic) is limit
             if is_ready:
-                prefix, new_reservation = self._id_prefix_of(topic), limit.transport.new_reservation
-                limit.sends = self._table.open_sends(topic, prefix, size, new_reservation, limit.max_bytes)
+                prefix = self._id_prefix_of(topic)
+                limit.sends = self._table.open_sends(topic, prefix, size, limit.transport, limit.max_bytes)
             return is_ready
 
     def _send_alone(

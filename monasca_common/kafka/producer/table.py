@@ -41,8 +41,8 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.outgoing import BUDGET_SHARE, PLAIN_OVERHEAD_BYTES, size_of
-from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome, classify, is_purged
-from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
+from monasca_common.kafka.producer.outcome import PURGED, DeliveryListener, Outcome, classify
+from monasca_common.kafka.transport.base import Outcomes, ProducerTransport, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.reservation import Reservation
 
 # librdkafka reports identical connection errors of a broker once in 30 s, so an unreported error occurs at most 30 s
@@ -51,8 +51,6 @@ _SILENT_SECONDS = 35.0
 _SENDS = 4096  # number of sends reserved for one topic at a time
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
 _first = attrgetter("first")
-
-NewReservation = Callable[[int, int, int, int, int, "bytes | None"], Reservation]
 
 
 class Waiter(Signal):
@@ -144,6 +142,7 @@ class Bulk:
     id_prefix: bytes | None  # None: plain messages get no ids
     key: bytes | None = None  # of plain messages
     values: list[bytes] = field(default_factory=list)
+    ids: list[bytes] | None = None  # of plain messages, if the caller gave them
     size: int = 0  # bytes that its messages in flight take in the budget
     largest: int = 0  # bytes, of plain messages
     first: int = 0  # sequence; the table numbers them when it reserves room
@@ -168,15 +167,18 @@ class Bulk:
         self.next = place + 1
         self.size += attempt.size
 
+    def id_of(self, place: int) -> bytes | None:
+        """Return the id of a plain message."""
+        return self.ids[place] if self.ids else self.id_prefix and message_id(self.id_prefix, self.first + place)
+
     def attempt(self, sequence: int) -> DeliveryAttempt:
         """Return the message of this sequence as a `DeliveryAttempt`."""
         place = sequence - self.first
         attempt = self.attempts.get(place)
         if attempt is None:
-            record = Record(self.values[place], self.key) if self.values else None
-            given_id = None if self.id_prefix is None else message_id(self.id_prefix, sequence)
-            size = 0 if record is None else size_of(record, record.key)
-            attempt = DeliveryAttempt(self, record, given_id, size)
+            record, own_id = Record(self.values[place], self.key) if self.values else None, self.id_of(place)
+            size = 0 if record is None else size_of(record, record.key, own_id if self.ids else None)
+            attempt = DeliveryAttempt(self, record, own_id, size)
             attempt.sequence = sequence
             attempt.for_flush = self.of_sends
             self.attempts[place] = attempt
@@ -206,9 +208,8 @@ class Bulk:
         found = []
         for columns in self.columns:
             for sequence, partition, offset in zip(*columns, strict=True):
-                given_id = None if self.id_prefix is None else message_id(self.id_prefix, sequence)
-                at = offset if offset >= 0 else None
-                found.append(Delivery(sequence - self.first, given_id, self.topic, partition, at, None))
+                place, at = sequence - self.first, offset if offset >= 0 else None
+                found.append(Delivery(place, self.id_of(place), self.topic, partition, at, None))
         return found
 
 
@@ -232,7 +233,7 @@ class Table:
         self._next = 0
         self._bulks: list[Bulk] = []  # bulks with messages in flight, and open bulks of sends, by sequence
         self._open: list[Bulk] = []  # open bulks of sends
-        self._by_id: dict[tuple[str, bytes], DeliveryAttempt] = {}  # messages in flight under ids that they had before
+        self._by_id: dict[tuple[str, bytes], int] = {}  # sequences of messages in flight under ids that they had before
         self._delivered = 0  # delivered sends that no flush has reported yet
         self._undelivered: list[DeliveryAttempt] = []  # undelivered sends, which keep their room
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
@@ -270,12 +271,13 @@ class Table:
             bulk.is_new = False
             self._next = bulk.next
             insort(self._bulks, bulk, key=_first)  # a signal handler may have added reservations
+            self._by_id |= {(bulk.topic, own_id): each for each, own_id in enumerate(bulk.ids or (), bulk.first)}
             self._identify(bulk)
             self._finish_if_settled(bulk)
             return True
 
     def open_sends(
-        self, topic: str, id_prefix: bytes | None, size: int, new_reservation: NewReservation, largest: int
+        self, topic: str, id_prefix: bytes | None, size: int, transport: ProducerTransport, largest: int
     ) -> Reservation:
         """Return a reservation for the next plain sends to the topic, of at most ``largest`` bytes each; the
         reservation can be too small for a key and a value of ``size`` bytes."""
@@ -293,7 +295,9 @@ class Table:
             self.bytes += room
             bulk.size = room
             try:
-                reservation = new_reservation(first, first + count, room, largest, PLAIN_OVERHEAD_BYTES, id_prefix)
+                reservation = transport.new_reservation(
+                    first, bulk.next, room, largest, PLAIN_OVERHEAD_BYTES, id_prefix
+                )
                 bulk.reservation = reservation
                 insort(self._bulks, bulk, key=_first)
                 self._open += [bulk]
@@ -512,10 +516,16 @@ class Table:
     def _attach(self, bulk: Bulk) -> None:
         """Attach each message that is already in flight, or earlier in the bulk, to the attempt that is sent."""
         here: dict[bytes, DeliveryAttempt] = {}
+        names = {(bulk.topic, own_id) for own_id in bulk.ids or ()}
+        if bulk.ids and (len(names) < bulk.next or not self._by_id.keys().isdisjoint(names)):
+            for place in range(bulk.next):
+                bulk.attempt(place)
+            bulk.values, bulk.ids = [], None
         for attempt in bulk.attempts.values():
             if attempt.message_id is None or attempt.successor is not None:
                 continue
-            first = self._by_id.get((bulk.topic, attempt.message_id)) or here.setdefault(attempt.message_id, attempt)
+            other = self._find(sequence := self._by_id.get((bulk.topic, attempt.message_id), -1))
+            first = here.setdefault(attempt.message_id, attempt) if other is None else other.attempt(sequence)
             if first is not attempt:
                 first.for_flush |= attempt.for_flush
                 first.listeners += attempt.listeners
@@ -530,7 +540,7 @@ class Table:
             if attempt.successor is None and attempt.outcome is None:
                 attempt.sequence = bulk.first + place
                 if attempt.message_id is not None:
-                    self._by_id[bulk.topic, attempt.message_id] = attempt
+                    self._by_id[bulk.topic, attempt.message_id] = attempt.sequence
                 elif bulk.id_prefix is not None:
                     attempt.message_id = message_id(bulk.id_prefix, attempt.sequence)
 
@@ -544,13 +554,16 @@ class Table:
             for place in range(start, end):
                 self._settle_delivered(bulk, outcomes, place, place + 1)
             return
-        if self._refusals:
-            self._forget_refusal(bulk.topic)
+        if self._refusals.pop(bulk.topic, None) is not None and isinstance(self.last_error, AuthorizationError):
+            self.last_error = next(iter(self._refusals.values()), None)
         columns = outcomes.sequences[start:end], outcomes.partitions[start:end], outcomes.offsets[start:end]
         count = end - start
         size = outcomes.bytes[end - 1] - (outcomes.bytes[start - 1] if start else 0) + count * PLAIN_OVERHEAD_BYTES
         attempt = bulk.attempts.get(columns[0][0] - bulk.first)
         if attempt is None:
+            for own_id in [bulk.ids[each - bulk.first] for each in columns[0]] if bulk.ids else ():
+                size += len(own_id)
+                self._by_id.pop((bulk.topic, own_id), None)
             bulk.columns.append(columns)
             bulk.settled += count
             bulk.size -= size
@@ -581,7 +594,7 @@ class Table:
         if message.taken is False:
             self._settle(attempt, _FAILED, DeliveryRefused(cause, permanent=False))
             return
-        if self.finished is not None and is_purged(cause):
+        if self.finished is not None and cause.name in PURGED:
             self._settle(attempt, _UNKNOWN, DeliveryRefused(self.finished, permanent=False))
             return
         if isinstance(cause, AuthorizationError) and not cause.fatal:
@@ -596,7 +609,7 @@ class Table:
         bulk, for_flush = attempt.bulk, attempt.for_flush
         name = (bulk.topic, attempt.message_id or b"")
         to_call = [(listener, attempt) for listener in attempt.listeners]
-        is_known = self._by_id.get(name) is attempt
+        is_known = self._by_id.get(name) == attempt.sequence
         attempt.error = error  # no call after this, so no signal handler interrupts; reports may exist now
         attempt.outcome = outcome
         bulk.settled += 1
@@ -627,8 +640,3 @@ class Table:
         while place < len(self._bulks) and self._bulks[place] is not bulk:  # an empty bulk has the same first sequence
             place += 1
         del self._bulks[place : place + 1]  # unless a signal handler that sends has removed the bulk
-
-    def _forget_refusal(self, topic: str) -> None:
-        """Forget a topic's earlier refusal, because a message of the topic was delivered."""
-        if self._refusals.pop(topic, None) is not None and isinstance(self.last_error, AuthorizationError):
-            self.last_error = next(iter(self._refusals.values()), None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from monasca_common.kafka.errors import (
@@ -159,7 +159,12 @@ class TopicLimits:
     def _request(self, client: BoundedProducer, lookups: Mapping[str, _Lookup]) -> None:
         """Run one request, as the main function of a thread."""
         with self._table.as_caller():
-            answers = _ask(client, lookups)
+            answers: Mapping[str, int | TransportError]
+            try:
+                answers = client.max_message_bytes(lookups, _REQUEST_SECONDS)
+            except Exception as error:  # messages wait for this thread
+                fault = error if isinstance(error, TransportError) else RetriableError(repr(error))
+                answers = dict.fromkeys(lookups, fault)
             for topic, lookup in lookups.items():
                 lookup.due_at = time.monotonic() + _REPEAT_SOON_SECONDS  # unless the limit is known by then
                 try:
@@ -242,14 +247,6 @@ class TopicLimits:
         )
         LOG.error(text, found.topic, found.old_id, found.new_id)
         self.ready.pop(found.topic, None)
-
-
-def _ask(client: BoundedProducer, topics: Iterable[str]) -> Mapping[str, int | TransportError]:
-    """Return the limit of each topic, or the error of its request."""
-    try:
-        return client.max_message_bytes(topics, _REQUEST_SECONDS)
-    except Exception as error:  # messages wait for this thread
-        return dict.fromkeys(topics, error if isinstance(error, TransportError) else RetriableError(repr(error)))
 
 
 def _not_sent() -> DeliveryAbandoned:

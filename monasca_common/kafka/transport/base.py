@@ -86,17 +86,20 @@ class ProducerTransport(ABC):
         ``None`` if the client did not accept the message; then the reservation is unchanged.
         """
 
-    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+    def produce(
+        self, topic: str, values: list[bytes], key: bytes | None, first: int, ids: bytes | list[bytes] | None
+    ) -> int:
         """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The caller
         passes the first message that the client did not accept to `produce_record`, which raises the error.
 
-        ``id_prefix``: the prefix of their ids; ``None``: no ids.
+        ``ids``: the prefix of their ids (`message_id`), or a list with the id of each; ``None``: no ids.
         """
         accepted = 0
         try:
             for accepted, value in enumerate(values):
                 sequence = first + accepted
-                headers = () if id_prefix is None else ((MESSAGE_ID_HEADER, message_id(id_prefix, sequence)),)
+                own_id = ids[accepted] if isinstance(ids, list) else ids and message_id(ids, sequence)
+                headers = () if own_id is None else ((MESSAGE_ID_HEADER, own_id),)
                 self.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
         except self.refusals:
             return accepted

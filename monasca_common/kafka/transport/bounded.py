@@ -84,7 +84,9 @@ class BoundedProducer(ProducerTransport):
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
         return None
 
-    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+    def produce(
+        self, topic: str, values: list[bytes], key: bytes | None, first: int, ids: bytes | list[bytes] | None
+    ) -> int:
         return 0
 
     def produce_record(self, *arguments: Any) -> None:

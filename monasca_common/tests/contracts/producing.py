@@ -7,7 +7,7 @@ from monasca_common.kafka.errors import (
     DeliveryRefused,
     MessageTooLarge,
 )
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, IdentifiedRecords, Message, Record
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, needs
 from monasca_common.tests.contracts.scenario import Scenario
@@ -64,6 +64,26 @@ class ProducerContract(Scenario):
         ids = {delivery.message_id for delivery in report.delivered}
         self.assertEqual(20, len(ids))
         self.assertEqual(ids, {message.message_id for message in self.log(self.topic)})
+
+    def test_a_bulk_with_ids_of_the_caller_is_written_under_them(self) -> None:
+        values, ids = [b"%d" % number for number in range(50)], [b"own-%d" % number for number in range(50)]
+        report = self.publish(self.topic, IdentifiedRecords(values, ids))
+        self.assertEqual(ids, [delivery.message_id for delivery in report.delivered])
+        written = {message.message_id: message.value for message in self.log(self.topic)}
+        self.assertEqual((dict(zip(ids, values, strict=True)), 50), (written, len(self.log(self.topic))))
+        self.assertEqual({1}, {len(message.headers) for message in self.log(self.topic)})
+
+    @needs(Capability.OUTAGES)
+    def test_a_bulk_whose_ids_are_in_flight_waits_for_them(self) -> None:
+        self.producer.publish(self.topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
+        with self.cluster.outage():
+            report = self.producer.publish(self.topic, IdentifiedRecords([b"1", b"2"], [b"one", b"two"]), timeout=0.2)
+            self.assertEqual([b"one", b"two"], [delivery.message_id for delivery in report.unknown])
+            again = self.producer.publish(self.topic, IdentifiedRecords([b"2", b"3"], [b"two", b"three"]), timeout=0.2)
+        for unknown, ids in ((report, [b"one", b"two"]), (again, [b"two", b"three"])):
+            retried = self.producer.retry(unknown, timeout=self.cluster.patience_seconds)
+            self.assertEqual(ids, [delivery.message_id for delivery in retried.delivered])
+        self.assertEqual([b"1", b"2", b"3", b"warm"], sorted(message.value or b"" for message in self.log(self.topic)))
 
     def test_undeliverable_messages_fail_and_others_are_delivered(self) -> None:
         report = self.producer.publish(self.topic, [b"1", Record(b"2", partition=_NOWHERE), b"3"])

@@ -9,6 +9,8 @@ import sysconfig
 
 from monasca_common.kafka.settings import ProducerSettings
 
+_INTERFACE = 2  # of the extension module: the same number as in client.h
+
 
 @functools.cache
 def reason() -> str | None:
@@ -16,11 +18,17 @@ def reason() -> str | None:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it is not built for free-threaded Python"
     try:
-        importlib.import_module(f"{__name__}._librdkafka")
+        extension = importlib.import_module(f"{__name__}._librdkafka")
     except ModuleNotFoundError:
         return "its extension module was not built: it needs a C compiler and Python's headers"
     except ImportError as error:
         return f"its extension module cannot be loaded: {error}"
+    built = getattr(extension, "INTERFACE", 1)
+    if built != _INTERFACE:
+        return (
+            f"its extension module was built from another version of this package (its interface is {built}, not "
+            f"{_INTERFACE}): install the package again, in a source tree with `pip install -e .`"
+        )
     return None
 
 

@@ -327,7 +327,8 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 PyMODINIT_FUNC PyInit__librdkafka(void) {
     PyObject *module = load_librdkafka() ? PyModule_Create(&module_definition) : NULL;
     Error = module ? PyErr_NewException(MODULE ".Error", NULL, NULL) : NULL;
-    if (Error && !PyModule_AddObjectRef(module, "Error", Error) && (rows_type = add_type(module, &rows_spec)) &&
+    if (Error && !PyModule_AddObjectRef(module, "Error", Error) &&
+        !PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) && (rows_type = add_type(module, &rows_spec)) &&
         add_type(module, &producer_spec) && add_type(module, &consumer_spec))
         return module;
     Py_XDECREF(module);

@@ -9,21 +9,23 @@ Notice = tuple[int, int, str, str | None, int, int, bytes | None, bytes | None]
 # messages; and other notices
 Outcomes = tuple[bytes, list[Notice], list[Notice], list[Notice]]
 
+INTERFACE: int
+
 class Error(Exception): ...
 
 class Producer:
     def __init__(self, options: Mapping[str, str], /) -> None: ...
     # Returns the id; None: not accepted. `reservation` is a `NativeReservation`.
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: object, /) -> bytes | None: ...
-    # Returns the number of messages that were accepted, and raises the error of the first message. Headers need one
-    # value and no prefix.
+    # Returns the number of messages that were accepted, and raises the error of the first message. `ids`: see
+    # `ProducerTransport.produce`. Headers need one value and no ids.
     def produce(
         self,
         topic: str,
         values: Sequence[bytes | None],  # a list
         key: bytes | None,
         first: int,
-        id_prefix: bytes | None,
+        ids: bytes | list[bytes] | None,
         partition: int = ...,
         timestamp_ms: int = ...,
         headers: Sequence[tuple[str, bytes | None]] = ...,

@@ -119,12 +119,22 @@ static PyObject *take_outcomes(client_t *client) {
 
 /* ---- 3. Producing ---- */
 
+typedef struct {
+    bytes_t value, key, id; /* id: NULL without an id; with a prefix, `queue_message` sets it */
+    bytes_t prefix;         /* of a generated id, or NULL */
+    PyObject *ids;          /* of a bulk, a list, or NULL */
+    int partition;
+    long long timestamp_ms;
+    rd_kafka_headers_t *headers; /* of a message without an id */
+    char digits[MOST_PREFIX_BYTES + 16];
+} message_t;
+
 /* Converters for PyArg_ParseTuple: they return 0 with an exception. */
 
 static int as_bytes(PyObject *object, void *to) {
     char *start;
     Py_ssize_t size;
-    if (!has_type("a value, key or prefix", object, PyBytes_Check(object), "bytes") ||
+    if (!has_type("a value, key, id or prefix", object, PyBytes_Check(object), "bytes") ||
         PyBytes_AsStringAndSize(object, &start, &size))
         return 0;
     *(bytes_t *)to = (bytes_t){start, size};
@@ -136,12 +146,14 @@ static int as_optional_bytes(PyObject *object, void *to) {
     return object == Py_None || as_bytes(object, to);
 }
 
-static int as_prefix(PyObject *object, void *to) {
-    if (!as_optional_bytes(object, to))
+static int as_ids(PyObject *object, void *to) {
+    message_t *message = to;
+    message->ids = PyList_Check(object) ? object : NULL;
+    if (!message->ids && !as_optional_bytes(object, &message->prefix))
         return 0;
-    if (((bytes_t *)to)->size <= MOST_PREFIX_BYTES)
+    if (message->prefix.size <= MOST_PREFIX_BYTES)
         return 1;
-    PyErr_Format(PyExc_ValueError, "id_prefix must have at most %d bytes", MOST_PREFIX_BYTES);
+    PyErr_Format(PyExc_ValueError, "the prefix of ids must have at most %d bytes", MOST_PREFIX_BYTES);
     return 0;
 }
 
@@ -199,15 +211,6 @@ static size_t write_digits(char *to, uint64_t sequence) {
     return count;
 }
 
-typedef struct {
-    bytes_t value, key, prefix;
-    int partition;
-    long long timestamp_ms;
-    rd_kafka_headers_t *headers; /* of a message without a prefix */
-    bytes_t id;                  /* NULL without a prefix */
-    char digits[MOST_PREFIX_BYTES + 16];
-} message_t;
-
 /* Queues a message to the selected topic. Returns the code of an error, or 0. */
 static int queue_message(producer_t *self, message_t *message, int64_t sequence) {
 #define MESSAGE                                                                                                        \
@@ -220,33 +223,45 @@ static int queue_message(producer_t *self, message_t *message, int64_t sequence)
         char *digits = message->digits + message->prefix.size;
         memcpy(message->digits, message->prefix.start, message->prefix.size);
         message->id = (bytes_t){message->digits, message->prefix.size + write_digits(digits, sequence)};
+    }
+    if (message->id.start)
         code = rd.producev(MESSAGE, RD_KAFKA_VTYPE_HEADER, ID_HEADER, message->id.start, (ssize_t)message->id.size,
                            RD_KAFKA_VTYPE_END);
-    } else
+    else
         code = rd.producev(MESSAGE, message->headers ? RD_KAFKA_VTYPE_HEADERS : RD_KAFKA_VTYPE_END, message->headers,
                            RD_KAFKA_VTYPE_END);
     self->queued += !code;
     return code;
 }
 
+/* Sets the value and the id of a message from the lists. Returns 0 with an exception if one of them has a wrong type. */
+static int select_message(message_t *message, PyObject *values, Py_ssize_t place) {
+    return as_optional_bytes(PyList_GetItem(values, place), &message->value) &&
+           (!message->ids || as_bytes(PyList_GetItem(message->ids, place), &message->id));
+}
+
 /* Raises the reason if the first message is not accepted. Like `send`, it holds the GIL, because queueing a message
- * takes less time than reacquiring the GIL can take; so the list does not change. */
+ * takes less time than reacquiring the GIL can take; so the lists do not change. */
 static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     producer_t *self = (producer_t *)object;
     message_t message = {.partition = ANY_PARTITION};
     PyObject *topic, *values;
     long long first;
     int code = 0, read = PyArg_ParseTuple(arguments, "OO!O&LO&|iLO&:produce", &topic, &PyList_Type, &values,
-                                          as_optional_bytes, &message.key, &first, as_prefix, &message.prefix,
+                                          as_optional_bytes, &message.key, &first, as_ids, &message,
                                           &message.partition, &message.timestamp_ms, as_headers, &message.headers);
     Py_ssize_t taken = 0, count = read ? PyList_Size(values) : 0;
+    if (read && message.ids && PyList_Size(message.ids) != count) {
+        PyErr_Format(PyExc_ValueError, "%zd ids for %zd values", PyList_Size(message.ids), count);
+        read = 0;
+    }
     for (Py_ssize_t i = 0; read && i < count; i++)
-        read = as_optional_bytes(PyList_GetItem(values, i), &message.value);
-    if (message.headers && (count != 1 || message.prefix.start)) /* the message will own them */
-        PyErr_SetString(PyExc_ValueError, "headers need one value, and no id_prefix");
+        read = select_message(&message, values, i);
+    if (read && message.headers && (count != 1 || message.prefix.start || message.ids)) /* the message will own them */
+        PyErr_SetString(PyExc_ValueError, "headers need one value, and no ids");
     else if (read && select_topic(&self->client, topic)) {
         for (; !code && taken < count; taken += !code) {
-            as_optional_bytes(PyList_GetItem(values, taken), &message.value);
+            select_message(&message, values, taken);
             code = queue_message(self, &message, first + taken);
         }
         if (code && !taken)

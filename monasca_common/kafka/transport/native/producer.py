@@ -75,8 +75,10 @@ class NativeProducer(LibrdkafkaProducer):
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: Any) -> bytes | None:
         return self._client.send(topic, value, key, reservation)
 
-    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
-        return self._client.produce(topic, values, key, first, id_prefix)
+    def produce(
+        self, topic: str, values: list[bytes], key: bytes | None, first: int, ids: bytes | list[bytes] | None
+    ) -> int:
+        return self._client.produce(topic, values, key, first, ids)
 
     def produce_record(
         self,

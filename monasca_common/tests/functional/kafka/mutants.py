@@ -6,12 +6,13 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from monasca_common.kafka.outgoing import new_id_prefix
-from monasca_common.kafka.producer import KafkaProducer, topic_limits
+from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.producer import producer as producer_module
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import DeliveryAttempt, next_attempt
 from monasca_common.kafka.transport import confluent_producer, librdkafka_options, native
+from monasca_common.kafka.transport.bounded import BoundedProducer
 
 _UNLIMITED_BYTES = 1_000_000_000
 
@@ -72,7 +73,7 @@ def publishes_again():
 
 
 def no_size_check():
-    def ask(client, topics):
+    def ask(client, topics, timeout):
         return dict.fromkeys(topics, _UNLIMITED_BYTES)
 
-    return mock.patch.object(topic_limits, "_ask", ask)
+    return mock.patch.object(BoundedProducer, "max_message_bytes", ask)

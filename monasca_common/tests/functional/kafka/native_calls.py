@@ -177,7 +177,8 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
         tracked.took(room.next - first)
     elif kind < 5:
         count = numbers.choice((0, 1, 10, 500))
-        tracked.took(client.produce(topic, [value] * count, key, tracked.reserve(count), prefix))
+        ids = numbers.choice((prefix, [numbers.randbytes(numbers.randrange(40)) for _ in range(count)]))
+        tracked.took(client.produce(topic, [value] * count, key, tracked.reserve(count), ids))
     elif kind == 5:
         headers = [(numbers.choice(("", "h")), numbers.choice((None, b"", value))) for _ in range(numbers.randrange(4))]
         partition = numbers.choice((-1, 0, 3, 77))

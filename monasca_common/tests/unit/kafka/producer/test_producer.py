@@ -18,7 +18,7 @@ from monasca_common.kafka.errors import (
     UndeliveredError,
     WrongType,
 )
-from monasca_common.kafka.message import Record
+from monasca_common.kafka.message import IdentifiedRecords, Record
 from monasca_common.kafka.producer.table import next_attempt
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
@@ -376,6 +376,119 @@ class RetryTest(ProducerCase):
         self.broker.reconnect()
         self.assertEqual(2, producer.flush().delivered_count)
         self.assertEqual(([b"a"], [b"a"]), (self.values("t"), self.values("u")))
+
+
+class RecordsTest(ProducerCase):
+    """Bulks of values with the caller's ids."""
+
+    def setUp(self):
+        super().setUp()
+        self.calls = []
+
+    def publish(self, producer, *letters, **options):
+        """Publish a message per letter under its upper case. Record the messages that go to the client in bulks."""
+        if (limit := producer._limits.ready.get("t")) is not None:
+            produce = type(limit.transport._client).produce
+            limit.transport.produce = lambda topic, values, *rest: (
+                self.calls.append(values) or produce(limit.transport._client, topic, values, *rest)
+            )
+        letters = [letter.encode() for letter in letters]
+        return producer.publish("t", IdentifiedRecords(letters, [letter.upper() for letter in letters]), **options)
+
+    def test_records_with_ids_go_to_the_client_in_one_call(self):
+        producer = self.warm_producer()
+        before = len(self.ids())
+        report = self.publish(producer, "a", "b")
+        again = producer.publish("t", [Record(b"c", message_id=b"C"), Record(b"d", message_id=b"D")])
+        self.assertEqual([b"A", b"B"], [delivery.message_id for delivery in report.delivered])
+        self.assertEqual([b"C", b"D"], [delivery.message_id for delivery in again.delivered])
+        self.assertEqual([b"A", b"B", b"C", b"D"], self.ids()[before:])
+        self.assertEqual([[b"a", b"b"], [b"c", b"d"]], self.calls)
+
+    def test_a_retry_keeps_the_ids(self):
+        producer = self.producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        report = self.publish(producer, "a", "b")
+        self.assertEqual([b"A"], [delivery.message_id for delivery in report.failed])
+        self.assertTrue(producer.retry(report).ok)
+        self.assertEqual([b"A", b"B"], sorted(self.ids()))
+
+    def test_ids_in_flight_are_sent_once(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        first = self.publish(producer, "a", "b", **AWAY)
+        self.assertEqual(2, len(first.unknown))
+        second = self.publish(producer, "b", "c", **AWAY)
+        third = producer.publish("t", [Record(b"c", message_id=b"C"), Record(b"d", message_id=b"D")], **AWAY)
+        self.broker.reconnect()
+        reports = [producer.retry(report) for report in (first, second, third)]
+        self.assertEqual([2, 2, 2], [report.delivered_count for report in reports])
+        self.assertEqual(
+            [[b"A", b"B"], [b"B", b"C"], [b"C", b"D"]],
+            [[delivery.message_id for delivery in report.delivered] for report in reports],
+        )
+        self.assertEqual([b"A", b"B", b"C", b"D"], self.ids()[-4:])
+        self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))
+
+    def test_an_id_that_is_in_a_bulk_twice_is_sent_once(self):
+        producer = self.producer()
+        report = self.publish(producer, "a", "b", "a")
+        self.assertEqual([0, 1, 0], [delivery.offset for delivery in report.delivered])
+        self.assertEqual([b"A", b"B"], self.ids())
+
+    def test_ids_are_free_again_once_they_are_settled(self):
+        producer = self.producer()
+        for _ in range(2):
+            self.assertTrue(self.publish(producer, "a", "b").ok)
+        self.broker.inject("produce", Fail("INVALID_RECORD"))
+        self.assertEqual(1, len(self.publish(producer, "a", "b").failed))
+        self.assertTrue(self.publish(producer, "a", "b").ok)
+        self.assertEqual({}, producer._table._by_id)
+
+    def test_only_a_message_that_is_too_large_fails(self):
+        self.broker.create_topic("small", 1, max_message_bytes=1000)
+        report = self.producer().publish("small", IdentifiedRecords([b"a", b"x" * 1000, b"b"], [b"1", b"2", b"3"]))
+        [failed] = report.failed
+        self.assertEqual((1, b"2", 2), (failed.index, failed.message_id, report.delivered_count))
+        self.assertIsInstance(failed.error, MessageTooLarge)
+        fits = self.producer().publish("small", IdentifiedRecords([b"a"], [b"1" * 1000]))
+        self.assertIsInstance(fits.failed[0].error, MessageTooLarge)
+
+    def test_the_budget_counts_ids(self):
+        producer = self.producer(budget_bytes=2000)
+        self.assertIsInstance(
+            producer.publish("t", IdentifiedRecords([b"a"], [b"1" * 2000])).failed[0].error, LargerThanBudget
+        )
+        for _ in range(30):
+            self.assertTrue(producer.publish("t", IdentifiedRecords([b"a"], [b"1" * 1000])).ok)
+
+    def test_wrong_ids_are_refused(self):
+        error = self.assertRaises(ValueError, IdentifiedRecords, [b"a"], [])
+        self.assertIn("0 ids for 1 values", str(error))
+        producer = self.producer()
+        self.assertIn(
+            "message_id", str(self.assertRaises(WrongType, producer.publish, "t", IdentifiedRecords([b"a"], ["1"])))
+        )
+        self.assertIn(
+            "value", str(self.assertRaises(WrongType, producer.publish, "t", IdentifiedRecords(["a"], [b"1"])))
+        )
+        self.assertEqual([], self.ids())
+
+    def test_a_missing_or_empty_id_is_created(self):
+        report = self.producer().publish("t", IdentifiedRecords([b"a", b"b", b"c"], [b"", None, b"own"]))
+        self.assertEqual([23, 23, 3], [len(delivery.message_id) for delivery in report.delivered])
+        self.assertEqual(self.ids(), [delivery.message_id for delivery in report.delivered])
+
+    def test_keys_headers_and_slices_apply(self):
+        records = IdentifiedRecords([b"a", b"b"], [b"1", b"2"])
+        self.assertEqual([Record(b"b", message_id=b"2")], list(records[1:]))
+        self.producer().publish("t", records, key=b"k", headers=(("h", b"1"),))
+        self.assertEqual(
+            [(b"k", (("h", b"1"), ("message-id", b"1")))],
+            [(message.key, message.headers) for message in self.broker.records("t")[:1]],
+        )
+        self.producer().publish("t", records, key=b"k")
+        self.assertEqual([b"k"] * 4, [message.key for message in self.broker.records("t")])
 
 
 class SendTest(ProducerCase):

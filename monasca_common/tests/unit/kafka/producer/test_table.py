@@ -32,9 +32,8 @@ from monasca_common.kafka.producer.table import (
     all_over,
     next_attempt,
 )
-from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
+from monasca_common.kafka.transport.base import Outcomes, ProducerTransport, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.kafka.transport.reservation import Reservation
 
 REJECTED = TransportError("no", code=19, name="NOT_ENOUGH_REPLICAS")
 PREFIX = b"prefix-----"
@@ -72,7 +71,7 @@ class TableCase(base.BaseTestCase):
         sequence = self.take(value, topic)
         while sequence is None:  # the first send, or another thread closed the reservation
             size = plain_size(Record(value))
-            self.topics[topic] = self.table.open_sends(topic, PREFIX, size, Reservation, 1_000_000)
+            self.topics[topic] = self.table.open_sends(topic, PREFIX, size, ProducerTransport, 1_000_000)
             sequence = self.take(value, topic)
         return sequence
 
@@ -359,11 +358,11 @@ class RoomTest(TableCase):
         self.table = self.new_table(max_messages=3, max_bytes=1000)
         sizes = [plain_size(Record(b"x" * length)) for length in (0, 100, 250, 500)]
         for size in sizes:
-            reservation = self.table.open_sends("t", PREFIX, size, Reservation, 1_000_000)
+            reservation = self.table.open_sends("t", PREFIX, size, ProducerTransport, 1_000_000)
             self.assertLessEqual((reservation.end - reservation.next, reservation.left), (3, 1000))
         self.assertEqual((0, 0), self.room())
         self.table.shut()
-        reservation = self.table.open_sends("t", PREFIX, 1, Reservation, 1_000_000)
+        reservation = self.table.open_sends("t", PREFIX, 1, ProducerTransport, 1_000_000)
         self.assertEqual(reservation.next, reservation.end)
 
     def test_undelivered_sends_keep_their_room_until_a_flush_reports_them(self):

@@ -81,13 +81,20 @@ class ProduceTest(ProducerCase):
         found = self.producer.poll(0)
         self.assertEqual(([7, 8, 9], [2, 5, 9]), (list(found.sequences), list(found.bytes)))
 
-    def test_ids_are_the_prefix_and_the_sequence(self):
+    def test_ids_are_the_prefix_and_the_sequence_or_those_of_the_caller(self):
         sent = self.producer.send("t", b"v", None, Reservation(255, 256, 100, 100, 0, b"prefix"))
         self.producer.produce("t", [b"w"], None, 256, b"prefix")
         without = self.producer.send("t", b"x", None, Reservation(257, 258, 100, 100, 0, None))
+        self.producer.produce("t", [b"y", b"z"], None, 258, [b"own", b"other"])
         self.assertEqual((b"prefix0000000000ff", b""), (sent, without))
         self.assertEqual(
-            [(("message-id", b"prefix0000000000ff"),), (("message-id", b"prefix000000000100"),), ()],
+            [
+                (("message-id", b"prefix0000000000ff"),),
+                (("message-id", b"prefix000000000100"),),
+                (),
+                (("message-id", b"own"),),
+                (("message-id", b"other"),),
+            ],
             [message.headers for message in self.broker.records("t")],
         )
 

@@ -107,6 +107,12 @@ class TestAvailability(base.BaseTestCase):
         with mock.patch.object(importlib, "import_module", side_effect=ModuleNotFoundError("no module")):
             self.assertIn("was not built", native.reason.__wrapped__())
 
+    def test_an_extension_of_another_version_of_the_package_is_not_used(self):
+        with mock.patch.object(importlib, "import_module", return_value=mock.Mock(spec=["Producer"])):
+            reason = native.reason.__wrapped__()
+        self.assertIn("built from another version of this package (its interface is 1, not", reason)
+        self.assertIn("`pip install -e .`", reason)
+
     def test_the_reason_names_a_function_that_the_client_library_lacks(self):
         for library, reported_text in (
             (_ctypes.__file__, "the library has no function rd_kafka_"),
@@ -218,6 +224,8 @@ class TestWithoutBroker(NativeCase):
             (producer.produce, ("t", [b"v"], None, "0", None), "int"),
             (producer.produce, ("t", (b"v",), None, 0, None), "must be list, not tuple"),
             (producer.produce, ("t", [b"v", 1], None, 0, None), "prefix must be bytes, not <class 'int'>"),
+            (producer.produce, ("t", [b"v", b"w"], None, 0, [b"1", "2"]), "prefix must be bytes, not <class 'str'>"),
+            (producer.produce, ("t", [b"v"], None, 0, [None]), "prefix must be bytes, not <class 'NoneType'>"),
             (producer.produce, ("t", [b"v"]), "takes at least 5 arguments (2 given)"),
             (producer.produce_record, ("t", 1, None, -1, 0, (), 0), "prefix must be bytes, not <class 'int'>"),
             (producer.produce_record, ("t", b"v", None, -1, 0, 5, 0), "int"),
@@ -229,9 +237,12 @@ class TestWithoutBroker(NativeCase):
             self.assertIn(text, str(self.assertRaises(TypeError, call, *arguments)))
         for call, arguments, text in (
             (producer.produce, ("t\0", [b"v"], None, 0, None), "topic must not contain a null character"),
-            (producer.produce, ("t", [b"v"], None, 0, b"p" * 65), "id_prefix must have at most 64 bytes"),
+            (producer.produce, ("t", [b"v"], None, 0, b"p" * 65), "the prefix of ids must have at most 64 bytes"),
+            (producer.produce, ("t", [b"v"], None, 0, []), "0 ids for 1 values"),
+            (producer.produce, ("t", [b"v"], None, 0, [b"1", b"2"]), "2 ids for 1 values"),
+            (producer.produce, ("t", [b"v"], None, 0, [b"1"], -1, 0, [("h", b"")]), "and no ids"),
             (producer.new_reservation, (0, 1, 1, 1, 0, b"p" * 65), "bytes too long"),
-            (producer.produce, ("t", [b"v"], None, 0, b"p", -1, 0, [("h", b"")]), "and no id_prefix"),
+            (producer.produce, ("t", [b"v"], None, 0, b"p", -1, 0, [("h", b"")]), "and no ids"),
             (producer.produce, ("t", [b"v"] * 2, None, 0, None, -1, 0, [("h", b"")]), "need one value"),
             (producer.produce, ("t", [], None, 0, None, -1, 0, [("h", b"")]), "need one value"),
         ):
@@ -417,8 +428,10 @@ class TestWithBroker(NativeCase):
         send(producer, "written", b"no id", None, 1, None)
         producer.produce("written", [b"", b"\0"], None, 2, PREFIX)
         producer.produce_record("written", None, b"", 0, 12345, headers, 4)
-        self.assertEqual(5, len(flush(producer).sequences))
-        written = sorted(read(self.broker.bootstrap_servers, "written", 5), key=lambda message: message.offset())
+        own_ids = [b"own", b"i" * 1000]
+        self.assertEqual(2, producer.produce("written", [b"a", b"b"], b"k", 5, own_ids))
+        self.assertEqual(7, len(flush(producer).sequences))
+        written = sorted(read(self.broker.bootstrap_servers, "written", 7), key=lambda message: message.offset())
         facts = {message.value(): (message.key(), message.headers() or []) for message in written}
         identified = {
             value: [("message-id", message_id(PREFIX, at))] for value, at in ((b"sent", 0), (b"", 2), (b"\0", 3))
@@ -428,6 +441,8 @@ class TestWithBroker(NativeCase):
             b"no id": (None, []),
             b"": (None, identified[b""]),
             b"\0": (None, identified[b"\0"]),
+            b"a": (b"k", [("message-id", own_ids[0])]),
+            b"b": (b"k", [("message-id", own_ids[1])]),
             None: (b"", list(headers)),
         }
         self.assertEqual(expected, facts)
