@@ -33,6 +33,8 @@ _VARINT, _BYTES = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
 _MOST_FAULTS = 20
 _NONE: Sequence[str] = ()
+# The usual last fields of a series: a sample whose time has 6 bytes, with a value and without one, which is 0.
+_USUAL_SAMPLE, _USUAL_ZERO = b"\x12\x10\x09", b"\x12\x07\x10"
 
 
 def parse(
@@ -69,6 +71,26 @@ class _Request:
         self._series = 0
 
     def add_series(self, data: bytes) -> None:
+        if not self._add_known(data):
+            self._add_series(data)
+        self._series += 1
+
+    def _add_known(self, data: bytes) -> bool:
+        """Add the sample of a series if its labels are in the cache, so that the sample begins after them, and its time
+        is known. Return whether it was added; this takes a third of the time of `_add_series`."""
+        if data[-18:-15] == _USUAL_SAMPLE and data[-7] == _TIME:
+            labels, value = data[:-18], data[-15:-7]
+        elif data[-9:-6] == _USUAL_ZERO:
+            labels, value = data[:-9], _ZERO
+        else:
+            return False
+        head, time_ms = self._heads.find(labels), self._times.get(data[-6:])
+        if head is None or time_ms is None or value == STALE_DOUBLE:
+            return False
+        self._samples.add(head, time_ms, _double(value)[0])
+        return True
+
+    def _add_series(self, data: bytes) -> None:
         at = _labels_end(data)
         labels = data[:at]
         head, faults = self._heads.find(labels), _NONE
@@ -85,7 +107,6 @@ class _Request:
                 continue
             if broken:
                 self._samples.refuse(f"timeseries[{self._series}] ({_shown(labels)})", broken)
-        self._series += 1
 
     def _add(self, head: str, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""

@@ -20,6 +20,7 @@ NO_META = "null"
 STALE_META = json_text.write(STALE).decode()
 _MOST_BYTES = 16 * 1024 * 1024  # maximum bytes of one request, because a worker serves several at a time
 _MOST_VIOLATIONS = 100
+_NOT_FINITE = {"nan", "inf", "-inf"}
 
 
 class Samples:
@@ -67,26 +68,28 @@ class Samples:
     def add(self, head: str, time_ms: int, value: float, meta: str = NO_META) -> None:
         """Add a sample. ``head``: see `series_head`; ``meta``: the JSON of its value_meta. Raises `InvalidEnvelope` if
         the request has too many samples."""
-        text = value_text(value)
-        number = repr(value + 0.0) if text is None else f'"{text}"'  # + 0.0: -0.0 equals 0.0
+        number = repr(value + 0.0)  # + 0.0: -0.0 equals 0.0
+        if number in _NOT_FINITE:
+            number = f'"{value_text(value)}"'
         metric = f'{head}{time_ms},"value":{number},"value_meta":{meta}}}'.encode()
-        self._count(len(metric))
+        self._bytes_left -= len(metric)
+        if self.total >= self._most or self._bytes_left < 0:
+            raise self._too_large()
         self._indices.append(self.total)
         self.valid.append(metric)
         self.total += 1
 
     def refuse(self, place: str, rules: Iterable[str]) -> None:
         """Count a refused sample."""
-        self._count(0)
+        if self.total >= self._most:
+            raise self._too_large()
         self.total += 1
         if len(self._violations) < _MOST_VIOLATIONS:
             self._violations += [Violation(place, rule) for rule in rules]
 
-    def _count(self, size_bytes: int) -> None:
-        self._bytes_left -= size_bytes
-        if self.total >= self._most or self._bytes_left < 0:
-            rule = f"has more than {self._most} samples, or {_MOST_BYTES} bytes of envelopes: send fewer at a time"
-            raise InvalidEnvelope([Violation("", rule, too_large=True)])
+    def _too_large(self) -> InvalidEnvelope:
+        rule = f"has more than {self._most} samples, or {_MOST_BYTES} bytes of envelopes: send fewer at a time"
+        return InvalidEnvelope([Violation("", rule, too_large=True)])
 
     def post(self) -> ParsedPost:
         return ParsedPost(self.valid, self._indices, self.total, tuple(self._violations))

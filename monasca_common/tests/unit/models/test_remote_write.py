@@ -58,6 +58,33 @@ class ReadTest(WriteRequestCase):
         self.assertEqual(("nan", '{"prometheus":"stale"}'), (repr(stale.value), stale.value_meta))
         self.assertEqual(("nan", None), (repr(other.value), other.value_meta))
 
+    def test_samples_of_a_known_series_are_read_as_at_first(self):
+        samples = [(value, NOW_MS) for value in (1.5, 0.0, -0.0, 1e300, float("nan"), float("-inf"), STALE)]
+        samples.append((2.5, NOW_MS + 1))
+        expected = ["1.5", "0.0", "0.0", "1e+300", "nan", "-inf", "nan", "2.5"]
+        for body in (b"".join(up(each, known="yes") for each in samples), up(*samples, known="yes")):
+            for _ in range(2):
+                rows = self.rows(body)
+                self.assertEqual(expected, [repr(row.value) for row in rows])
+                self.assertEqual([None] * 6 + ['{"prometheus":"stale"}', None], [row.value_meta for row in rows])
+                self.assertEqual([each[1] for each in samples], [row.time_ms for row in rows])
+
+    def test_the_time_of_a_known_series_is_checked(self):
+        body = up((1.0, NOW_MS), known="yes")
+        self.rows(body)
+        self.assertIn(
+            "timeseries[1] ('__name__=up, known=yes') its time", self.faults(up() + body, allowed=Window(1, 2))
+        )
+
+    def test_known_labels_that_end_like_a_sample_are_labels(self):
+        usual = b"\x12\x10\x09" + bytes(8) + b"\x10" + number(NOW_MS)
+        body = series([("__name__", "up"), ("a", usual)], (1.0, NOW_MS))
+        for _ in range(2):
+            self.assertIn("UTF-8", self.faults(body))
+        for _ in range(2):
+            (row,) = self.rows(up((1.0, NOW_MS), known="\x12\x10\t123"))
+            self.assertEqual("\x12\x10\t123", row.series.dimensions["known"])
+
     def test_an_empty_label_is_a_missing_one(self):
         (row,) = self.rows(up((1.0, NOW_MS), a="", b="x"))
         self.assertEqual({"b": "x"}, row.series.dimensions)
