@@ -8,6 +8,8 @@ server.
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import selectors
 import socket
@@ -20,18 +22,23 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """Requests that use ``bodies`` in turn, each in base64. ``headers``: of the content."""
+
     port: int
     path: str
-    body: str
+    headers: dict[str, str]
+    bodies: list[str]
     connections: int
     requests: int
 
 
 def _seconds(load: Load) -> float:
-    """Return the duration of all requests. Raises `RuntimeError` at the first response with a status other than 204."""
-    body = load.body.encode()
-    head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    """Return the duration of all requests. Raises `RuntimeError` at the first answer with another status than 204 or
+    200."""
+    headers = "".join(f"{name}: {value}\r\n" for name, value in load.headers.items())
+    head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\n{headers}Content-Length: "
+    bodies = [base64.b64decode(body) for body in load.bodies]
+    requests = itertools.cycle([f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies])
     waiting, clock = selectors.EpollSelector(), time.perf_counter
 
     def connected() -> socket.socket:
@@ -43,7 +50,7 @@ def _seconds(load: Load) -> float:
     answered = 0
     began = clock()
     for _ in range(load.connections):
-        connected().sendall(request)
+        connected().sendall(next(requests))
     left = load.requests - load.connections
     while answered < load.requests:
         events = waiting.select(_PATIENCE_SECONDS)
@@ -53,7 +60,7 @@ def _seconds(load: Load) -> float:
             client = key.fileobj
             assert isinstance(client, socket.socket)
             answer = client.recv(65_536)
-            if not answer.startswith(b"HTTP/1.1 204") or not answer.endswith(b"\r\n\r\n"):
+            if not answer.startswith((b"HTTP/1.1 204", b"HTTP/1.1 200")) or not answer.endswith(b"\r\n\r\n"):
                 raise RuntimeError(f"answered {answer[:200]!r}")
             answered += 1
             if b"\r\nConnection: close\r\n" in answer:
@@ -62,7 +69,7 @@ def _seconds(load: Load) -> float:
                 client = connected()
             if left > 0:
                 left -= 1
-                client.sendall(request)
+                client.sendall(next(requests))
     seconds = clock() - began
     for key in list(waiting.get_map().values()):
         key.fileobj.close()
@@ -70,4 +77,4 @@ def _seconds(load: Load) -> float:
 
 
 if __name__ == "__main__":
-    print(_seconds(Load(**json.loads(sys.argv[1]))))
+    print(_seconds(Load(**json.load(sys.stdin))))

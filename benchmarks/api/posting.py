@@ -7,6 +7,7 @@ One process serves and one process posts.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -15,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,18 @@ from benchmarks.formats import metrics_registry
 from benchmarks.job import Figures, Job, main
 from benchmarks.librdkafka import producer_options, versions
 from benchmarks.process_tree import cpu_seconds
+from monasca_common.models.rows import Measurement
+from monasca_common.models.series import Series
+from monasca_common.models.write_request import encoded_labels, encoded_row
+
+Metrics = list[dict[str, Any]]
 
 _LINGER_MS = 5
 _IN_FLIGHT = 64
 _THREADS = _IN_FLIGHT + 8
-_PATH = "/v2.0/metrics"
 _SECONDS = 60.0
 _WARM_REQUESTS = 200
+_ANY_SERIES = Series(b"", "", "", "", {})
 
 
 _CONFIGURATION = """\
@@ -75,15 +81,20 @@ def run(job: Job) -> Figures:
 
 def _measure(job: Job, command: Sequence[str], port: int, environment: dict[str, str]) -> Figures:
     """``command``: serves on ``port``. Each request has ``bulk`` metrics of the job."""
-    body = json.dumps([_metric(number) for number in range(job.bulk)])
+    content = _CONTENTS.get(job.case.partition("-")[0], _JSON)
+    # A repeated sample has the same id and is not sent while it is in flight, so that requests in flight must differ.
+    turns = range(2 * job.threads if content.has_ids else 1)
+    metrics = [[_metric(number, turn) for number in range(job.bulk)] for turn in turns]
+    bodies = [base64.b64encode(content.encode(each)).decode() for each in metrics]
     requests = job.messages // job.bulk
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen([sys.executable, "-m", *command], env=environment, stdout=log, stderr=log)
         try:
             _wait_until_listening(server, port)
-            _serve(Load(port, _PATH, body, job.threads, _WARM_REQUESTS))
+            load = Load(port, content.path, content.headers, bodies, job.threads, _WARM_REQUESTS)
+            _serve(load)
             before = cpu_seconds(server.pid)
-            seconds = _serve(Load(port, _PATH, body, job.threads, requests))
+            seconds = _serve(replace(load, requests=requests))
             used = cpu_seconds(server.pid) - before
         finally:
             server.terminate()
@@ -97,21 +108,65 @@ def _measure(job: Job, command: Sequence[str], port: int, environment: dict[str,
     )
 
 
-def _metric(number: int) -> dict[str, Any]:
+def _metric(number: int, turn: int) -> dict[str, Any]:
     return {
         "name": f"cpu.user_perc.{number % 10}",
         "dimensions": {"hostname": f"compute-{number:03}.example.org", "service": "nova", "component": "agent"},
-        "timestamp": int(time.time() * 1000) + number,
+        "timestamp": int(time.time() * 1000) - turn * 1000,
         "value": round(number * 0.61803 % 100, 3),
         "value_meta": None,
     }
 
 
+def _json(metrics: Metrics) -> bytes:
+    return json.dumps(metrics).encode()
+
+
+def _write_request(metrics: Metrics) -> bytes:
+    import cramjam
+
+    fields = []
+    for each in metrics:
+        labels = encoded_labels({"__name__": each["name"], **each["dimensions"]})
+        fields.append(encoded_row(labels, Measurement(_ANY_SERIES, each["timestamp"], each["value"], None, 0)))
+    return bytes(cramjam.snappy.compress_raw(b"".join(fields)))
+
+
+def _otlp(metrics: Metrics) -> bytes:
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    request = ExportMetricsServiceRequest()
+    of_scope = request.resource_metrics.add().scope_metrics.add()
+    for each in metrics:
+        gauge = of_scope.metrics.add(name=each["name"]).gauge
+        point = gauge.data_points.add(time_unix_nano=each["timestamp"] * 1_000_000, as_double=each["value"])
+        for name, value in each["dimensions"].items():
+            point.attributes.add(key=name).value.string_value = value
+    return request.SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The content of requests. ``has_ids``: whether the API derives message ids from the metrics."""
+
+    path: str
+    headers: dict[str, str]
+    encode: Callable[[Metrics], bytes]
+    has_ids: bool
+
+
+_PROTOBUF = {"Content-Type": "application/x-protobuf"}
+_JSON = _Content("/v2.0/metrics", {"Content-Type": "application/json"}, _json, has_ids=False)
+_CONTENTS = {
+    "prometheus": _Content("/api/v1/write", {**_PROTOBUF, "Content-Encoding": "snappy"}, _write_request, has_ids=True),
+    "otlp": _Content("/v1/metrics", _PROTOBUF, _otlp, has_ids=True),
+}
+
+
 def _serve(load: Load) -> float:
-    command = [sys.executable, "-m", "benchmarks.api.http_load", json.dumps(asdict(load))]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parent.parent.parent, capture_output=True, text=True, check=False, timeout=600
-    )
+    command = [sys.executable, "-m", "benchmarks.api.http_load"]
+    folder, given = Path(__file__).parent.parent.parent, json.dumps(asdict(load))
+    done = subprocess.run(command, input=given, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return float(done.stdout)
