@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the spans of messages that are published and handled. Needs the extra ``otel`` and ``opentelemetry-sdk``.
+"""Print the spans of messages that are published and handled, with ``[kafka] tracing = on``.
+
+It needs the extra ``otel`` and ``opentelemetry-sdk``.
 
 Exit status: 0 if every reading is delivered and handled, otherwise 1.
 """
@@ -15,7 +17,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, Sa
 from oslo_config import cfg
 
 from monasca_common import kafka
-from monasca_common.kafka import config
 
 COUNT = 3
 
@@ -64,8 +65,6 @@ def main() -> int:
     provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=line)))
     trace.set_tracer_provider(provider)
     conf = cfg.ConfigOpts()
-    config.register(conf)
-    conf.set_default("tracing", "on", group="kafka")  # a configuration file can set it, too
     try:
         conf(project="tracing", default_config_files=[])
         run(conf)

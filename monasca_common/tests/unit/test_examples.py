@@ -97,7 +97,7 @@ class TracingExampleTest(ExampleCase):
     def test_the_example_prints_spans_of_which_the_last_links_the_trace_of_the_messages(self):
         config = self.configure("readings", "example", "bootstrap_servers = memory:9092", "driver = memory")
 
-        printed = self.succeeds("tracing.py", config).splitlines()
+        printed = self.succeeds("tracing.py", config, f"--config-file={EXAMPLES / 'tracing.conf'}").splitlines()
 
         pattern = r"(.+) of (\w{32})(?: links (\w{32}))?"
         send, application, process = (re.fullmatch(pattern, text).groups() for text in printed)
