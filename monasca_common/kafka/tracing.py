@@ -8,7 +8,7 @@ the application. Without an SDK no trace is sampled, and nothing is carried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,7 +78,7 @@ class TracingProducer(KafkaProducer):
         return super().send(topic, record, **options)
 
     def _bulk(
-        self, topic: str, records: list[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
+        self, topic: str, records: Sequence[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
         if not is_sampled():
             return super()._bulk(topic, records, key, headers, plain=plain)
