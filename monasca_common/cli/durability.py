@@ -37,7 +37,7 @@ _STEPS = 3
 class DurabilityCheck(ClusterCommand, Lister):
     """Show the risks of losing acknowledged messages by topic: replicas, leaders, settings, and slow consumers.
 
-    The exit status is 1 if there is an error, 2 if the brokers do not answer. For example, in a script that also fails
+    The exit status is 1 if there is an error, 2 if the brokers do not respond. For example, in a script that also fails
     if there are warnings:
     monasca-common durability check --topic metrics --strict -f json
     """

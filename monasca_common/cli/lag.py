@@ -107,8 +107,8 @@ class LagList(_LagCommand):
     same offset repeatedly. STOP: it has unread messages and does not commit. REWIND: its offset decreased. OFFLINE: a
     partition has no leader. The exit status is 1 if a group has one of the last four statuses, loses unread messages to
     retention now or soon ([lag] least_headroom), or has offsets after the end of the log; 2 if the brokers do not
-    respond; 3 if no group has the requested name. For example, for a program: monasca-common lag list --group 1_metrics
-    -f json
+    respond; 3 if no group has the requested name. For example, for a program:
+    monasca-common lag list --group 1_metrics -f json
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

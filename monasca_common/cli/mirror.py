@@ -49,8 +49,8 @@ class MirrorVerify(MonascaCommand, Lister):
     """Compare the copies of a mirror with their source, message by message.
 
     The command only reads, and can run while the mirror copies. The exit status is 0 if all compared messages are
-    equal, 1 if messages differ, 2 if partitions could not be compared. For example: monasca-common mirror verify
-    --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
+    equal, 1 if messages differ, 2 if partitions could not be compared. For example:
+    monasca-common mirror verify --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
     """
 
     failed = NOT_ANSWERED

@@ -108,7 +108,7 @@ class Ledger:
         return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
 
     def restore(self, notification_id: str, state: str) -> None:
-        """Undo an attempt that does not count: an operator's failed attempt, or one that sent nothing.
+        """Undo an attempt that does not count: a failed attempt by an operator, or an attempt that sent nothing.
 
         Retries continue from the number of attempts before it.
         """

@@ -59,7 +59,7 @@ class AsyncProcessor:
         before `CancelledError` is raised. A second cancellation ends this wait. The remaining calls are then cancelled.
         """
         if self._ended is not None:
-            raise MisuseError("an AsyncProcessor runs once: create another one over another Processor")
+            raise MisuseError("an AsyncProcessor runs only once: create a new AsyncProcessor with a new Processor")
         loop = asyncio.get_running_loop()
         dispatcher = threading.Thread(target=self._dispatch, args=(loop,), name="kafka-handler-dispatch", daemon=True)
         self._processor._handlers = [dispatcher]

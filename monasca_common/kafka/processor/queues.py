@@ -380,8 +380,7 @@ class Backpressure:
         loads: Mapping[TopicPartition, Load],
         blocked: Collection[TopicPartition] = (),
     ) -> Decision:
-        """Decide which partitions to pause and resume. ``blocked``: partitions over another limit, whatever their
-        load."""
+        """Decide which partitions to pause and resume. ``blocked``: partitions over another limit, at any load."""
         total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
         stalled = bool(assigned) and self._over(total, 1.0)
         # Only these partitions can change; there may be ten thousand assigned partitions.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores rows whose keys may exist: copies them to a temporary table, and merges them from there.
 
-The insertion keeps existing rows. Rows whose key exists are set apart and counted, and replace a row only if they are
+The insertion keeps existing rows. Rows whose key exists are separated and counted, and replace a row only if they are
 greater. So a repeated batch writes nothing, whereas ``ON CONFLICT DO UPDATE`` would lock and log each of its rows.
 """
 

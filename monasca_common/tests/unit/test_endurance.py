@@ -204,7 +204,7 @@ class ErrorTest(EnduranceCase):
 
 class SlopeTest(EnduranceCase):
     def slopes(self, quantity, per_hour, minutes, noise=0.0):
-        """Judge samples each 10 s that grow from 100 after a warm-up in which they grow quickly."""
+        """Judge samples every 10 s. They grow quickly during the warm-up, and then from 100 by ``per_hour``."""
         found = []
         for seconds in range(0, minutes * 60, 10):
             grown = 100.0 + per_hour * seconds / 3600 + noise * (-1) ** (seconds // 60)

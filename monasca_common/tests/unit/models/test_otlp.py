@@ -181,7 +181,7 @@ class TestDistributions(base.BaseTestCase):
             self.assertEqual([f"metric 'h' {rule}"], refused(self.histogram(**fields)))
 
     def test_buckets_of_an_exponential_histogram_are_merged_to_fixed_bounds(self):
-        # With scale 4, each bound is 2 ** (1 / 16) times the one before: two buckets become one of scale 3.
+        # With scale 4, each bound is 2 ** (1 / 16) times the previous bound: two buckets become one bucket of scale 3.
         message = self.exponential(
             scale=4,
             count=11,

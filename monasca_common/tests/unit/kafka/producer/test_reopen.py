@@ -170,7 +170,7 @@ class ReopenTest(ProducerCase):
         producer.close()
         self.assertRaises(ClosedError, producer.reopen)
 
-    def test_a_transactional_id_is_taken_over_first_and_a_failure_changes_nothing(self):
+    def test_reopening_initializes_transactions_first_and_keeps_the_client_after_a_failure(self):
         settings = self.kafka.producer_settings(transactional_id="mine")
         calls = []
 

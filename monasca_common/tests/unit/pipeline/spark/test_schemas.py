@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver resolves schemas, and executors decode without a registry. Executors are a copy of the reader here."""
+"""The driver resolves schemas, and executors decode without a registry. Here, a copy of the reader is the executor."""
 
 import fixtures
 import pyarrow as pa
