@@ -130,7 +130,7 @@ class EnduranceRun:
         planned = [fault for fault in planned if fault.at_seconds >= state.elapsed]
         injecting = threading.Thread(target=self._inject, args=(planned,), name="faults", daemon=True)
         injecting.start()
-        say(f"load and faults for {state.minutes * 60 - state.elapsed:.0f} s, seed {state.seed}")
+        say(f"load and faults for {max(0.0, state.minutes * 60 - state.elapsed):.0f} s, seed {state.seed}")
         try:
             self._watch(load, watch, injecting)
         finally:

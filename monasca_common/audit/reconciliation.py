@@ -287,13 +287,24 @@ class _TopicReconciler:
         known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
         return sorted({bucket_ms for counts in known for bucket_ms in counts.buckets})
 
+    def _acknowledged(self, bucket_ms: int) -> int:
+        return sum(counts.buckets.get(bucket_ms, _Bucket()).messages for counts in self._sources.values())
+
+    def _moved(self, bucket_ms: int, acknowledged: int, log: _TierCounts) -> int:
+        """Return how many missing records are a surplus of the previous bucket: a broker answers a repeated batch with
+        the timestamp of the batch's last record, which the sources then count for all its records."""
+        previous_ms = bucket_ms - self._rules.bucket_seconds * 1000
+        before, bucket = (log.buckets.get(each, _Bucket()) for each in (previous_ms, bucket_ms))
+        reported = self._acknowledged(previous_ms)
+        surplus = before.records - before.repeated - reported if reported else 0
+        return max(0, min(surplus, acknowledged - bucket.records))
+
     def reconciliations(self, bucket_ms: int) -> Iterator[Reconciliation]:
-        acknowledged = 0
         for key, counts in sorted(self._sources.items()):
             bucket = counts.buckets.get(bucket_ms)
             if bucket is not None:
-                acknowledged += bucket.messages
                 yield self._reconciliation(key, bucket_ms, bucket.messages, bucket.messages)
+        acknowledged = self._acknowledged(bucket_ms)
         if self._log is None:
             if acknowledged:
                 yield self._reconciliation((LOG, ""), bucket_ms, acknowledged, 0, late=acknowledged)
@@ -301,7 +312,7 @@ class _TopicReconciler:
         bucket = self._log.buckets.get(bucket_ms, _Bucket())
         if self._log.misses(bucket_ms):
             return
-        expected = acknowledged if self._sources else bucket.records
+        expected = acknowledged - self._moved(bucket_ms, acknowledged, self._log) if self._sources else bucket.records
         yield self._counted((LOG, ""), self._log, bucket_ms, expected)
         for key, counts in self._readers.items():
             yield self._read(key, counts, bucket_ms, bucket)

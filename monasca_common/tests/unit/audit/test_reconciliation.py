@@ -107,6 +107,13 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual(10, found[READER].lost)
 
+    def test_messages_of_a_repeated_batch_can_count_in_the_bucket_of_its_last_message(self):
+        earlier, before = BUCKET - 60_000, BUCKET - 120_000
+        for own, surplus, lost in ((earlier, 3, 0), (earlier, 2, 1), (before, 3, 3)):
+            log = [logged(range(100, 110 + surplus), own), logged(range(7)), logged([200], NEXT)]
+            found = reconciled(sent(10, own), sent(10), *log)
+            self.assertEqual((7 + lost, 7, lost, 0), figures(found[LOG]))
+
     def test_duplicates_are_not_a_surplus(self):
         found = reconciled(sent(100), logged(range(107), repeated=[30, 31, 32, 33]))
 
