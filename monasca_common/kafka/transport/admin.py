@@ -543,7 +543,7 @@ class Admin:
         if fault.name not in _UNANSWERED:
             return fault
         return type(fault)(
-            f"{fault}: no answer from {self._servers}: check that these brokers are up, and bootstrap_servers and "
+            f"{fault}: no response from {self._servers}: check that these brokers are up, and bootstrap_servers and "
             "security_protocol",
             code=fault.code,
             name=fault.name,

@@ -175,7 +175,7 @@ class OldStorageTest(ConfigurationTestCase):
         for text in (
             "[influxdb] default_retention_hours is ignored: write [storage] retention_days",
             "[influxdb] batch_size is ignored: write batch_size in",
-            "[influxdb] is ignored (name): no service reads that",
+            "[influxdb] is ignored (name): no service reads this option",
             "[repositories] ignore_parse_point_error is ignored: a message that cannot be stored goes to dead_letter",
             "[repositories] alarm_state_history_driver is ignored: ",
             "[repositories] events_driver is ignored: ",

@@ -98,7 +98,7 @@ class GuardedOptionsTest(base.BaseTestCase):
         for option, refused in guarded_options.REFUSED.items():
             for name in refused:
                 reason = guarded_options.refusal(option, name)
-                self.assertTrue(re.search(r"(use|remove|put|write|give|belong)", reason or ""), f"{option}: {name}")
+                self.assertTrue(re.search(r"(use|remove|put|write|give|set|belong)", reason or ""), f"{option}: {name}")
 
     def test_other_options_are_unchanged(self):
         parsed = self.parse("statistics.interval.ms = 1000", "debug=broker,topic", "debug=msg", "x.y=a=b")

@@ -60,7 +60,7 @@ class DeadLetterTest(base.BaseTestCase):
                 raise LookupError("no text")
 
         letter = dl.dead_letter(MESSAGE, dl.Failure(Mute(), attempts=1, first_failed_ms=1), "group")
-        self.assertEqual(b"its text is not available: LookupError", dict(letter.headers)[dl.ERROR_TEXT])
+        self.assertEqual(b"the text of the error is not available: LookupError", dict(letter.headers)[dl.ERROR_TEXT])
 
     def test_a_shrunk_dead_letter_fits_and_keeps_its_origin(self):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")

@@ -99,7 +99,7 @@ class OutageTest(MemoryRegistryCase):
         for fault in ("hang", "drip"):
             serializer = self.avro(timeout_seconds=_SHORT)
             self.memory.fault = fault
-            self.assertIn("is unavailable (no answer in time)", str(self.unavailable(serializer)))
+            self.assertIn("is unavailable (no response in time)", str(self.unavailable(serializer)))
             self.memory.fault = None
             serializer = self.avro()
             for thread in threading.enumerate():
@@ -321,7 +321,7 @@ class LostSchemasTest(MemoryRegistryCase):
         self.assertEqual(VALUE, serializer.loads(self.value, self.context))
 
         self.compared(serializer)
-        self.assertIn("given id 1 to two schemas", str(self.unavailable(serializer)))
+        self.assertIn("assigned id 1 to two schemas", str(self.unavailable(serializer)))
         self.assertRaises(RegistryUnavailable, serializer.dumps, VALUE, self.context)
         self.memory.fault = 500
         self.compared(serializer)
@@ -359,7 +359,7 @@ class LostSchemasTest(MemoryRegistryCase):
         self.memory.clear()
 
         error = self.assertRaises(RegistryUnavailable, serializer.dumps, {"place": "x"}, self.context)
-        self.assertIn("given id 1 to two schemas", str(error))
+        self.assertIn("assigned id 1 to two schemas", str(error))
 
 
 class SecretsTest(MemoryRegistryCase):

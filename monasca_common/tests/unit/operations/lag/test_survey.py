@@ -322,8 +322,8 @@ class TestThreshold(base.BaseTestCase):
             fixtures.MonkeyPatch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (self.admin, None))
         )
         for module in ("lag", "durability"):
-            clock = SimpleNamespace(time=lambda: NOW / 1000)
-            self.useFixture(fixtures.MonkeyPatch(f"monasca_common.cli.{module}.time", clock))
+            clock = SimpleNamespace(time_ms=lambda: NOW)
+            self.useFixture(fixtures.MonkeyPatch(f"monasca_common.cli.{module}.SystemClock", lambda clock=clock: clock))
 
         @contextlib.contextmanager
         def opened(_settings, *, partitions, listener):

@@ -109,7 +109,7 @@ class TransformFaultsTest(FaultsCase):
             ("usage", "host_metrics", "one of calculate_rate, fetch_quantity, fetch_quantity_util, not"),
             ("source", "batch", "one of streaming"),
             ("setters", ["rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period", "x"], "[3] must be"),
-            ("setters", ["set_aggregated_metric_name"], "must have set_aggregated_period"),
+            ("setters", ["set_aggregated_metric_name"], "must contain set_aggregated_period"),
             ("insert", ["prepare_data"], "must have one of insert_data_pre_hourly"),
         ):
             row = self.changed()
@@ -237,7 +237,8 @@ class WarningsTest(base.BaseTestCase):
         self.assert_warns("rolled up by region", row, "mem.total_mb")
 
     def test_a_utilisation_that_lacks_an_event_type_causes_a_warning(self):
-        self.assert_warns("sends it cpu.idle_perc", shipped_row("cpu_util_all"), "cpu.total_logical_cores")
+        warning = "needs cpu.idle_perc, but no pre-transform row sends it"
+        self.assert_warns(warning, shipped_row("cpu_util_all"), "cpu.total_logical_cores")
 
     def test_a_transform_without_input_causes_a_warning(self):
         self.assert_warns("never receives a record", shipped_row("mem_total_all"))
