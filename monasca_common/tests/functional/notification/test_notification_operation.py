@@ -40,7 +40,8 @@ class OperationTest(test_notification_kafka.NotificationKafkaCase):
 
         for path in ("/healthcheck", "/healthz", "/readyz"):
             self.wait_until(lambda path=path: self.get(path)[0] == 200, path)
-        self.assertIn(f'monasca_notification_sent_total{{type="webhook"}} {CHANGES:.1f}', self.get("/metrics")[1])
+        counted = f'monasca_notification_sent_total{{type="webhook"}} {CHANGES:.1f}'
+        self.wait_until(lambda: counted in self.get("/metrics")[1], counted)  # a worker reports once a second
 
         file = Path(self.folder, "notification.conf")
         signed = file.read_text().replace("[webhook_notifier]\n", "[webhook_notifier]\nhmac_secret = s3cret\n")
