@@ -206,7 +206,7 @@ def _text(client: Any, key: SchemaKey) -> str | None:
 
 
 def _canonical(text: str) -> Any:
-    """Return a value that is the same for all formattings of a schema's text."""
+    """Return a value that is the same for every formatting of a schema's text."""
     try:
         return json.loads(text)
     except ValueError:
