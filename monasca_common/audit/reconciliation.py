@@ -158,11 +158,24 @@ class _TierCounts:
             found[partition] = filled
         return found
 
-    def rest(self) -> None:
-        """Keep only the end of the handled offsets. Later messages are expected."""
-        ends = {partition: runs[-1][1] for partition, runs in self.covered().items() if runs}
-        self.handled = {partition: ((end - 1, end),) for partition, end in ends.items()}
-        self.positions.clear()
+    def forget_before(self, partition: int, offset: int) -> None:
+        """Drop the handled offsets and positions before this offset, except the last ones: they show that the reader
+        had started, and where a gap starts that reaches beyond the offset."""
+        runs, positions = self.handled[partition], self.positions[partition]
+        earlier = [run for run in runs if run[0] < offset][-1:]
+        ends = ((max(first, min(following, offset) - 1), following) for first, following in earlier)
+        self.handled[partition] = (*ends, *(run for run in runs if run[0] >= offset))
+        last = sorted(each for each in positions if each < offset)[-1:]
+        self.positions[partition] = {*last, *(each for each in positions if each >= offset)}
+
+    def first_offsets(self) -> dict[int, int]:
+        """Return the lowest counted offset of each partition."""
+        found: dict[int, int] = {}
+        for bucket in self.buckets.values():
+            for partition, runs in bucket.offsets.items():
+                for first, _ in runs[:1]:
+                    found[partition] = min(found.get(partition, first), first)
+        return found
 
     def misses(self, bucket_ms: int) -> bool:
         """Return whether this counter started after the bucket."""
@@ -235,6 +248,11 @@ class AuditTotals:
             for counts in tiers.values():
                 for bucket_ms in [each for each in counts.buckets if each < before_ms]:
                     del counts.buckets[bucket_ms]
+            if log is not None and dropped_ms:
+                firsts = log.first_offsets()
+                for counts in tiers.values():
+                    for partition in counts.handled.keys() & firsts.keys():
+                        counts.forget_before(partition, firsts[partition])
             for key in [key for key, counts in tiers.items() if reads(key[0]) and counts.last_sent_ms < dropped_ms]:
                 del tiers[key]
             if not any(counts.buckets for counts in tiers.values()):
@@ -249,7 +267,8 @@ class AuditTotals:
             if reads(key[0]) or counts.since_ms is not None
         }
         for counts in kept.values():
-            counts.rest()
+            for partition in counts.handled:
+                counts.forget_before(partition, _END)
         if kept:
             self._topics[topic].update(kept)
 

@@ -326,6 +326,31 @@ class ReconciliationTest(base.BaseTestCase):
             [(50, 20, 30, 0)], [figures(each) for each in totals.reconciliations(LATER) if each.tier == "database"]
         )
 
+    def test_gaps_and_positions_before_the_oldest_bucket_are_dropped(self):
+        totals = AuditTotals(RULES)
+        for number in range(1000):
+            start_ms = BUCKET + number * 60_000
+            first = number * 100
+            totals.add(logged(range(first, first + 100), start_ms, sent_ms=start_ms))
+            totals.add(handled(first + 1, first + 40, position=first + 1, sent_ms=start_ms))
+            totals.add(handled(first + 50, first + 100, sent_ms=start_ms))
+            totals.forget(start_ms - 9 * 60_000)
+        reader = totals._topics["t"]["database", "1_metrics"]
+
+        self.assertLess(len(reader.handled[0]), 25)
+        self.assertLess(len(reader.positions[0]), 15)
+        lost = [each.lost for each in totals.reconciliations(LATER * 100) if each.tier == "database"]
+        self.assertEqual([10] * 10, lost)
+
+    def test_messages_of_a_gap_that_began_before_the_oldest_bucket_are_missing(self):
+        for gap in ([handled(0, 40)], [handled(0, 0, position=40)]):
+            totals = AuditTotals(RULES)
+            for each in (logged(range(50)), logged(range(50, 100), NEXT), *gap, handled(60, 100)):
+                totals.add(each)
+            totals.forget(NEXT)
+            found = [figures(each) for each in totals.reconciliations(LATER) if each.tier == "database"]
+            self.assertEqual([(50, 40, 10, 0)], found)
+
     def test_a_reader_out_of_service_is_dropped_with_the_first_bucket_without_its_report(self):
         totals = AuditTotals(RULES)
         for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
@@ -373,6 +398,25 @@ class CleanRunsTest(base.BaseTestCase):
 
         self.assertEqual(len(lost), sum(each.lost + each.late for each in found))
         self.assertEqual({"database"}, {each.tier for each in found if each.lost + each.late})
+
+    @given(st.randoms(use_true_random=False), st.integers(2, 60), st.data())
+    def test_dropped_buckets_do_not_change_the_others(self, chance, messages, data):
+        lost = data.draw(st.sets(st.integers(1, messages - 1)))
+        all_reports = self.run_of(chance, messages, 3, lost=lost)
+        for _ in range(3):
+            position = chance.randrange(messages)
+            all_reports.append(handled(position, position, position=position))
+        counted = [each for each in all_reports if each.tier != "database"]
+        read = [each for each in all_reports if each.tier == "database"]
+        totals = AuditTotals(RULES)
+        for each in (*counted, *read[: chance.randint(1, len(read))]):
+            totals.add(each)
+        totals.forget(NEXT)
+        for each in read:
+            totals.add(each)
+
+        kept = [each for each in reconciliations(all_reports, LATER, RULES) if each.bucket_ms == NEXT]
+        self.assertEqual(kept, totals.reconciliations(LATER))
 
     def run_of(self, chance: random.Random, messages, again, lost=()):
         """Generate a run of one partition. Each offset is in a random bucket; ranges are handled, some of them
