@@ -117,7 +117,7 @@ class EnduranceRun:
         watch = LogWatch({each.name: each.log for each in self._stack.instances.values()}, skip=is_resumed)
         if is_resumed:
             state.end_interrupted()
-            state.injected.append(InjectedFault(_RESUME, "the complete stack", state.elapsed, state.elapsed))
+            state.injected.append(InjectedFault(_RESUME, "the complete stack", state.elapsed, math.inf))
         else:
             self._define_alarm()
         state.pieces += 1
@@ -194,19 +194,29 @@ class EnduranceRun:
 
     def _inject(self, planned: list[PlannedFault]) -> None:
         """Inject the faults one after another, on a slow machine later than planned. An error ends the run."""
-        for fault in planned:
-            if self._over.wait(max(0.0, fault.at_seconds - self._elapsed())):
-                return
-            began = self._elapsed()
-            say(f"{began:.0f} s: {fault.kind}")
-            self._state.injected.append(InjectedFault(fault.kind, _INTERRUPTED, began, math.inf))
-            try:
-                target = FAULTS[fault.kind][1](self._stack, fault.choice)
-            except BaseException as error:
-                self._failure = error
-                return
-            self._state.injected[-1] = InjectedFault(fault.kind, target, began, self._elapsed())
-            say(f"{self._elapsed():.0f} s: end of {fault.kind}: {target}")
+        try:
+            if self._state.injected and self._state.injected[-1].kind == _RESUME:
+                self._end_resume()
+            for fault in planned:
+                if self._over.wait(max(0.0, fault.at_seconds - self._elapsed())):
+                    return
+                self._inject_one(fault)
+        except BaseException as error:
+            self._failure = error
+
+    def _inject_one(self, fault: PlannedFault) -> None:
+        began = self._elapsed()
+        say(f"{began:.0f} s: {fault.kind}")
+        self._state.injected.append(InjectedFault(fault.kind, _INTERRUPTED, began, math.inf))
+        target = FAULTS[fault.kind][1](self._stack, fault.choice)
+        self._state.injected[-1] = InjectedFault(fault.kind, target, began, self._elapsed())
+        say(f"{self._elapsed():.0f} s: end of {fault.kind}: {target}")
+
+    def _end_resume(self) -> None:
+        """End the fault that a resume is, once every job has handled a batch: the start of their JVMs delays the
+        messages of the interruption beyond the grace period of the audit."""
+        self._stack.wait_for_jobs()
+        self._state.injected[-1] = replace(self._state.injected[-1], ended=self._elapsed())
 
     def _judge(self, outcome: report.Outcome, watch: LogWatch) -> None:
         say("waiting for the last rows, and judging")

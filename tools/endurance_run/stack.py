@@ -409,6 +409,12 @@ class Stack:
             if not SERVICES[instance.kind].is_job:
                 instance.wait_until_ready()
 
+    def wait_for_jobs(self) -> None:
+        """Wait until each job has handled a batch. Raises `ServiceFailed`."""
+        for instance in self.instances.values():
+            if SERVICES[instance.kind].is_job:
+                instance.wait_until_ready()
+
     def _start_nginx(self, supervisor: Supervisor) -> None:
         folder = self.folder / "nginx"
         folder.mkdir(exist_ok=True)

@@ -5,7 +5,9 @@ import itertools
 import json
 import math
 import sys
+import time
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree
 
 import fixtures
@@ -100,6 +102,30 @@ class StateTest(EnduranceCase):
         found = self.command.RunState.read(self.path)
         found.end_interrupted()
         self.assertEqual([6.0, 90.0], [fault.ended for fault in found.injected])
+
+
+class ResumeTest(EnduranceCase):
+    """A run that was resumed after 90 s of load, and whose jobs are ready after 200 s."""
+
+    def injected(self, wait_for_jobs):
+        resume = self.faults.InjectedFault("resume", "the complete stack", 90.0, math.inf)
+        self.state = self.command.RunState(7, 10, 100.0, "id", 80, 90.0, 2, [resume])
+        run = self.command.EnduranceRun(self.state, self.folder)
+        run._stack.wait_for_jobs = wait_for_jobs
+        run._began = time.monotonic() - 200.0
+        run._inject([])
+        return run
+
+    def test_a_resume_ends_when_its_jobs_have_handled_a_batch(self):
+        self.injected(lambda: None)
+        [resume] = self.state.injected
+        self.assertTrue(200.0 <= resume.ended < 220.0, resume)
+        late = [self.samples.ErrorLine(seconds, "audit", "ERROR late") for seconds in (206.0, 300.0)]
+        self.assertEqual(["300 s: audit: ERROR late"], self.judgement.error_violations(late, self.state.injected))
+
+    def test_a_job_that_does_not_start_ends_the_run(self):
+        failed = self.command.ServiceFailed("archive has ended")
+        self.assertIs(failed, self.injected(mock.Mock(side_effect=failed))._failure)
 
 
 class TierTest(EnduranceCase):
