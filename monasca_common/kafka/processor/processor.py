@@ -159,6 +159,7 @@ class Processor(RebalanceListener):
             threading.Thread(target=self._attempts.run, name=f"kafka-handler-{number}", daemon=True)
             for number in range(threads)
         ]
+        self._started = 0
         most = max(_MAX_BUFFERED_MESSAGES, self._settings.batch_size * _BUFFERED_BATCHES)
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._next_commit = 0.0
@@ -227,6 +228,7 @@ class Processor(RebalanceListener):
                 if partition not in void:
                     self._reach_end(partition, end)
         self._lanes.wake()
+        self._start_handlers()
         if self._clock.monotonic() >= self._next_commit or self._tracker.full():
             self._commit(self._patience_seconds)
             self._next_commit = self._clock.monotonic() + _COMMIT_SECONDS
@@ -260,8 +262,12 @@ class Processor(RebalanceListener):
         if self._transactions is not None:
             self._transactions.open(lambda: self._shutdown.requested)
         self._inner_listener, self._consumer.listener = self._consumer.listener, self
-        for thread in self._handlers:
+
+    def _start_handlers(self) -> None:
+        """Start a handler thread for each lane that no started thread handles or can take, up to the limit."""
+        for thread in self._handlers[self._started : self._lanes.demand()]:
             thread.start()
+            self._started += 1
 
     def _require_topic(self, topic: str) -> None:
         try:

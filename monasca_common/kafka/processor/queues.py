@@ -163,6 +163,7 @@ class Lanes:
         self._fill_seconds = fill_seconds
         self._lanes: dict[tuple[TopicPartition, Key], Lane] = {}
         self._ready: deque[Lane] = deque()
+        self._calls = 0  # lanes that `next` returned and that are not `finished`
         self._resting: set[Lane] = set()  # lanes with `resume_at`
         self._changed = threading.Condition()
         self._halted = False
@@ -201,13 +202,20 @@ class Lanes:
                 return None
             lane = self._ready.popleft()
             lane.queued, lane.busy = False, True
+            self._calls += 1
             return lane, self._gather(lane)
+
+    def demand(self) -> int:
+        """Return the number of threads that the tasks that are handled or can be handled now need."""
+        with self._changed:
+            return len(self._ready) + self._calls
 
     def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
         """Replace the attempted ``task`` by ``remains``, the tasks that are due after a delay."""
         with self._changed:
             remains = tuple(remains)
             lane.busy = False
+            self._calls -= 1
             if not lane.dead:
                 self._charge(lane, -len(task.part), -task.size)
                 lane.tasks.popleft()

@@ -144,6 +144,33 @@ class KeyOrderTest(ProcessorCase):
         self.assertEqual([[b"1", b"2", b"4"], [b"3"]], sorted(calls))
 
 
+class HandlerThreadsTest(ProcessorCase):
+    def threads(self, running):
+        return sum(thread.is_alive() for thread in running.processor._handlers)
+
+    def test_messages_that_arrive_one_after_another_share_a_thread(self):
+        seen = []
+        running = self.start(lambda message: seen.append(message.offset), per_message=True, order="key", threads=50)
+        self.until(lambda: running.consumer.assignment())
+        self.assertEqual(0, self.threads(running))
+        for number in range(5):
+            self.fill(b"1", key=b"%d" % number)
+            self.until(lambda number=number: self.committed() == number + 1)
+        self.assertEqual((5, 1), (len(seen), self.threads(running)))
+
+    def test_messages_that_wait_start_threads_up_to_the_limit(self):
+        gate = Gate()
+        running = self.start(gate, order="key", threads=3)
+        for number in range(5):
+            self.fill(b"%d" % number, key=b"%d" % number)
+            calls = min(number + 1, 3)
+            self.until(lambda calls=calls: len(gate.calls) == calls)
+            self.assertEqual(calls, self.threads(running))
+        gate.open.set()
+        self.until(lambda: self.committed() == 5)
+        self.assertEqual(3, self.threads(running))
+
+
 class OutputTest(ProcessorCase):
     def test_outputs_are_acknowledged_before_their_input_is_committed(self):
         self.fill(b"1")
