@@ -11,7 +11,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = tuple(ROOT / "monasca_common" / folder for folder in ("tests", "storage/testing"))
+TESTS = ROOT / "monasca_common/tests"
 _MARK = re.compile(r"^ *# Rules? (\d+(?:, \d+)*)\n(?: *@.*\n)* *def (test_\w+)", re.MULTILINE)
 _RULE = re.compile(r"^(\d+)\. (?=\*\*)", re.MULTILINE)
 
@@ -20,11 +20,10 @@ _RULE = re.compile(r"^(\d+)\. (?=\*\*)", re.MULTILINE)
 def marked_tests() -> dict[int, list[tuple[Path, str]]]:
     """Return the file and the name of each marked test by the number of its rule."""
     found: dict[int, list[tuple[Path, str]]] = defaultdict(list)
-    for folder in FOLDERS:
-        for file in sorted(folder.rglob("*.py")):
-            for numbers, test in _MARK.findall(file.read_text()):
-                for number in numbers.split(", "):
-                    found[int(number)].append((file, test))
+    for file in sorted(TESTS.rglob("*.py")):
+        for numbers, test in _MARK.findall(file.read_text()):
+            for number in numbers.split(", "):
+                found[int(number)].append((file, test))
     return found
 
 

@@ -24,7 +24,6 @@ from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden,
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "monasca_common"
 SOURCE = ROOT / "doc" / "source"
-TEST_FOLDERS = (PACKAGE / "tests", PACKAGE / "storage" / "testing")
 CRASH = re.compile(r"crash|kill|\bdie[sd]?\b", re.IGNORECASE)
 
 
@@ -238,7 +237,7 @@ class EverydayTests:
     """The classes and tests in these folders that are not marked as periodic, read from their source."""
 
     def __init__(self, *folders):
-        paths = [path for folder in folders or TEST_FOLDERS for path in folder.rglob("*.py")]
+        paths = [path for folder in folders or (PACKAGE / "tests",) for path in folder.rglob("*.py")]
         self.classes = {path: classes_in(path) for path in paths}
         self.subclasses = collections.defaultdict(list)
         for node in itertools.chain.from_iterable(self.classes.values()):

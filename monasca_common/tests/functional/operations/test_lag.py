@@ -16,7 +16,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import Waiting
 

@@ -20,8 +20,8 @@ from monasca_common.models.rows import AlarmTransition, Measurement
 from monasca_common.models.series import Series, series_id
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import Database
-from monasca_common.storage.testing.database import canonical
+from monasca_common.tests.contracts.storage import Database
+from monasca_common.tests.contracts.storage.database import canonical
 
 _MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
 _START_SECONDS = 120

@@ -20,8 +20,8 @@ from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.postgresql import staging
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sqlite import statements
-from monasca_common.storage.testing.database import NOW_MS, FixedClock
-from monasca_common.storage.testing.scenario import GROUP, TOPIC_ID, row
+from monasca_common.tests.contracts.storage.database import NOW_MS, FixedClock
+from monasca_common.tests.contracts.storage.scenario import GROUP, TOPIC_ID, row
 
 KINDS = (Kind.LOGS, Kind.METRICS, Kind.EVENTS)
 _NIGHT_MS = 12 * 3_600_000

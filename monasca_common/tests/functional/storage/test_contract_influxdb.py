@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from monasca_common.models.rows import AlarmTransition
 from monasca_common.models.series import Series, series_id
-from monasca_common.storage import testing
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.influxdb import InfluxdbStorage
 from monasca_common.storage.influxdb.lines import NotWritable, series_head
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import (
+from monasca_common.tests.contracts import storage as testing
+from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.scenario import (
     GROUP,
     PARTITION,
     TOPIC_ID,

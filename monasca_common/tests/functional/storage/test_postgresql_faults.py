@@ -22,8 +22,8 @@ from monasca_common.kafka import failpoints
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import SqlDatabase
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.functional.storage.postgresql_case import (
     OwnServerTestCase,
     PostgresqlTestCase,

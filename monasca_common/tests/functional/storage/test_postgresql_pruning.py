@@ -14,8 +14,8 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.storage.base import Kind, Pruned, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.postgresql import series
-from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import Scenario, claim, measurement, message_id, row
+from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.scenario import Scenario, claim, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.periodic import periodic

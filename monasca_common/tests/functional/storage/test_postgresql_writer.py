@@ -13,9 +13,9 @@ from monasca_common.storage.base import Kind, Rows, Written
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.storage.postgresql import encoding, partitions, staging
 from monasca_common.storage.postgresql.writer import PostgresqlWriter
-from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id, row
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.scenario import claim, make_series, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import (
     PostgresqlTestCase,
     batch,

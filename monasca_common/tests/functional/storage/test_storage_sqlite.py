@@ -11,8 +11,8 @@ import threading
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import WriterAlreadyRuns
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import Scenario, measurement
+from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.scenario import Scenario, measurement
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 _DAY_MS = 86_400_000

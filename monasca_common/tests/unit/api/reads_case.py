@@ -11,7 +11,7 @@ from monasca_common.api.query import iso
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.storage.base import Kind, Rows
-from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id
+from monasca_common.tests.contracts.storage.scenario import claim, make_series, measurement, message_id
 from monasca_common.tests.unit.api.api_case import client_of
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 

@@ -8,7 +8,7 @@ from monasca_common.api import paging
 from monasca_common.api.query import iso
 from monasca_common.models.rows import AlarmTransition
 from monasca_common.storage.base import Kind
-from monasca_common.storage.testing.scenario import make_series, measurement
+from monasca_common.tests.contracts.storage.scenario import make_series, measurement
 from monasca_common.tests.unit.api.reads_case import BASE_MS, START, Reads, following
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 

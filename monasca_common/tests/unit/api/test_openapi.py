@@ -29,7 +29,7 @@ from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, MOST_MET
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.reader import FUNCTIONS
-from monasca_common.storage.testing.scenario import row
+from monasca_common.tests.contracts.storage.scenario import row
 from monasca_common.tests.unit.api.reads_case import ReadsCase
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -12,8 +12,8 @@ from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.testing import SqlDatabase
-from monasca_common.storage.testing.scenario import Scenario, measurement
+from monasca_common.tests.contracts.storage import SqlDatabase
+from monasca_common.tests.contracts.storage.scenario import Scenario, measurement
 
 _OLD_DAYS = 30
 

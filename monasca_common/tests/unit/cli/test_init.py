@@ -11,7 +11,7 @@ from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.transport.admin import TopicDescription
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _CONFIGURATION = """\

@@ -22,7 +22,7 @@ from monasca_common.kafka.transport.admin import GroupMember, TopicDescription
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 _GROUP = "persister"

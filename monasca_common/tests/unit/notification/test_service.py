@@ -57,7 +57,7 @@ from monasca_common.runtime.workers import Respawns, Worker
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import tables
-from monasca_common.storage.testing.database import SqlDatabase
+from monasca_common.tests.contracts.storage.database import SqlDatabase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change

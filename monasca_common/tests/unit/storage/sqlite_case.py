@@ -11,7 +11,7 @@ from oslotest import base
 
 from monasca_common.storage import open_storage
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.contracts.storage import SqlDatabase
 
 
 class SqliteTestCase(base.BaseTestCase):

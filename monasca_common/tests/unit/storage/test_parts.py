@@ -7,7 +7,7 @@ from monasca_common.storage import parts
 from monasca_common.storage.base import Kind, Rows, Written
 from monasca_common.storage.batch_rows import RowOrigin
 from monasca_common.storage.errors import MessagesRefused, RowsRefused, StorageUnavailable, TooMuchAtOnce
-from monasca_common.storage.testing.scenario import claim, measurement
+from monasca_common.tests.contracts.storage.scenario import claim, measurement
 
 _TOO_LONG_SECONDS = 30.0
 

@@ -5,7 +5,7 @@ import math
 from urllib.parse import parse_qsl, urlsplit
 
 from monasca_common.api.query import iso
-from monasca_common.storage.testing.scenario import make_series, measurement
+from monasca_common.tests.contracts.storage.scenario import make_series, measurement
 from monasca_common.tests.unit.api.reads_case import BASE_MS, PAGE_LIMIT, START, ReadsCase
 
 _MEASUREMENTS, _STATISTICS = "/v2.0/metrics/measurements", "/v2.0/metrics/statistics"

@@ -20,8 +20,8 @@ from monasca_common.storage.errors import NotSupported, RowsRefused, StorageUnav
 from monasca_common.storage.influxdb import InfluxdbStorage
 from monasca_common.storage.influxdb.client import address
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import FixedClock
-from monasca_common.storage.testing.database import NOW_MS
+from monasca_common.tests.contracts.storage import FixedClock
+from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.served import serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 

@@ -33,8 +33,8 @@ from monasca_common.storage.errors import (
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.prometheus.labels import NAME, labels_of
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.testing import FixedClock
-from monasca_common.storage.testing.database import NOW_MS
+from monasca_common.tests.contracts.storage import FixedClock
+from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.served import serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.models.write_request import STALE, series

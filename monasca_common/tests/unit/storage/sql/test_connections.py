@@ -28,7 +28,7 @@ from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments
 from monasca_common.storage.sql.connections import Deadline, translated
 from monasca_common.storage.sql.transactions import GroupedTransactions, Transactions
-from monasca_common.storage.testing.database import SqlDatabase
+from monasca_common.tests.contracts.storage.database import SqlDatabase
 
 
 class TestTranslated(base.BaseTestCase):

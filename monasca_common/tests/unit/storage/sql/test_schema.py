@@ -19,7 +19,7 @@ from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.reader import PageOf, SeriesFilter
 from monasca_common.storage.sql import migrations, schema, tables
-from monasca_common.storage.testing.scenario import Scenario, measurement
+from monasca_common.tests.contracts.storage.scenario import Scenario, measurement
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 _OF_POSTGRESQL = {"series_by_dimensions"}  # indexes that SQLite does not have

@@ -12,7 +12,7 @@ from monasca_common.storage.reader import PageOf, SeriesFilter
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.connections import ReadConnections
 from monasca_common.storage.sql.reader import open_sql_reader
-from monasca_common.storage.testing import (
+from monasca_common.tests.contracts.storage import (
     FenceContract,
     KeyContract,
     OperationContract,
@@ -20,7 +20,7 @@ from monasca_common.storage.testing import (
     ResetContract,
     WriteContract,
 )
-from monasca_common.storage.testing.scenario import claim, measurement
+from monasca_common.tests.contracts.storage.scenario import claim, measurement
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 

@@ -23,8 +23,8 @@ from monasca_common.storage.reader import (
     Span,
     StoredTransition,
 )
-from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, message_id, row
+from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.scenario import Scenario, make_series, measurement, message_id, row
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 T = TypeVar("T")

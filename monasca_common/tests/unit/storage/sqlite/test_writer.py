@@ -18,8 +18,8 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import RowsRefused, SchemaMismatch, StorageUnavailable
 from monasca_common.storage.sql import writer as sql_writer
-from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, row
+from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.scenario import Scenario, make_series, measurement, row
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import RowsRefused
-from monasca_common.storage.testing.database import NOW_MS, needs
-from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, row
+from monasca_common.tests.contracts.storage.database import NOW_MS, needs
+from monasca_common.tests.contracts.storage.scenario import Scenario, make_series, measurement, row
 
 _DAY_MS = 86_400_000
 _NO_TEXT = "an unpaired surrogate: \ud83d"  # cannot be encoded

@@ -10,7 +10,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.models.rows import AlarmTransition, Event, LogEntry, Measurement
 from monasca_common.models.series import Series, series_id
 from monasca_common.storage.base import Claim, Kind, Rows, Writer, Written
-from monasca_common.storage.testing.database import NOW_MS, Database, as_json
+from monasca_common.tests.contracts.storage.database import NOW_MS, Database, as_json
 
 if TYPE_CHECKING:
     from testtools import TestCase

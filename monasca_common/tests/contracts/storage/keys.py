@@ -12,8 +12,8 @@ from monasca_common.models.numbers import NAN
 from monasca_common.models.rows import Measurement
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import RowsRefused
-from monasca_common.storage.testing.database import NOW_MS, as_json, needs
-from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, message_id, row
+from monasca_common.tests.contracts.storage.database import NOW_MS, as_json, needs
+from monasca_common.tests.contracts.storage.scenario import Scenario, make_series, measurement, message_id, row
 
 _NIGHT_MS = 12 * 3_600_000
 _META = as_json({"a": "b"}), as_json({"a": "c"})

@@ -8,8 +8,8 @@ import math
 from monasca_common.storage.base import Capability, Kind, Rows, Written
 from monasca_common.storage.errors import NotSupported
 from monasca_common.storage.reader import PageOf, SeriesFilter
-from monasca_common.storage.testing.database import NOW_MS, needs
-from monasca_common.storage.testing.scenario import Scenario, claim, make_series, measurement, message_id, row
+from monasca_common.tests.contracts.storage.database import NOW_MS, needs
+from monasca_common.tests.contracts.storage.scenario import Scenario, claim, make_series, measurement, message_id, row
 
 _FOREIGN = "Größe 温度 🌡 \u200b \\ ' \" % $1 \t"
 

@@ -6,8 +6,16 @@ from __future__ import annotations
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage.base import Capability, Kind, StoredOffset, Written
 from monasca_common.storage.errors import RangeBeyondNext, TopicMismatch
-from monasca_common.storage.testing.database import needs
-from monasca_common.storage.testing.scenario import GROUP, PARTITION, TOPIC, TOPIC_ID, Scenario, measurement, row
+from monasca_common.tests.contracts.storage.database import needs
+from monasca_common.tests.contracts.storage.scenario import (
+    GROUP,
+    PARTITION,
+    TOPIC,
+    TOPIC_ID,
+    Scenario,
+    measurement,
+    row,
+)
 
 _OTHER_ID = "another-topic-id"
 

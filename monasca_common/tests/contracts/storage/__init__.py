@@ -9,13 +9,13 @@ where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database`
 declares only the capabilities that its database has: tests that need other capabilities run too, and must fail.
 """
 
-from monasca_common.storage.testing.database import Database, FixedClock, SqlDatabase, needs
-from monasca_common.storage.testing.fencing import FenceContract
-from monasca_common.storage.testing.keys import KeyContract
-from monasca_common.storage.testing.operating import OperationContract
-from monasca_common.storage.testing.refusing import RefusalContract
-from monasca_common.storage.testing.resetting import ResetContract
-from monasca_common.storage.testing.writing import WriteContract
+from monasca_common.tests.contracts.storage.database import Database, FixedClock, SqlDatabase, needs
+from monasca_common.tests.contracts.storage.fencing import FenceContract
+from monasca_common.tests.contracts.storage.keys import KeyContract
+from monasca_common.tests.contracts.storage.operating import OperationContract
+from monasca_common.tests.contracts.storage.refusing import RefusalContract
+from monasca_common.tests.contracts.storage.resetting import ResetContract
+from monasca_common.tests.contracts.storage.writing import WriteContract
 
 __all__ = [
     "Database",

@@ -13,8 +13,8 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage.base import Capability, Kind, Rows, Writer, Written
 from monasca_common.storage.errors import RangeBeyondNext, StorageUnavailable, TopicMismatch
-from monasca_common.storage.testing.database import needs
-from monasca_common.storage.testing.scenario import (
+from monasca_common.tests.contracts.storage.database import needs
+from monasca_common.tests.contracts.storage.scenario import (
     GROUP,
     PARTITION,
     TOPIC,

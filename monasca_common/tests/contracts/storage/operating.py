@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 from monasca_common.storage.base import Kind, StoredOffset, Written
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.sql import schema
-from monasca_common.storage.testing.database import NOW_MS, Database
-from monasca_common.storage.testing.scenario import GROUP, TOPIC, TOPIC_ID, Scenario, measurement, message_id, row
+from monasca_common.tests.contracts.storage.database import NOW_MS, Database
+from monasca_common.tests.contracts.storage.scenario import (
+    GROUP,
+    TOPIC,
+    TOPIC_ID,
+    Scenario,
+    measurement,
+    message_id,
+    row,
+)
 
 _DAY_MS = 86_400_000
 
