@@ -204,21 +204,25 @@ class AuditTotals:
     def __init__(self, rules: AuditRules) -> None:
         self._rules = rules
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
-        self._seen: dict[str, int] = {}  # the later of the report's time and its newest bucket, by id
+        # by id of a report with numbers, the later of its time and its newest bucket
+        self._seen: dict[str, int] = {}
         self.foreign = 0  # ignored reports with another bucket_seconds
         self.early = 0  # ignored messages with times more than a day ahead
         self.outdated = False  # the totals contain counts of a deleted log; start with new totals
 
     def add(self, report: AuditReport) -> None:
-        """Add a report. A repeated report is ignored."""
+        """Add a report. A repeated report changes nothing."""
         if report.id in self._seen:
             return
-        self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])
-        if report.bucket_seconds != self._rules.bucket_seconds:
+        latest_ms = report.sent_ms + AHEAD_MS
+        is_foreign = report.bucket_seconds != self._rules.bucket_seconds
+        # Readers report each commit. Only numbers would change if a report was added again; sets of offsets would not.
+        if is_foreign or any(count.messages or count.bucket_ms > latest_ms for count in report.counts):
+            self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])
+        if is_foreign:
             self.foreign += 1
             return
         application = "" if report.tier == LOG else report.application
-        latest_ms = report.sent_ms + AHEAD_MS
         for count in report.counts:
             if count.bucket_ms > latest_ms:
                 self.early += count.messages + sum(map(size, count.offsets.values()))

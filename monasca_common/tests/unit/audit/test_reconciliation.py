@@ -370,6 +370,17 @@ class ReconciliationTest(base.BaseTestCase):
 
         self.assertEqual([(10, 10, 0, 0)] * 2, [figures(each) for each in totals.reconciliations(LATER)])
 
+    def test_ids_are_kept_only_of_reports_with_numbers(self):
+        totals = AuditTotals(RULES)
+        ahead = logged([200], BUCKET + reports.AHEAD_MS + 60_000)
+        all_reports = [sent(10), logged(range(10)), handled(0, 10, position=0), report("x", bucket_seconds=1), ahead]
+        for each in all_reports * 2:
+            totals.add(each)
+
+        self.assertEqual({all_reports[0].id, all_reports[3].id, ahead.id}, totals._seen.keys())
+        self.assertEqual((1, 1), (totals.foreign, totals.early))
+        self.assertEqual([(10, 10, 0, 0)] * 3, [figures(each) for each in totals.reconciliations(LATER)])
+
     def test_a_report_is_decoded_as_it_was_encoded(self):
         written = report(
             "broker", AuditCount("t", BUCKET, 2, offsets={3: ((1, 3),)}), handled=[HandledRange("t", 0, 1, 2)]
