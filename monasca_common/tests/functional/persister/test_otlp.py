@@ -35,7 +35,8 @@ from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, 
 from monasca_common.tests.functional.topic_log import read_topic
 
 _KILLS = 3
-_LOGS = "SELECT message, tenant FROM logs"
+LOGS = "SELECT message, tenant FROM logs"
+POINTS = "SELECT m.time, m.value FROM measurements m JOIN series s ON s.id = m.series_id"
 
 
 class OtlpCase(PersisterCase):
@@ -44,7 +45,9 @@ class OtlpCase(PersisterCase):
             return sorted(tuple(row) for row in connection.execute(sa.text(statement)))
 
 
-class OtlpTest(OtlpCase):
+class OtlpApiCase(OtlpCase):
+    """An API that the test can kill, and a persister."""
+
     cluster_settings = {"proxied": True}  # noqa: RUF012  # as in its base
 
     def setUp(self):
@@ -101,6 +104,8 @@ class OtlpTest(OtlpCase):
         self.assertIsNone(self.api.process.poll())
         return number
 
+
+class OtlpTest(OtlpApiCase):
     def test_each_data_point_of_the_sdk_is_one_row_although_requests_are_repeated(self):
         reader = InMemoryMetricReader()
         meter = MeterProvider([reader], Resource({"service.name": "shop"})).get_meter("m")
@@ -121,7 +126,7 @@ class OtlpTest(OtlpCase):
         series = 19  # series of both instruments: the histogram has 16 buckets, count and sum
         rows = series * self.disturbed(export)
         wanted = sorted((point.time_unix_nano // 1_000_000, point.value) for point in sent)
-        counted = "SELECT m.time, m.value FROM measurements m JOIN series s ON s.id = m.series_id WHERE s.name = '{}'"
+        counted = f"{POINTS} WHERE s.name = '{{}}'"
         self.wait_until(lambda: len(self.stored("SELECT time FROM measurements")) >= rows)
         with each_once():
             self.assertEqual(wanted, self.stored(counted.format("orders")))
@@ -192,12 +197,11 @@ class OtlpTopicTest(OtlpCase):
             batch_size=3,
             fail_points="storage.in_transaction=kill@2;storage.after_commit=kill@4;processor.after_dead_letter=kill@1",
         )
-        statement = "SELECT m.time, m.value FROM measurements m JOIN series s ON s.id = m.series_id"
-        self.wait_until(lambda: len(self.stored(statement)) >= len(wanted) and len(self.stored(_LOGS)) >= 2)
+        self.wait_until(lambda: len(self.stored(POINTS)) >= len(wanted) and len(self.stored(LOGS)) >= 2)
         self.wait_until(lambda: read_topic(self.cluster, self.dlq))
         with each_once():
-            self.assertEqual(wanted, self.stored(statement))
-            self.assertEqual([("a log", "t1")] * 2, self.stored(_LOGS))
+            self.assertEqual(wanted, self.stored(POINTS))
+            self.assertEqual([("a log", "t1")] * 2, self.stored(LOGS))
         letters = {message.value() for message in read_topic(self.cluster, self.dlq)}
         self.assertEqual({requests[5]}, letters)
         [letter, *_] = read_topic(self.cluster, self.dlq)
