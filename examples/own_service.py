@@ -26,7 +26,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.message import Message
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.runtime import joined, started, stopped
+from monasca_common.runtime.logs import joined, started, stopped
 from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics

@@ -16,7 +16,7 @@ from monasca_common.api.service import Service
 from monasca_common.api.settings import API_GROUP, ApiSettings
 from monasca_common.api.status import ApiStatus
 from monasca_common.kafka.config import producer_settings
-from monasca_common.runtime import joined, shown_url, started
+from monasca_common.runtime.logs import joined, shown_url, started
 from monasca_common.runtime.status_server import status_served
 from monasca_common.runtime.web_server import WebServer
 from monasca_common.storage.base import Capability

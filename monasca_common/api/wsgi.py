@@ -19,7 +19,7 @@ from oslo_config import cfg
 from monasca_common.api.limits import Environ, StartResponse
 from monasca_common.api.service import Service
 from monasca_common.api.settings import CONFIG_FILES, read_configuration
-from monasca_common.runtime import register_logging, start_logging
+from monasca_common.runtime.logs import register_logging, start_logging
 
 
 class Application:

@@ -17,7 +17,6 @@ from monasca_common.audit.settings import (
     count_status_settings,
 )
 from monasca_common.kafka import Admin, KafkaProducer, load_admin, open_consumer, open_producer
-from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
@@ -31,52 +30,6 @@ LOG = logging.getLogger(__name__)
 
 _INTERNAL = "__"  # the prefix of Kafka's own topics
 _REFRESH_SECONDS = 60.0
-
-
-class CounterStatus(ServiceMetrics):
-    """The metrics and the health of a counter."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(PREFIX)
-        self.messages = 0
-        self._messages = self.counter("counted_messages", "Messages read by audit count")
-        self._failures = self.counter("count_failures", "Restarts of audit count after a failure")
-        self._state = LoopHealth(
-            "audit_count",
-            clock,
-            reason="no report has been sent yet",
-            facts=lambda: {"counted_messages": self.messages},
-        )
-        self.health = self._state.probes
-
-    def turned(self, messages: int) -> None:
-        """Record the number of messages of one poll."""
-        self._state.turned()
-        self.messages += messages
-        self._messages.inc(messages)
-
-    def reported(self) -> None:
-        self._state.turned("")
-
-    def failed(self, error: Exception) -> None:
-        self._failures.inc()
-        self._state.failed(error)
-
-
-def topics_to_count(admin: Admin, wanted: Sequence[str], reports_topic: str) -> tuple[str, ...]:
-    """Return ``wanted``, by default all topics except Kafka's internal topics and the topic of the reports.
-
-    Raises `ConfigurationError` if a topic is missing or none exists, and `TransportError`.
-    """
-    existing = admin.partition_counts()
-    missing = sorted(set(wanted) - existing.keys())
-    if missing:
-        raise ConfigurationError(f"--topic {missing[0]}: the topic does not exist: correct its name")
-    others = (name for name in existing if not name.startswith(_INTERNAL) and name != reports_topic)
-    topics = tuple(sorted(wanted or others))
-    if not topics:
-        raise ConfigurationError("there are no topics to count: create them with `monasca-common init`")
-    return topics
 
 
 class CounterService(Loop):
@@ -101,10 +54,21 @@ class CounterService(Loop):
         self._wanted = wanted
         self._group = group
         self._tier = tier
-        self.status = CounterStatus(self.clock)
+        self.messages = 0
+        self.metrics = ServiceMetrics(PREFIX)
+        self._messages = self.metrics.counter("counted_messages", "Messages read by audit count")
+        self._failures = self.metrics.counter("count_failures", "Restarts of audit count after a failure")
+        self._state = LoopHealth(
+            "audit_count",
+            self.clock,
+            reason="no report has been sent yet",
+            facts=lambda: {"counted_messages": self.messages},
+        )
+        self.health = self._state.probes
 
     def failed(self, error: Exception) -> None:
-        self.status.failed(error)
+        self._failures.inc()
+        self._state.failed(error)
 
     def serve(self) -> None:
         topics, refresh_at = self.topics(), self.clock.monotonic() + _REFRESH_SECONDS
@@ -113,10 +77,13 @@ class CounterService(Loop):
         with open_consumer(ConsumerSettings(self._connection, topics, self._group), listener=starts) as consumer:
             counter = LogCounter(self._settings, consumer, self._producer, self._tier, since_ms=starts.since_ms)
             while not self.stopping.is_set():
-                self.status.turned(counter.poll())
+                messages = counter.poll()
+                self._state.turned()
+                self.messages += messages
+                self._messages.inc(messages)
                 if self.clock.monotonic() >= report_at:
                     counter.report()
-                    self.status.reported()
+                    self._state.turned("")
                     report_at = self.clock.monotonic() + self._settings.report_seconds
                 if self.clock.monotonic() >= refresh_at:
                     if self.topics() != topics:
@@ -125,8 +92,20 @@ class CounterService(Loop):
             counter.report()
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics to count. Raises the errors of `topics_to_count`."""
-        return topics_to_count(self._admin, self._wanted, self._settings.topic)
+        """Return the wanted topics, by default all except Kafka's internal topics and the topic of the reports.
+
+        Raises `ConfigurationError` if a topic is missing or none exists, and `TransportError`.
+        """
+        existing = self._admin.partition_counts()
+        missing = sorted(set(self._wanted) - existing.keys())
+        if missing:
+            raise ConfigurationError(f"--topic {missing[0]}: the topic does not exist: correct its name")
+        reports = self._settings.topic
+        others = (name for name in existing if not name.startswith(_INTERNAL) and name != reports)
+        topics = tuple(sorted(self._wanted or others))
+        if not topics:
+            raise ConfigurationError("there are no topics to count: create them with `monasca-common init`")
+        return topics
 
 
 def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str, tier: str) -> None:
@@ -137,8 +116,8 @@ def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str
     producer = open_producer(producer_settings(conf))
     try:
         service = CounterService(settings, connection_settings(conf, section), admin, producer, wanted, group, tier)
-        facts, found = {"reads": len(service.topics()), "group": group}, service.status
-        served = AUDIT_COUNT_GROUP, status, found.health, found.registry
-        run_service("audit counter", service, *served, facts=facts, counts=lambda: {"counted": found.messages})
+        facts = {"reads": len(service.topics()), "group": group}
+        served = AUDIT_COUNT_GROUP, status, service.health, service.metrics.registry
+        run_service("audit counter", service, *served, facts=facts, counts=lambda: {"counted": service.messages})
     finally:
         producer.close(CLOSE_SECONDS)

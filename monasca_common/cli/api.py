@@ -12,7 +12,9 @@ from oslo_config import cfg
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime import check_listener, register_logging, start_logging, temporary_folder
+from monasca_common.runtime.listener import check_listener
+from monasca_common.runtime.logs import register_logging, start_logging
+from monasca_common.runtime.temporary_folder import temporary_folder
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 

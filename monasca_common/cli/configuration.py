@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from monasca_common.kafka.config import config_file
-from monasca_common.runtime import PROJECT
+from monasca_common.runtime.logs import PROJECT
 
 _OPTIONS = "oslo.config.opts"
 _OURS = "monasca_common."

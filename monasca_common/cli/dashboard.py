@@ -20,7 +20,7 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.operations.group_positions import position_reader
-from monasca_common.runtime import check_listener
+from monasca_common.runtime.listener import check_listener
 
 _LEAST_CHARACTERS = 12
 

@@ -16,7 +16,7 @@ from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings, 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import ChangeLister, MonascaCommand, ObjectColumn
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.runtime import shown_url
+from monasca_common.runtime.logs import shown_url
 from monasca_common.storage import Storage, load_storage, open_storage
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.errors import NotSupported

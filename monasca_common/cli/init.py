@@ -15,7 +15,7 @@ from monasca_common.cli.command import ChangeLister, MonascaCommand, add_execute
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.runtime import joined, shown_url
+from monasca_common.runtime.logs import joined, shown_url
 from monasca_common.storage import Storage, open_storage
 from monasca_common.storage.errors import NotSupported, SchemaMismatch
 

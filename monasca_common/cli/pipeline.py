@@ -18,7 +18,7 @@ from monasca_common.cli.command import MonascaCommand, add_line_format, moment_m
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import PipelineError
-from monasca_common.runtime import register_logging, start_logging, started, stopped
+from monasca_common.runtime.logs import register_logging, start_logging, started, stopped
 from monasca_common.runtime.shutdown import stop_on_signals
 
 LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime import register_logging, start_logging
+from monasca_common.runtime.logs import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):

@@ -33,8 +33,8 @@ from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import NotificationSettings, notification_settings
-from monasca_common.runtime import joined, shown_url, stopped
 from monasca_common.runtime.envelopes import EnvelopeReader
+from monasca_common.runtime.logs import joined, shown_url, stopped
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.status_board import WorkerPart

@@ -35,8 +35,8 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
-from monasca_common.runtime import shown_url
 from monasca_common.runtime.health import LIVE_SECONDS
+from monasca_common.runtime.logs import shown_url
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.settings import storage_settings
 

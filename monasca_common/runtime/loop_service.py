@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
-from monasca_common.runtime import started, stopped
 from monasca_common.runtime.health import ServiceHealth
+from monasca_common.runtime.logs import started, stopped
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.runtime.shutdown import stop_on_signals

@@ -17,8 +17,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
-from monasca_common.runtime import listen
 from monasca_common.runtime.health import Probe, ServiceHealth
+from monasca_common.runtime.listener import listen
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
 

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.runtime import joined, shown_url, started, stopped
+from monasca_common.runtime.logs import joined, shown_url, started, stopped
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds

@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import GroupReader, OptionGroup, config_file, option, options_of
 from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
-from monasca_common.runtime import shown_url
+from monasca_common.runtime.logs import shown_url
 
 _WRITE = "write [storage] driver = postgresql and [database] connection = postgresql://user:password@host/monasca"
 _WRITE_INFLUXDB = "write [storage] driver = influxdb and [database] connection = influxdb://user:password@host:8086/mon"

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from monasca_common.operations.dashboard.app import DashboardLogin, make_app
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, DashboardSettings
-from monasca_common.runtime import joined, started
+from monasca_common.runtime.logs import joined, started
 from monasca_common.runtime.status_server import status_served
 from monasca_common.runtime.web_server import WebServer
 

@@ -49,7 +49,7 @@ from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACT
 from monasca_common.operations.mirror.settings import MIRROR_GROUP, MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
-from monasca_common.runtime import joined
+from monasca_common.runtime.logs import joined
 from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.polling import POLL_SECONDS
 from monasca_common.runtime.restarts import Loop

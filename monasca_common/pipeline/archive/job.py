@@ -19,7 +19,7 @@ from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import check_installed, spark_session
-from monasca_common.runtime import joined, shown_url
+from monasca_common.runtime.logs import joined, shown_url
 
 
 class ArchiveJob(Job):

@@ -21,7 +21,7 @@ from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, S
 from monasca_common.pipeline.settings import spark_settings, status_settings
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.pipeline.spark.session import check_installed, spark_session
-from monasca_common.runtime import shown_url
+from monasca_common.runtime.logs import shown_url
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import DRIVERS
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from monasca_common.pipeline.errors import SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import connector_jars, kafka_connector
-from monasca_common.runtime import temporary_folder
+from monasca_common.runtime.temporary_folder import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

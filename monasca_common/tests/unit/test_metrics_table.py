@@ -17,9 +17,10 @@ import monasca_common
 from monasca_common.api.access import Served
 from monasca_common.api.log_fields import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
-from monasca_common.audit.counter_service import CounterStatus
+from monasca_common.audit.counter_service import CounterService
 from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.audit.service import AuditMetrics
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
@@ -94,7 +95,8 @@ def audit():
     made = AuditMetrics()
     made.reconciled([Reconciliation("metrics", 0, "broker", "", 2, 1, 1, 0, 0, 0, AuditVerdict.INCOMPLETE)], 1)
     made.failed()
-    return generate_latest(made.registry) + generate_latest(CounterStatus(SystemClock()).registry)
+    counter = CounterService(AuditSettings(), *[mock.Mock()] * 3, (), "group", "broker")
+    return generate_latest(made.registry) + generate_latest(counter.metrics.registry)
 
 
 def lag():

@@ -8,7 +8,6 @@ from typing import Any
 
 import fixtures
 
-from monasca_common.audit.counter_service import CounterStatus
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reports import COPIES
 from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
@@ -327,20 +326,6 @@ class CounterTest(AuditCase):
 
         self.assertEqual({(0, "producer"), (1, "producer"), (1, "broker")}, self.figures().keys())
         self.assertEqual((5, 5, 0, 0), self.figures()[1, "broker"])
-
-    def test_probes_show_whether_a_counter_counts(self):
-        status = CounterStatus(self.clock)
-        self.assertEqual((False, True), (status.health.ready()[0], status.health.live()[0]))
-        status.turned(1)
-        self.assertFalse(status.health.ready()[0])
-        status.reported()
-        self.assertEqual((1, True), (status.messages, status.health.ready()[0]))
-
-        status.failed(RetriableError("no broker responds"))
-        ready, output = status.health.ready()
-        self.assertEqual((False, ["no broker responds"]), (ready, output["reasons"]))
-        self.clock.advance(601)
-        self.assertFalse(status.health.live()[0])
 
     def test_the_tier_of_a_copy_is_known(self):
         self.fill(self.record(b"1"))

@@ -7,10 +7,11 @@ import fixtures
 from oslotest import base
 
 from monasca_common.audit import counter_service
-from monasca_common.audit.counter_service import CounterService, topics_to_count
+from monasca_common.audit.counter_service import CounterService
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import audit
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.errors import ConfigurationError, RetriableError
+from monasca_common.kafka.transport.memory import VirtualClock
 
 
 class TopicsTest(base.BaseTestCase):
@@ -23,7 +24,10 @@ class TopicsTest(base.BaseTestCase):
         return self.existing
 
     def topics(self, *wanted):
-        return topics_to_count(self, wanted, "monasca-audit")
+        return self.service(wanted).topics()
+
+    def service(self, wanted=()):
+        return CounterService(AuditSettings(), mock.Mock(), self, mock.Mock(), wanted, "group", "broker")
 
     def test_all_topics_except_internal_topics_and_report_topics_are_counted(self):
         self.assertEqual(("metrics",), self.topics())
@@ -44,11 +48,36 @@ class TopicsTest(base.BaseTestCase):
             self.useFixture(fixtures.MockPatchObject(counter_service, name))
         self.useFixture(fixtures.MockPatchObject(counter_service, "_REFRESH_SECONDS", 0.0))
         counter = self.useFixture(fixtures.MockPatchObject(counter_service, "LogCounter")).mock.return_value
-        service = CounterService(AuditSettings(), mock.Mock(), self, mock.Mock(), (), "group", "broker")
+        service = self.service()
         counter.poll.side_effect = lambda: self.existing.update(events=1) or 5
         service.serve()
 
-        self.assertEqual((5, 1), (service.status.messages, counter.report.call_count))
+        self.assertEqual((5, 1), (service.messages, counter.report.call_count))
+
+    def test_probes_show_whether_a_counter_counts(self):
+        clock = VirtualClock()
+        self.useFixture(fixtures.MockPatch("monasca_common.runtime.restarts.SystemClock", lambda: clock))
+        for name in ("open_consumer", "CounterStarts"):
+            self.useFixture(fixtures.MockPatchObject(counter_service, name))
+        counter = self.useFixture(fixtures.MockPatchObject(counter_service, "LogCounter")).mock.return_value
+        service, during = self.service(), []
+
+        def poll():
+            during.append((service.health.ready()[0], service.health.live()[0]))
+            if len(during) == 3:
+                service.stop()
+            clock.advance(6)
+            return 1
+
+        counter.poll.side_effect = poll
+        service.serve()
+        self.assertEqual(([(False, True), (False, True), (True, True)], 3), (during, service.messages))
+
+        service.failed(RetriableError("no broker responds"))
+        ready, output = service.health.ready()
+        self.assertEqual((False, ["no broker responds"]), (ready, output["reasons"]))
+        clock.advance(601)
+        self.assertFalse(service.health.live()[0])
 
 
 class StartOfWindowTest(base.BaseTestCase):

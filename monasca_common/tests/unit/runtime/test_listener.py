@@ -4,7 +4,7 @@ import socket
 from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.runtime import check_listener, listen
+from monasca_common.runtime.listener import check_listener, listen
 
 
 class ListenerTest(base.BaseTestCase):

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.runtime import shown_url, started, stopped
+from monasca_common.runtime.logs import shown_url, started, stopped
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 # In a separate process, because oslo.log changes the root logger.
 _SERVICE = """
 import logging, sys
 from oslo_config import cfg
-from monasca_common.runtime import register_logging, start_logging
+from monasca_common.runtime.logs import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 conf = cfg.ConfigOpts()
 register_logging(conf)

@@ -4,7 +4,7 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.runtime import temporary_folder
+from monasca_common.runtime.temporary_folder import temporary_folder
 
 
 class TestTemporaryFolder(base.BaseTestCase):
