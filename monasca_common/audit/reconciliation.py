@@ -206,7 +206,7 @@ class AuditTotals:
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
         # by id of a report with numbers, the later of its time and its newest bucket
         self._seen: dict[str, int] = {}
-        self.foreign = 0  # ignored reports with another bucket_seconds
+        self.foreign = 0  # ignored reports with a different bucket_seconds
         self.early = 0  # ignored messages with times more than a day ahead
         self.outdated = False  # the totals contain counts of a deleted log; start with new totals
 

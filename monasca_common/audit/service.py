@@ -42,7 +42,9 @@ class AuditMetrics(ServiceMetrics):
         self._missing = self.gauge("missing_messages", "Messages missing after the grace period", *_LABELS)
         self._completeness = self.gauge("completeness", "Share of expected messages that arrived, 0 to 1", *_LABELS)
         self._duplicates = self.gauge("duplicate_messages", "Records that repeat a message id in a bucket", *_LABELS)
-        self._foreign = self.gauge("foreign_reports", "Ignored reports with another bucket_seconds")
+        self._foreign = self.gauge(
+            "foreign_reports", "Reports that are ignored because their bucket_seconds differs from the audit's"
+        )
         self._balances = self.counter("balances", "Reconciliations", "outcome", known=("complete", "failed"))
 
     def reconciled(self, found: Iterable[Reconciliation], foreign: int) -> None:

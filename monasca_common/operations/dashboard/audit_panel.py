@@ -36,9 +36,9 @@ EMPTY = PanelView(
     "Completeness",
     "",
     "The percentage of messages that arrived at each tier, by the time of their creation. "
-    "\N{MULTIPLICATION X}: some are lost, or late by more than the grace period; "
-    "\N{HORIZONTAL ELLIPSIS}: some have not arrived yet; ?: arrivals are not counted, or the topic was recreated; "
-    "+: duplicates. monasca-common audit show has the same data.",
+    "\N{MULTIPLICATION X}: messages are lost, or late by more than the grace period; "
+    "\N{HORIZONTAL ELLIPSIS}: messages can still arrive within the grace period; ?: arrivals are not counted, or the "
+    "topic was recreated; +: duplicates. monasca-common audit show prints the same data.",
 )
 _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Duplicate")
 _TONES = {
@@ -189,7 +189,7 @@ def _concern(tier: TierFigures) -> Concern:
     first = _clock(min(each.bucket_ms for each in tier.wrong))
     when = f"{'from' if len(tier.wrong) == 1 else 'since'} {first} UTC"
     if tier.verdict is AuditVerdict.UNCOUNTED:
-        what = f"its log is not counted, so its completeness is unknown {when}"
+        what = f"the log's messages are not counted, so completeness is unknown {when}"
         return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}", ConcernKind.UNKNOWN)
     kind = ConcernKind.LOST if lost else ConcernKind.LATE
     text = f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}"

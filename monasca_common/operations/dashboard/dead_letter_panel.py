@@ -34,9 +34,9 @@ EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that no service could handle and that were not replayed, by origin and reason (of the first 100,000 of "
-    "each topic). monasca-common dlq list --topic T --limit N shows them one by one; after a repair, replay them with "
-    "monasca-common dlq replay --topic T.",
+    "Messages that a service could not handle and that were not replayed, by origin and reason (the first 100,000 of "
+    "each topic). monasca-common dlq list --topic T --limit N lists them; after a repair, monasca-common dlq replay "
+    "--topic T replays them.",
 )
 _Spans = Mapping[TopicPartition, tuple[int, int]]
 _Reason = tuple[str, str, str]  # origin, group, error

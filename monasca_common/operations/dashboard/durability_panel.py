@@ -32,9 +32,9 @@ EMPTY = PanelView(
     "durability",
     "Durability",
     "",
-    "Settings and replicas of topics that can lose acknowledged messages, or prevent writes. Messages that retention "
-    "deletes unread are under Consumers. monasca-common durability check also checks Kafka's internal topics before "
-    "they exist.",
+    "Settings of topics, and missing replicas, that can cause the loss of acknowledged messages or prevent writes. The "
+    "panel Consumers shows messages that retention deletes unread. monasca-common durability check also checks Kafka's "
+    "internal topics before they exist.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}

@@ -50,7 +50,7 @@ _TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
 _PROBLEMS = {
     LagStatus.STALL: " stalled at one offset",
     LagStatus.STOP: " stopped",
-    LagStatus.REWIND: " went back to an earlier offset",
+    LagStatus.REWIND: " returned to an earlier offset",
     LagStatus.OFFLINE: " cannot be read",
 }
 
@@ -185,7 +185,7 @@ def _concern(group: GroupFigures) -> Concern:
     ]
     facts += [f"partitions without a leader: {', '.join(offline)}"] if offline else []
     if lag.expires_soon:
-        facts.append(f"at its speed, retention deletes unread messages in {span(lag.lost_in_seconds or 0.0)}")
+        facts.append(f"at the present speed, retention deletes unread messages in {span(lag.lost_in_seconds or 0.0)}")
     problem = _PROBLEMS.get(lag.status, "")
     if lag.status is LagStatus.WARNING and not (lag.truncated or lag.hidden):
         problem = " does not catch up"

@@ -19,8 +19,8 @@ EMPTY = PanelView(
     "load",
     "Load and delay",
     "",
-    "Messages/s: between the last two checks. Delay: the age of the oldest message that the slowest consumer of the "
-    "topic has not read. Trend: messages per second at the last checks.",
+    "Messages/s: the average between the last two checks. Delay: the age of the oldest message that the slowest "
+    "consumer of the topic has not read. Trend: messages per second at the last checks.",
     header=0,
 )
 _COLUMNS = ("Topic", "Messages/s", "Delay", "Slowest consumer", "Total offsets", "Trend")

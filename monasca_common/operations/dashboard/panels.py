@@ -101,7 +101,7 @@ class Panels:
             view = build(*facts, self._now_ms())
         except Exception:
             LOG.exception("the figures of panel %s cannot be shown", empty.name)
-            stale = "its figures cannot be shown: see the log of the dashboard"
+            stale = "the figures cannot be shown: see the log of the dashboard"
             view = replace(empty, stale=stale, summary="No data.")
         self._views[empty.name] = (facts, view)
         return view

@@ -167,7 +167,8 @@ def panel_of(
 
 
 def verdict(panels: Sequence[PanelView]) -> Verdict:
-    """Return all concerns in the order of their kinds. Nothing is wrong only if every panel has current data."""
+    """Return the headline and all concerns in the order of their kinds. The headline reports no problem only if every
+    panel has current data."""
     found = [(concern, panel.href) for panel in panels for concern in panel.concerns]
     found += [
         (Concern(Tone.UNKNOWN, f"{panel.title}: {panel.stale}", ConcernKind.UNKNOWN), panel.href)

@@ -43,7 +43,7 @@ _MEANINGS = {
     "transaction hides messages",
     LagStatus.STALL: "commits the same offset repeatedly",
     LagStatus.STOP: "has unread messages but does not commit",
-    LagStatus.REWIND: "went back to an earlier offset",
+    LagStatus.REWIND: "returned to an earlier offset",
     LagStatus.OFFLINE: "has a partition without a leader, which can be neither read nor checked",
 }
 

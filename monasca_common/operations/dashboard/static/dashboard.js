@@ -50,20 +50,20 @@
   async function refresh() {
     if (!paused && !document.hidden) {
       try {
-        const answer = await fetch(location.href, { redirect: "manual", signal: AbortSignal.timeout(seconds * 2000) });
-        if (answer.type === "opaqueredirect") {
+        const response = await fetch(location.href, { redirect: "manual", signal: AbortSignal.timeout(seconds * 2000) });
+        if (response.type === "opaqueredirect") {
           location.reload();
           return;
         }
-        if (!answer.ok) {
-          throw new Error(String(answer.status));
+        if (!response.ok) {
+          throw new Error(String(response.status));
         }
-        replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+        replaceParts(new DOMParser().parseFromString(await response.text(), "text/html"));
         silentSince = null;
         silence.hidden = true;
       } catch (error) {
         silentSince = silentSince || new Date();
-        const text = "The dashboard has not answered since " + silentSince.toISOString().slice(11, 19)
+        const text = "The dashboard has not responded since " + silentSince.toISOString().slice(11, 19)
           + " UTC: this page is out of date.";
         if (silence.hidden || silence.textContent !== text) {
           silence.textContent = text;
