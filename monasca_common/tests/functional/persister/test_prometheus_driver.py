@@ -212,7 +212,7 @@ class FullDiskTest(PrometheusDriverCase):
 
     def test_a_receiver_that_hangs_with_a_full_disk_loses_no_samples_when_it_is_restarted(self):
         self.series = PARTITIONS  # Prometheus 2.42 hangs if it cannot write the samples of a series to a new file
-        self.fill_the_disk("does not answer")
+        self.fill_the_disk("does not respond")
         self.receiver.kill()
         self.receiver.start()
         self.wait_until_all_are_handled()
