@@ -41,7 +41,6 @@ _INITIALIZED = ("api", "persister", "pipeline", "lag", "notification")
 _NEEDED = (
     "psutil",
     "jinja2",
-    "urllib3",
     "pandas",
     "pyarrow",
     "pyspark",

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import functools
 import http.client
+import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.util.ssl_match_hostname import CertificateError
 
 from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Resolver, endpoint
 from monasca_common.notification.errors import SendFailed
@@ -66,12 +63,13 @@ class HttpClient:
         with SendDeadline(timeout_seconds) as deadline:
             addresses = self._resolver.addresses(where, rules, deadline.left(timeout_seconds), tenant)
             try:
-                with contextlib.closing(self._connected(where, addresses, deadline)) as connection:
-                    connection.request("POST", where.target, body, named, preload_content=False, decode_content=False)
-                    connection.timeout = deadline.left(timeout_seconds)  # `getresponse` sets it
+                with contextlib.closing(http.client.HTTPConnection(where.host, where.port)) as connection:
+                    connection.sock = self._connected(where, addresses, deadline)
+                    connection.sock.settimeout(deadline.left(timeout_seconds))
+                    connection.request("POST", where.target, body, named)
                     response = connection.getresponse()
                     answer = ReceiverAnswer(response.status, _beginning(response))
-            except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+            except (http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no response within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the text of the cause contains the whole URL
         if not 200 <= answer.status < 300:
@@ -80,76 +78,40 @@ class HttpClient:
             raise SendFailed(f"{where.shown} answered {answer.status}{note}", after_seconds, answer.status)
         return answer
 
-    def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._settings.ca_file)
+
+    def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> socket.socket:
         """Connect to the first address that accepts a connection; nothing is sent to other addresses."""
+        tls = self._tls if where.scheme == "https" else None
         for number, address in enumerate(addresses, 1):
-            seconds = deadline.left(_CONNECT_SECONDS)
-            connection = self._connection(where, address, seconds, deadline)
             try:
-                connection.connect()
-            except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError):
-                connection.close()
+                connection = socket.create_connection((str(address), where.port), deadline.left(_CONNECT_SECONDS))
+            except OSError:
                 if number == len(addresses) or deadline.over:
                     raise
-            except BaseException:
-                connection.close()
-                raise
             else:
-                return connection
+                deadline.watch(connection)  # before the handshake, which it also limits
+                return tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if tls else connection
         raise AssertionError("a resolved host has an address")
 
-    def _connection(
-        self, where: Endpoint, address: IpAddress, seconds: float, deadline: SendDeadline
-    ) -> WatchedConnection | WatchedTlsConnection:
-        facts: dict[str, Any] = {"port": where.port, "timeout": seconds, "deadline": deadline}
-        if where.scheme == "http":
-            return WatchedConnection(str(address), **facts)
-        return WatchedTlsConnection(
-            str(address),
-            **facts,
-            server_hostname=where.host,
-            assert_hostname=where.host,
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=self._settings.ca_file,
-        )
 
-
-class _Watching:
-    """Watches its socket with a deadline from the start, because the deadline also limits a TLS handshake."""
-
-    def __init__(self, *args: Any, deadline: SendDeadline, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._deadline = deadline
-
-    def _new_conn(self) -> Any:
-        connection = super()._new_conn()  # type: ignore[misc]
-        self._deadline.watch(connection)
-        return connection
-
-
-class WatchedConnection(_Watching, HTTPConnection):
-    """A connection that is shut down at its deadline."""
-
-
-class WatchedTlsConnection(_Watching, HTTPSConnection):
-    """A TLS connection that is shut down at its deadline."""
-
-
-def _beginning(response: urllib3.response.BaseHTTPResponse) -> bytes:
+def _beginning(response: http.client.HTTPResponse) -> bytes:
     """Return the beginning of the body. It may be truncated, because only the status decides the outcome."""
     try:
-        return response.read(_MOST_ANSWER_BYTES, decode_content=False)
-    except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
+        return response.read(_MOST_ANSWER_BYTES)
+    except (http.client.HTTPException, OSError):
         return b""
 
 
 def _reason(error: Exception) -> str:
     """Return a reason without the URL and without text of the receiver, which is untrusted."""
-    if isinstance(error, urllib3.exceptions.NewConnectionError):
+    if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
-    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
+    if isinstance(error, TimeoutError):
         return "no response in time"
-    if isinstance(error, ssl.SSLError | urllib3.exceptions.SSLError | CertificateError):
+    if isinstance(error, ssl.SSLError):
         return "TLS failed: the certificate must be valid and for this host"
     return f"the connection failed ({type(error).__name__})"
 

@@ -116,7 +116,6 @@ BLOCKED = (
     "pyarrow",
     "pyspark",
     "sqlalchemy",
-    "urllib3",
 )
 _IMPORTING = """
 import importlib, sys
