@@ -95,7 +95,10 @@ class Caller:
             found = collect(returned)
             outputs += [output._replace(source=handled) for output in found] if self.per_message else found
             handled += size
-        return Call(handled, identify(outputs, part, self.group), 0 if failure is None else size, failure)
+        try:
+            return Call(handled, identify(outputs, part, self.group), 0 if failure is None else size, failure)
+        finally:
+            del failure  # because its traceback refers to this frame, and to the data of the batch
 
 
 class Undecodable(Exception):

@@ -83,7 +83,10 @@ class GroupedTransactions:
         if not mine.over:
             self._lead()
         if mine.error is not None:
-            raise mine.error
+            try:
+                raise mine.error
+            finally:
+                mine.error = None  # because its traceback refers to this frame
         result: T = mine.result
         return result
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
 import threading
+import weakref
 from collections import Counter
 
 from monasca_common.kafka import plugins
@@ -283,6 +285,22 @@ class RetryTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual([[0]] * 3, calls)
         self.assertEqual([], self.values("in.dlq"))
+
+    def test_data_of_failed_attempts_is_released_without_a_collection(self):
+        self.fill(b"1")
+        self.addCleanup(gc.enable)
+        gc.disable()
+        data = []
+
+        def handler(_part):
+            rows = set()
+            data.append(weakref.ref(rows))
+            raise RetryLater(0.1)
+
+        running = self.start(handler)
+        self.until(lambda: len(data) == 20)
+        self.stop(running)
+        self.assertEqual([None] * 20, [each() for each in data])
 
     def test_a_batch_that_keeps_failing_is_bisected_and_only_the_bad_message_dead_lettered(self):
         self.fill(*[b"%d" % number for number in range(50)])

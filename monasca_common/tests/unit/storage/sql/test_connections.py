@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections to SQL databases, and transactions that write a few rows."""
 
+import contextlib
+import gc
 import threading
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -185,6 +188,22 @@ class GroupedTransactionsTest(base.BaseTestCase):
         self.assertIs(fault, outcomes[2])
         self.assertEqual("b", outcomes[3])
         self.assertEqual(["a", "b"], self.notes())
+
+    def test_data_of_a_failed_work_is_released_without_a_collection(self):
+        self.database.prepare()
+        grouped = self.open()
+        self.addCleanup(gc.enable)
+        gc.disable()
+        found = []
+
+        def fail(_connection):
+            rows = set()
+            found.append(weakref.ref(rows))
+            raise NotImplementedError
+
+        with contextlib.suppress(NotImplementedError):
+            grouped.run(fail)
+        self.assertEqual([None], [each() for each in found])
 
     def test_an_unavailable_database_fails_all_works(self):
         self.database.prepare()
