@@ -98,7 +98,7 @@ SECTIONS = (
     ),
     Section(
         "posting",
-        "Metrics over HTTP, answered after Kafka's acknowledgement; one worker",
+        "Metrics over HTTP, with a response after Kafka's acknowledgement; one worker",
         (
             Case("http-bare-100", "Falcon, bulks of 100", "api.posting", 200_000, 100_000, threads=16, bulk=100),
             Case("http-100", "the API, bulks of 100", "api.posting", 200_000, 100_000, threads=16, bulk=100),

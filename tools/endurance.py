@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run the complete stack on this machine under load with one fault a minute, judge it, and write a report.
+"""Run the complete stack on this machine under load with one fault per minute, judge the result, and write a report.
 
 The exit status is 0 if the verdict is clean, 1 if it is not, 2 if the run did not complete. An interrupted run
 continues if the command is repeated: its state is in a folder next to the report, which a clean run removes.

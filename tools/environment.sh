@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sourced by the scripts beside it, in the checkout's root: makes .venv with the tested versions.
+# The scripts in this folder source this file in the root of the checkout. It creates .venv with the tested versions.
 
 say() { printf '\n== %s\n' "$*"; }
 
-# make_environment EXTRAS: what is installed already, or is part of what is installed, is left alone.
+# make_environment EXTRAS: installs these extras, except those that are already installed, also as parts of others.
 make_environment() {
     local extras="$1"
     if [[ ! -x .venv/bin/python || ! -x .venv/bin/pip ]]; then  # without pip, an earlier attempt failed half-way
@@ -21,13 +21,13 @@ make_environment() {
     local versions extra missing=false
     versions="$(cat upper-constraints.txt requirements.txt setup.cfg setup.py pyproject.toml \
         monasca_common/kafka/transport/native/*.[ch] | sha256sum)"
-    grep -qsF "$versions" .venv/installed || : > .venv/installed  # what was built of other sources is not current
+    grep -qsF "$versions" .venv/installed || : > .venv/installed  # built from other sources, so not current
     for extra in ${extras//,/ }; do
         grep -qsxF "$extra $versions" .venv/installed || missing=true
     done
     if [[ "$missing" == true ]]; then
         say "installing the tested versions"
-        rm -f monasca_common/kafka/transport/native/*.so  # one that cannot be built again must not stay
+        rm -f monasca_common/kafka/transport/native/*.so  # an old extension must not remain if the build fails
         .venv/bin/python -m pip install --quiet --disable-pip-version-check -c upper-constraints.txt -e ".[$extras]"
         for extra in ${extras//,/ }; do
             echo "$extra $versions" >> .venv/installed

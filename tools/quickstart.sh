@@ -35,4 +35,4 @@ EOF
 done
 
 make_environment api,persister,dashboard,devbroker,notification,quickstart,spark,avro >&2
-exec monasca-common quickstart "${@/#--json/--format=json}" # scripts written for earlier versions say --json
+exec monasca-common quickstart "${@/#--json/--format=json}" # scripts for earlier versions pass --json

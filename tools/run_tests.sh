@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sets everything up and runs every check and every test. The last line is "N passed, N failed, N skipped".
+# Installs everything, and runs the checks and tests. The last line is "N passed, N failed, N skipped".
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,20 +51,20 @@ done
 allowed_seconds=3600
 [[ "$mode" != all ]] || allowed_seconds=9000
 
-# remaining [MOST]: the seconds that a step may take.
+# remaining [MOST]: prints the number of seconds that a step may take.
 remaining() {
     local left=$((allowed_seconds - SECONDS)) most="${1:-$allowed_seconds}"
     left=$((left < most ? left : most))
     echo $((left > 0 ? left : 1))
 }
 
-# limited SECONDS COMMAND: in this process group, so that Ctrl-C reaches the command.
+# limited SECONDS COMMAND: runs the command in this process group, so that Ctrl-C reaches it.
 limited() { timeout --foreground --kill-after=30 "$@"; }
 
 # shellcheck source=tools/environment.sh
 source tools/environment.sh
 
-# install_packages NAME...: those of Debian, as root.
+# install_packages NAME...: installs packages of Debian, if it runs as root.
 install_packages() {
     if [[ $# -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
         say "installing $*"
@@ -82,7 +82,7 @@ install_compiler() {
     command -v "${CC:-cc}" >/dev/null && [[ -f "$header" ]] || install_packages gcc libc6-dev python3-dev
 }
 
-# What is not installed, and cannot be, is a skip with its reason later.
+# Tests whose program cannot be installed are skipped later, with the reason.
 install_programs() {
     local packages=()
     command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]] || packages+=(openjdk-17-jre-headless)
@@ -95,7 +95,7 @@ install_programs() {
     [[ " ${packages[*]} " != *" nginx-light "* ]] || service nginx stop >/dev/null 2>&1 || true  # its package starts one
 }
 
-# Half of the time that a JVM takes to start; without Java, or if it fails, they start as they are.
+# Archives of classes halve the start of a JVM. Without Java, or if this step fails, JVMs start without them.
 archive_classes() {
     local options
     say "archive the classes of Kafka and Spark"
@@ -121,7 +121,7 @@ check() {
     fi
 }
 
-# A failed test shows what it logged and printed, and a failed suite what its processes wrote to stderr.
+# For a failed test, the output contains its log and its prints; for a failed suite, the stderr of its processes.
 [[ "$mode" != all ]] || export MONASCA_COMMON_TEST_CASES=100
 given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
@@ -146,7 +146,7 @@ run_suite() {
 }
 
 # Starts Keystone, Kafka and our services, and runs our plugin; `tox -e tempest` runs the public one as well. Nothing
-# else runs at the same time, because a test requires an alarm within a time.
+# else runs at the same time, because a test requires an alarm within a given time.
 run_tempest() {
     local again tests=()
     [[ "$mode" == all ]] || tests=(--test 'TestReadBack.test_a_measurement|TestLifeCycle.test_last')
@@ -195,7 +195,7 @@ else
     install_programs
     check "fetch jars and compare their digests" python tools/jar_digests.py check
     [[ "$mode" == gate ]] || check "fetch the oldest Kafka" monasca-common jars fetch kafka-3.9.2
-    # They take one core: the unit tests run at the same time.
+    # These tests use one core, so the unit tests run at the same time.
     checks > "$results/checks.shown" 2>&1 &
     run_suite unit 60
     wait $! || true

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Builds the wheel to publish, for every Linux of this architecture with glibc 2.17 or newer (manylinux2014), and fails
-# unless it has a native Kafka client that can be used. The compiler is zig's, which brings that glibc's symbols.
+# unless it has a usable native Kafka client. The compiler is zig's, which includes the symbols of that glibc.
 #
 # Usage: bash tools/wheel.sh [DIRECTORY for the wheel, default dist]
 
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 directory="$(realpath -m "${1:-dist}")"
 machine="$(uname -m)"
 work="$(mktemp -d)"
-# What is left in build would go into a wheel of another compiler.
+# Files of another compiler that remain in build would become part of the wheel.
 trap 'rm -rf "$work" build' EXIT
 
 rm -rf build

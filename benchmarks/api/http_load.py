@@ -33,7 +33,7 @@ class Load:
 
 
 def _seconds(load: Load) -> float:
-    """Return the duration of all requests. Raises `RuntimeError` at the first answer with another status than 204 or
+    """Return the duration of all requests. Raises `RuntimeError` at the first response whose status is not 204 or
     200."""
     headers = "".join(f"{name}: {value}\r\n" for name, value in load.headers.items())
     head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\n{headers}Content-Length: "
@@ -61,7 +61,7 @@ def _seconds(load: Load) -> float:
             assert isinstance(client, socket.socket)
             answer = client.recv(65_536)
             if not answer.startswith((b"HTTP/1.1 204", b"HTTP/1.1 200")) or not answer.endswith(b"\r\n\r\n"):
-                raise RuntimeError(f"answered {answer[:200]!r}")
+                raise RuntimeError(f"responded with {answer[:200]!r}")
             answered += 1
             if b"\r\nConnection: close\r\n" in answer:
                 waiting.unregister(client)

@@ -47,4 +47,4 @@ class NtfyNotifier(Notifier):
         body = json.dumps(document).encode()
         # Checks the address, sends, and raises SendFailed unless the server returns a success status.
         answer = self._tools.http.post(form["server"], body, headers, self._timeout, tenant=change.tenant)
-        return f"answered {answer.status}"
+        return f"responded with {answer.status}"

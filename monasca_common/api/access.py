@@ -41,7 +41,7 @@ _GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
 
 
 class Served(NamedTuple):
-    """An answered request. ``at``: the time, in seconds since the epoch."""
+    """A completed request. ``at``: the time, in seconds since the epoch."""
 
     at: float
     request_id: str
@@ -106,8 +106,8 @@ def _stripped(path: str) -> str:
 class Access:
     """The outermost layer of the application; its owner closes it. Thread-safe.
 
-    ``count``: called with a batch of answered requests and the number of requests in flight; returns whether to call it
-    again even without new requests. ``handler``: receives the lines of a batch as one record.
+    ``count``: called with a batch of completed requests and the number of requests in flight; returns whether to call
+    it again even without new requests. ``handler``: receives the lines of a batch as one record.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Access:
             return [answer]
 
     def flush(self) -> bool:
-        """Count and log the requests answered so far, unless another thread does. Return whether to flush again."""
+        """Count and log the requests completed so far, unless another thread does. Return whether to flush again."""
         with self._lock:
             served = [self._served.popleft() for _ in range(len(self._served))]
             again = self._count(served, len(self._in_flight))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of concurrent requests; requests beyond these limits are refused, not queued.
 
-The server has more threads than slots (`threads_of`). The spare threads refuse excess requests and answer health checks
+The server has more threads than slots (`threads_of`). The spare threads refuse excess requests and serve health checks
 while all other threads wait for Kafka or a database.
 """
 
@@ -22,7 +22,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-# Spare threads never wait: they answer health checks and refuse excess requests (503) within milliseconds.
+# Spare threads never wait: they serve health checks and refuse excess requests (503) within milliseconds.
 _SPARE_THREADS = 12
 
 #: Paths that are served without a token and without a slot.

@@ -77,7 +77,7 @@ def reason_of(environ: dict[str, Any], status: int) -> str:
 
 
 def note_tenant(environ: dict[str, Any], tenant: str) -> None:
-    """Set the tenant for the access log, and for all log lines until the request is answered."""
+    """Set the tenant for the access log, and for all log lines until the end of the request."""
     environ[TENANT] = tenant
     context = get_current()
     if context is not None:

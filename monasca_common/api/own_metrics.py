@@ -52,7 +52,7 @@ class ApiMetrics:
         self.before_read: Callable[[], object] = lambda: None
         self._registry = CollectorRegistry()
         named: dict[str, Any] = {"namespace": _PREFIX, "registry": self._registry}
-        self._requests = Counter("requests", "Answered requests", ("method", "route", "status"), **named)
+        self._requests = Counter("requests", "Completed requests", ("method", "route", "status"), **named)
         self._seconds = Histogram(
             "request_seconds", "Time from a request to its response", ("method", "route"), buckets=_SECONDS, **named
         )
@@ -83,7 +83,7 @@ class ApiMetrics:
             self._validations.labels(outcome)
 
     def count(self, served: Sequence[Served], in_flight: int) -> bool:
-        """Count answered requests, and return whether requests or messages are still in flight."""
+        """Count completed requests, and return whether requests or messages are still in flight."""
         numbers: Tally[tuple[str, str, int, str]] = Tally()
         messages: dict[str, list[MessageCounts]] = defaultdict(list)
         for request in served:

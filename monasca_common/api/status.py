@@ -49,7 +49,7 @@ class ApiStatus:
             answer = connection.getresponse()
             body = msgspec.json.decode(answer.read(), type=dict[str, Any])
             healthy = answer.status == http.HTTPStatus.OK
-            return healthy, {"status": f"a worker answers {answer.status}", **body}
+            return healthy, {"status": f"a worker responds with {answer.status}", **body}
         except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
             return False, {"status": f"no worker responds: {error}"}
         finally:

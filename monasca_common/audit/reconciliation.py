@@ -314,8 +314,8 @@ class _TopicReconciler:
         return sum(counts.buckets.get(bucket_ms, _Bucket()).messages for counts in self._sources.values())
 
     def _moved(self, bucket_ms: int, acknowledged: int, log: _TierCounts) -> int:
-        """Return how many missing records are a surplus of the previous bucket: a broker answers a repeated batch with
-        the timestamp of the batch's last record, which the sources then count for all its records."""
+        """Return how many missing records are a surplus of the previous bucket: a broker acknowledges a repeated batch
+        with the timestamp of the batch's last record, which the sources then count for all its records."""
         previous_ms = bucket_ms - self._rules.bucket_seconds * 1000
         before, bucket = (log.buckets.get(each, _Bucket()) for each in (previous_ms, bucket_ms))
         reported = self._acknowledged(previous_ms)

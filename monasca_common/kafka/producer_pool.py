@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ProducerPool`: a producer for each topic, so that an unresponsive topic or partition does not stop other topics. A
-broker answers the requests of a connection in order, and a fatal error ends a client: in a single producer, one topic
+broker processes the requests of a connection in order, and a fatal error ends a client: in a single producer, one topic
 would stop all others.
 """
 
@@ -23,7 +23,7 @@ from monasca_common.kafka.safe_log import SafeLogger
 LOG = SafeLogger(__name__)
 
 STALLED_AFTER_SECONDS = 5.0  # without an acknowledgement
-_SLOW_SHARE = 0.2  # after this share of the time-out, records go to the partitions that answer
+_SLOW_SHARE = 0.2  # after this share of the time-out, records go to the partitions that respond
 _PROBE_AFTER_SECONDS = 1.0  # after the topic has stalled
 _PROBE_PAUSES = (20.0, 600.0)  # first and longest delay in seconds
 _REOPEN_PAUSES = (1.0, 60.0)
@@ -45,13 +45,13 @@ class PooledProducer:
         self._reopening, self._reopen_pause = threading.Lock(), _REOPEN_PAUSES[0]
         self._probing, self._probe_at, self._probe_pause = threading.Lock(), 0.0, _PROBE_PAUSES[0]
         self._acknowledged: dict[int, float] = {}  # start of the latest bulk that each partition has acknowledged
-        self._answering: tuple[int, ...] = ()  # the partitions that answer, while another does not
-        self._unanswered_ids: set[bytes | None] = set()  # message ids without an answer at the end of their publish
+        self._answering: tuple[int, ...] = ()  # the partitions that respond, while another does not
+        self._unanswered_ids: set[bytes | None] = set()  # message ids without an outcome at the end of their publish
         self._turns = itertools.count()
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a message has been unacknowledged for too long and no partition is known to answer."""
+        """Whether a message has been unacknowledged for too long and no partition is known to respond."""
         return self.is_old and not self._answering
 
     def accepts(self) -> bool:
@@ -64,7 +64,7 @@ class PooledProducer:
         return not self.is_stalled or self._probes(now)
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
-        """Publish records without a key: if a partition does not answer, the records go to partitions that do."""
+        """Publish records without a key: if a partition does not respond, the records go to partitions that do."""
         began, answering = self._monotonic(), self._answering
         partition = answering[next(self._turns) % len(answering)] if answering else None
         chosen = records if partition is None else [_to(partition, record) for record in records]
@@ -93,13 +93,13 @@ class PooledProducer:
             self._probe_pause = _PROBE_PAUSES[0]
         if was_slow and not self._is_slow:
             self._unanswered_ids = set()
-        # Acknowledgements from just before all of Kafka stopped do not show that a partition answers.
+        # Acknowledgements from just before all of Kafka stopped do not show that a partition responds.
         since = now - oldest + slow_after / 2 if self._is_slow else math.inf
         self._answering = tuple([partition for partition, at in list(self._acknowledged.items()) if at >= since])
         return health
 
     def _has_new_messages(self, unknown: Sequence[Delivery]) -> bool:
-        """Return whether any message is new, and not the repetition of a message without an answer. A repeated message
+        """Return whether any message is new, and not the repetition of a message without an outcome. A repeated message
         waits for the attempt in flight, possibly in another partition, so it does not show that its own partition is
         stuck."""
         ids = {delivery.message_id for delivery in unknown}

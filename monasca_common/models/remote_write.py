@@ -59,7 +59,7 @@ def parse(
 
 @lru_cache(maxsize=4)
 def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, str]:
-    """Return the cache of the heads of series that keep these rules, by the bytes of their labels."""
+    """Return the cache of valid series under these rules: the head of each series by the bytes of its labels."""
     return Seen(20_000, max_entry_bytes=2048)
 
 
@@ -111,7 +111,7 @@ class _Request:
     def _add(self, head: str, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""
         value, time = _sample(content)
-        time_ms = self._times.get(time)  # most samples of a request have one of a few times
+        time_ms = self._times.get(time)  # most samples of a request share a few timestamps
         if time_ms is None:
             time_ms, end = _varint(time, 0)
             if end < len(time):

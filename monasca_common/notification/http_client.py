@@ -75,7 +75,7 @@ class HttpClient:
         if not 200 <= answer.status < 300:
             note = "; redirects are not followed" if 300 <= answer.status < 400 else ""
             after_seconds = _after_seconds(response.headers.get("Retry-After"))
-            raise SendFailed(f"{where.shown} answered {answer.status}{note}", after_seconds, answer.status)
+            raise SendFailed(f"{where.shown} responded with {answer.status}{note}", after_seconds, answer.status)
         return answer
 
     @functools.cached_property

@@ -34,7 +34,7 @@ class PostedBulk:
 
 
 class Poster:
-    """Posts with several threads. A post without an answer, or with unknown messages, is repeated.
+    """Posts with several threads. A post without a response, or with unknown messages, is repeated.
 
     ``source``: the address of the client, by which nginx chooses a host.
     """
@@ -45,7 +45,7 @@ class Poster:
         self._bulks: queue.Queue[PostedBulk | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
         self._deadline: float | None = None
-        self.refused: list[str] = []  # answers that are not retried
+        self.refused: list[str] = []  # statuses that are not retried
         for thread in self._threads:
             thread.start()
 

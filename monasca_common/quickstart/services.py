@@ -66,7 +66,7 @@ transform_specs = {folder}/transform_specs.jsonl
 pre_transform_specs = {folder}/pre_transform_specs.jsonl
 tenant = {tenant}
 slack_seconds = 0
-# Some answers are lost, so some posts are in the log twice.
+# Some responses are lost, so some posts are in the log twice.
 duplicates_lookback = 100000
 
 [pipeline_evaluate]

@@ -76,7 +76,7 @@ def show(outcome: RunSummary, console: Console) -> None:
         ("duplicates", outcome.duplicates),
         ("lost", outcome.lost),
         ("persister killed (SIGKILL)", outcome.persister_kills),
-        ("answers of Kafka lost on purpose", outcome.answers_lost),
+        ("responses of Kafka lost on purpose", outcome.answers_lost),
         ("requests repeated with the same Idempotency-Key", outcome.repeated_posts),
         ("p50 from POST to row", _ms(outcome.p50_ms)),
         ("p99 from POST to row", _ms(outcome.p99_ms)),

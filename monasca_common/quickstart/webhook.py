@@ -24,7 +24,7 @@ _READ_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNotification:
-    """The attempts with one ``id`` and their answers. ``seconds``: the time from the change to the last attempt."""
+    """The attempts with one ``id``, and the responses. ``seconds``: the time from the change to the last attempt."""
 
     id: str
     state: str
@@ -72,7 +72,7 @@ class LocalWebhook:
         return self.received()
 
     def record(self, notification_id: str, body: dict[str, Any]) -> int:
-        """Record an attempt and return its answer."""
+        """Record an attempt and return the response."""
         with self._lock:
             before = self._received.get(notification_id) or ReceivedNotification(notification_id, body["state"])
             answer = REFUSED if body["state"] == "ALARM" and not before.attempts else ACCEPTED

@@ -206,7 +206,7 @@ class Worker(cotyledon.Service):
 
 
 class StatusWorker(cotyledon.Service):
-    """The process that answers probes and Prometheus, so that they do not delay the workers."""
+    """The process that serves probes and metrics, so that they do not delay the workers."""
 
     name = "status"
 

@@ -102,7 +102,8 @@ def compare(name: str, expected: Mapping[Any, float], rows: Iterable[tuple[Any, 
 
 
 def audit_violations(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Judge rows of ``audit show``. Duplicates in the log are removed by readers; a surplus of a reader is not."""
+    """Judge rows of ``audit show``. Duplicates in the log are accepted, because readers remove them; a surplus of a
+    reader is not."""
     return [
         f"audit: topic {row['topic']}, bucket {row['bucket']}, tier {row['tier']} {row['application']}: "
         f"{row['verdict']}, {row['lost']} lost, {row['surplus']} surplus"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of Kibana's search that the public plugin uses, answered with rows of the persister.
+"""The part of Kibana's search that the public plugin uses, served from rows of the persister.
 
 The plugin looks for its logs and events in Elasticsearch, to which old installations copied them. Here they are in the
 database, so a hit proves that the whole path works: API, Kafka, persister, database.

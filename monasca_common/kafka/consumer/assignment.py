@@ -119,7 +119,7 @@ class Positions:
             self._assignment.started({partition: offset})
 
     def rewind(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have messages of these partitions that were fetched but not returned read again."""
+        """Read the messages of these partitions again that were fetched but not returned."""
         known = self._assignment.positions
         dead = self._assignment.out_of_range
         self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})

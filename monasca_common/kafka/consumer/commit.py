@@ -98,7 +98,7 @@ class Committer:
             return dict.fromkeys(offsets, error)
         except Exception as error:
             # The thread must continue after any error, because the next commit depends on it.
-            LOG.exception("a commit of %d partitions broke", len(offsets))
+            LOG.exception("a commit of %d partitions raised an unexpected error", len(offsets))
             return dict.fromkeys(offsets, TransportError(f"{type(error).__name__}: {error}"))
 
 

@@ -22,7 +22,7 @@ PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})  # the client dropped th
 # including future error codes, a message is *unknown*. The following errors sound like rejections, but do not exclude
 # an append: DUPLICATE_SEQUENCE_NUMBER (the broker has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID
 # and INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-# REQUEST_TIMED_OUT and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or
+# REQUEST_TIMED_OUT and NOT_LEADER_FOR_PARTITION (also returned if an append was not replicated in time, or
 # whose leader moved in the meantime), KAFKA_STORAGE_ERROR (part of the batch may be on disk), NETWORK_EXCEPTION.
 _NEVER_APPENDED = frozenset(
     {
@@ -60,13 +60,13 @@ DeliveryListener = Callable[[Delivery], None]
 def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) -> tuple[Outcome, DeliveryError]:
     """Return the outcome of a message that the client returned with ``cause``.
 
-    A message is *failed* only if it is definitely not in the log: the client never sent it, or the broker's answer
+    A message is *failed* only if it is definitely not in the log: the client never sent it, or the broker's response
     excludes an append. ``trouble``: a connection error occurred since the message was queued, so an attempt before the
-    rejected one may have been written; then even such an answer means *unknown*. (A message that is sent again after an
-    unknown outcome never fails: see `Table`.) ``own_time``: whether the caller set the timestamp.
+    rejected one may have been written; then even such a response means *unknown*. (A message that is sent again after
+    an unknown outcome never fails: see `Table`.) ``own_time``: whether the caller set the timestamp.
     """
     if cause.name in PURGED:
-        return Outcome.UNKNOWN, DeliveryAbandoned("abandoned by the producer before the broker answered")
+        return Outcome.UNKNOWN, DeliveryAbandoned("abandoned by the producer before the broker responded")
     if cause.name == "_UNKNOWN_PARTITION":
         return Outcome.FAILED, DeliveryRefused(cause, permanent=False)
     if cause.name in _NEVER_APPENDED and not trouble:

@@ -72,7 +72,7 @@ Method = Callable[Concatenate["KafkaProducer", Options], Result]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProducerHealth:
-    """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not answer, because
+    """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not respond, because
     the client logs no error for a minute.
 
     ``recreated_topics``: how many times a deleted and recreated topic was detected. ``oldest_call_seconds``: the age of
@@ -151,7 +151,7 @@ class KafkaProducer(RefusesOldArguments):
         """Send a bulk and wait for its outcome.
 
         ``key`` applies to records without a key; ``headers`` are put before those of each record.
-        ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. A message without an answer by then is
+        ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. A message without an outcome by then is
         *unknown* and still in flight: pass the report to `retry`, never the records to `publish` again.
         """
         own = as_list(records)
@@ -198,8 +198,8 @@ class KafkaProducer(RefusesOldArguments):
         """Send one message without waiting for its outcome. Return its id (``None`` if ids are off).
 
         ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report messages without
-        it. It waits only for room in the budget, and never inside a delivery callback; raises `QueueFull` if there is
-        no room.
+        it. The call waits only for room in the budget, and never inside a delivery callback; it raises `QueueFull` if
+        there is no room.
         """
         limit = self._limits.ready.get(topic)
         if (
@@ -241,7 +241,7 @@ class KafkaProducer(RefusesOldArguments):
                 self._closed = True
                 self._table.shut()
                 self._serving.wait(all_over(self._table.unfinished()), deadline)
-                self._give_up_all(DeliveryAbandoned("the producer was closed before the broker answered"))
+                self._give_up_all(DeliveryAbandoned("the producer was closed before the broker responded"))
                 self._final = self._flushed(())
                 try:
                     self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS))
@@ -273,7 +273,7 @@ class KafkaProducer(RefusesOldArguments):
                     self._clients.release((main,))
                 else:
                     try:
-                        self._give_up_all(DeliveryAbandoned("the producer was reopened before the broker answered"))
+                        self._give_up_all(DeliveryAbandoned("the producer was reopened before the broker responded"))
                     finally:  # also after an interrupt, so that later messages wait for the new client
                         self._replace_clients(main)
             self._check("reopen")
@@ -306,7 +306,7 @@ class KafkaProducer(RefusesOldArguments):
 
         `transaction` calls it if necessary. Call it before a consumer starts at offsets that the earlier producer
         committed. ``timeout`` in seconds, ``None``: ``transaction_timeout_seconds``. Raises `RetriableError` if there
-        is no answer by then; call it again to continue.
+        is no response by then; call it again to continue.
         """
         self._check("init_transactions")
         if self.settings.transactional_id is None:

@@ -123,7 +123,7 @@ class DeliveryAttempt:
             return outcome, Delivery(index, self.message_id, self.bulk.topic, self.partition, self.offset, None)
         error = self.error
         if outcome is None:
-            error = DeliveryTimeout("no answer within the given time; the message is still in flight")
+            error = DeliveryTimeout("no response within the given time; the message is still in flight")
         return outcome or _UNKNOWN, Delivery(index, self.message_id, self.bulk.topic, None, None, error)
 
 

@@ -37,7 +37,7 @@ from monasca_common.kafka.transport.topic_watch import TopicWatch
 LOG = SafeLogger(__name__)
 
 _REQUEST_SECONDS = 5.0
-_REPEAT_SOON_SECONDS = 0.2  # after a request without an answer
+_REPEAT_SOON_SECONDS = 0.2  # after a request without a response
 _PATIENCE_SECONDS = 10.0
 _REPEAT_SECONDS = 30.0  # after a refusal, because a limit may be raised
 
@@ -173,7 +173,7 @@ class TopicLimits:
                     LOG.exception("the limit of topic %r cannot be used", topic)
 
     def _answered(self, topic: str, lookup: _Lookup, answer: int | TransportError) -> None:
-        """Store a limit, or use the configured limit if the topic's limit is not available. Without an answer, bulks
+        """Store a limit, or use the configured limit if the topic's limit is not available. Without a response, bulks
         wait for some time while the limit is requested again."""
         is_late = isinstance(answer, RetriableError | AuthenticationError)  # a restarting broker can refuse a login
         if not isinstance(answer, int) and is_late:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of a cluster: topics and offsets. Each call waits for the brokers' answer.
+"""Administration of a cluster: topics and offsets. Each call waits for the brokers' response.
 
 The only importer of `confluent_kafka.admin`. Every error is a `TransportError`; all times are seconds.
 """
@@ -49,7 +49,7 @@ _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
 
-# The client's errors for brokers that do not answer or are unreachable. The brokers' own errors have other names.
+# The client's errors for brokers that do not respond or are unreachable. The brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 
 # The errors for a leader or coordinator that has just moved; the client finds the new one after such an error.
@@ -198,7 +198,7 @@ class Admin:
         a topic already exists; the other topics may then exist too. ``partitions``: the number of partitions by topic.
         ``replication_factor``: -1 for the brokers' default.
 
-        A controller answers before the brokers know the topic. Until they do, a leader can still accept messages for
+        A controller responds before the brokers know the topic. Until they do, a leader can still accept messages for
         the former topic of the same name, acknowledge them, and delete them with its log.
         """
         deadline = time.monotonic() + timeout
@@ -338,7 +338,7 @@ class Admin:
 
     def broker_configs(self, timeout: float = 10.0) -> dict[int, dict[str, str]]:
         """Return every setting of each available broker, by its id."""
-        # The client accepts one broker per call, and does not wait for the answer.
+        # The client accepts one broker per call, and does not wait for the response.
         brokers = [[ConfigResource(ResourceType.BROKER, str(number))] for number in self.broker_ids(timeout)]
         return {int(number): settings for number, settings in self._configs(brokers, timeout).items()}
 
@@ -416,7 +416,7 @@ class Admin:
 
     def offsets_of(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, dict[TopicPartition, int]]:
         """Return the `group_offsets` of many groups, requested concurrently in chunks. ``timeout``: the
-        time-out of a chunk; the first chunk without an answer ends the call."""
+        time-out of a chunk; the first chunk without a response ends the call."""
         offsets: dict[str, dict[TopicPartition, int]] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             offsets |= repeat_after_moves(partial(self._offsets_of, some), timeout)
@@ -425,7 +425,7 @@ class Admin:
     def _offsets_of(self, groups: list[str], timeout: float) -> dict[str, dict[TopicPartition, int]]:
         self._check_coordinators(groups, timeout)
         futures: dict[str, concurrent.futures.Future[Any]] = {}
-        for group in groups:  # the client accepts one group per call, and does not wait for the answer
+        for group in groups:  # the client accepts one group per call, and does not wait for the response
             asked = [ConsumerGroupTopicPartitions(group)]
             futures |= self._client.list_consumer_group_offsets(asked, request_timeout=_CLIENT_SECONDS)
         return {
@@ -551,7 +551,7 @@ class Admin:
         )
 
     def _let_in(self) -> None:
-        """Forget an earlier refused login, because the brokers answer now."""
+        """Forget an earlier refused login, because the brokers respond now."""
         self._client.poll(0)
         self._login.refusal = None
 
@@ -597,7 +597,7 @@ class _OwnAdmins:
                 self._admins[number] = Admin({**self._options, **address})
 
     def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
-        """Return each topic's id at each of these brokers, without missing topics and unanswered requests."""
+        """Return each topic's id at each of these brokers, without missing topics and requests that got no response."""
         futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
         asked = time.monotonic()
         ids: dict[str, dict[int, str]] = {name: {} for name in names}

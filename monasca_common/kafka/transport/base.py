@@ -74,7 +74,7 @@ class ProducerTransport(ABC):
     refusals: tuple[type[Exception], ...]
     clock: Clock
     send_is_atomic = False  # whether no signal handler interrupts `send`
-    abort_is_due = False  # the abort of its last transaction is not answered yet
+    abort_is_due = False  # the abort of its last transaction has no response yet
     new_reservation: Callable[[int, int, int, int, int, bytes | None], Reservation] = Reservation
 
     @abstractmethod
@@ -146,7 +146,7 @@ class ProducerTransport(ABC):
     @abstractmethod
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
         """Return each topic's ``max.message.bytes`` or its error (unknown topic, no permission), with one request.
-        Raises `TransportError` if there is no answer. Several threads call it."""
+        Raises `TransportError` if there is no response. Several threads call it."""
 
     @abstractmethod
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
@@ -249,7 +249,7 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
-        """Commit and wait for the broker's answer without a limit (45 s have been observed); thread-safe."""
+        """Commit and wait for the broker's response without a limit (45 s have been observed); thread-safe."""
 
     @abstractmethod
     def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]: ...

@@ -170,7 +170,7 @@ class ClientThread:
             if call.drop():
                 self.check()
                 raise RetriableError(
-                    f"{what} was not sent within {timeout:.1f} s: earlier calls have no answer yet",
+                    f"{what} was not sent within {timeout:.1f} s: earlier calls have no response yet",
                     name="_TIMED_OUT",
                 )
             if not self.wait(call, GRACE_SECONDS):
@@ -216,7 +216,7 @@ class ClientThread:
 
     def _check_limit(self, what: str) -> None:
         if self._clock.monotonic() >= self._until:
-            raise RetriableError(f"{what} has no answer, and its caller stops waiting", name="_TIMED_OUT")
+            raise RetriableError(f"{what} has no response, and its caller stops waiting", name="_TIMED_OUT")
 
     def settle(self, timeout: float) -> bool:
         """Wait until no call is in progress; return whether that happened within ``timeout`` seconds."""

@@ -187,8 +187,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
             self._release()
 
     def _finish_rebalances(self) -> None:
-        """Finish rebalances in progress before the client's close, which can otherwise wait indefinitely for the answer
-        to an (un)assign (librdkafka's issue 4884)."""
+        """Finish rebalances in progress before the client's close, which can otherwise wait indefinitely for the
+        response to an (un)assign (librdkafka's issue 4884)."""
         if self._leaves:
             self._ask("unsubscribe", {})
         deadline = self.clock.monotonic() + _FINISH_SECONDS
@@ -204,7 +204,7 @@ def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
 
 
 def _known(answers: Mapping[TopicPartition, PartitionAnswer]) -> dict[TopicPartition, int | None]:
-    """Return the offsets of an answer; ``None`` for negative values, which mean that there is no offset."""
+    """Return the offsets of a response; ``None`` for negative values, which mean that there is no offset."""
     offsets: dict[TopicPartition, int | None] = {}
     for tp, answer in answers.items():
         if answer.error is not None:

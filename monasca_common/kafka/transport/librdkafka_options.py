@@ -17,8 +17,8 @@ _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
 
 # After a TLS failure a client waits half of this time between connections, because librdkafka's back-off does not grow
 # then; with librdkafka's default of 100 ms a consumer connects 20 times a second. A connection that lasted longer than
-# this is reopened immediately. With one second, lost answers delayed an API's posts for 8 s instead of 4; half a second
-# does not delay them.
+# this is reopened immediately. With one second, lost responses delayed an API's posts for 8 s instead of 4; half a
+# second does not delay them.
 _RECONNECT_MS = 500
 
 # librdkafka's queue limits, which also count messages that are being reported, must not be reached before our budget.

@@ -46,4 +46,4 @@ class PagerdutyNotifier(OwnNotifier[PagerdutySettings]):
         }
         url, timeout = self._settings.url, self._settings.timeout
         answer = self._tools.http.post(url, json_text.write(event), {}, timeout, is_operators=True)
-        return f"answered {answer.status}"
+        return f"responded with {answer.status}"

@@ -30,7 +30,7 @@ class SlackNotifier(OwnNotifier[NotifierSettings]):
         answer = self._tools.http.post(address, body, headers, self._settings.timeout, tenant=tenant)
         if refused := _refusal(answer.body):
             raise SendFailed(f"Slack refused the message: {refused[:100]!r}")
-        return f"answered {answer.status}"
+        return f"responded with {answer.status}"
 
 
 def _refusal(body: bytes) -> str:

@@ -24,7 +24,7 @@ class WebhookNotifier(OwnNotifier[WebhookSettings]):
             headers |= signature(self._settings.hmac_secret, notification, body, round(time.time()))
         timeout, tenant = self._settings.timeout, notification.change.tenant
         answer = self._tools.http.post(address, body, headers, timeout, tenant=tenant)
-        return f"answered {answer.status}"
+        return f"responded with {answer.status}"
 
 
 def signature(secret: str, notification: Notification, body: bytes, now_seconds: int) -> dict[str, str]:

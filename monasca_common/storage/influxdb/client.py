@@ -66,7 +66,7 @@ class InfluxClient:
         if status == 400 and reason.startswith(_FAULTS_OF_ROWS) and not is_full:
             raise LinesRefused(reason)
         remedy = "; raise that limit in its configuration, or remove series" if is_full else _remedy(status)
-        raise StorageUnavailable(f"{self._where.shown} answers {status} to a write: {reason}{remedy}")
+        raise StorageUnavailable(f"{self._where.shown} responds with {status} to a write: {reason}{remedy}")
 
     def create_database(self) -> None:
         """Create the database if it does not exist. Raises `StorageUnavailable`."""
@@ -75,7 +75,7 @@ class InfluxClient:
         answer = self._post("/query", query, "application/x-www-form-urlencoded")
         if answer.status != 200 or b'"error"' in answer.body:
             reason = _reason(answer.body)
-            raise StorageUnavailable(f"{self._where.shown} answers {answer.status} to CREATE DATABASE: {reason}")
+            raise StorageUnavailable(f"{self._where.shown} responds with {answer.status} to CREATE DATABASE: {reason}")
 
     def close(self) -> None:
         self._http.close()

@@ -16,7 +16,7 @@ from monasca_common.models.series import Series
 
 NAME = "__name__"
 _TENANT, _REGION = "tenant", "region"
-#: Dimensions whose names are those of our labels. The prefix is added once more, so that two never become one label.
+#: Dimensions whose names equal those of our labels, perhaps with prefixes. One more prefix keeps all labels distinct.
 _LIKE_OURS = re.compile(rf"(exported_)*({NAME}|{_TENANT}|{_REGION})")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -47,5 +47,5 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """Return the PromQL selector of the series with these labels, and of those with more."""
+    """Return the PromQL selector of all series that have these labels; they may have others as well."""
     return "{" + ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items()) + "}"

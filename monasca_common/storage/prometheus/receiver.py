@@ -40,7 +40,7 @@ _DURATION = re.compile(r"(?:\d+(?:ms|[ywdhms]))+|0")
 _DURATION_PART = re.compile(r"(\d+)(ms|[ywdhms])")
 _UNIT_SECONDS = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _WINDOW = re.compile(r"^ +out_of_order_time_window: *(\S+) *$", re.MULTILINE)
-# Prometheus 2.42 answers 500 to a sample that is too old.
+# Prometheus 2.42 responds with 500 to a sample that is too old.
 _REFUSED_BY_TIME = re.compile("out[ -]of[ -]order|out of bounds|too[ -]old|duplicate[ -](sample|timestamp)")
 _DUPLICATE = re.compile("duplicate[ -](sample|timestamp)")
 # Limits that an operator can raise. The rows are valid, so they must not become dead letters.
@@ -65,7 +65,7 @@ class ReceiverUrl(DatabaseServer):
 
     @property
     def api(self) -> str | None:
-        """The path of Prometheus' API, if this is its usual path of remote write."""
+        """The path of Prometheus' API, or ``None`` if the URL does not end with Prometheus' path of remote write."""
         return self.path.removesuffix("/write") if self.path.endswith("/api/v1/write") else None
 
 
@@ -122,7 +122,7 @@ class Receiver:
         is_by_time = _REFUSED_BY_TIME.search(reason) and answer.status in (400, 409, 422, 500)
         is_limit = _LIMIT_OF_THE_RECEIVER.search(reason)
         if is_by_time or (answer.status in (400, 422) and not is_limit):
-            raise SamplesRefused(f"{self._where.product} answers {answer.status}: {reason}")
+            raise SamplesRefused(f"{self._where.product} responds with {answer.status}: {reason}")
         raise self._unavailable(answer, f"a write: {reason}{_REMEDIES.get(answer.status, '')}")
 
     def has(self, labels: Mapping[str, str], row: Measurement, refusal: str) -> bool | None:
@@ -176,7 +176,7 @@ class Receiver:
 
     def _unavailable(self, answer: HttpAnswer, request: str) -> StorageUnavailable:
         kind = TooMuchAtOnce if answer.status == 413 else StorageUnavailable
-        error = kind(f"{self._where.shown} answers {answer.status} to {request}")
+        error = kind(f"{self._where.shown} responds with {answer.status} to {request}")
         wait = answer.headers.get("Retry-After", "")
         if wait.isascii() and wait.isdigit():
             error.after_seconds = min(float(wait), _MAX_WAIT_SECONDS)

@@ -187,8 +187,8 @@ class PrometheusWriter(Writer):
 
 
 def _one_of_each(values: Sequence[Measurement]) -> tuple[list[int], int, int]:
-    """Return the positions of the greatest version of each series and time, in order of time, and the numbers of equal
-    and of other versions of them."""
+    """Return the positions of the greatest version of each series and time, in order of time; the number of repeated
+    versions; and the number of versions that differ."""
     kept: dict[tuple[bytes, int], int] = {}
     repeated = conflicting = 0
     for position, row in enumerate(values):

@@ -45,8 +45,8 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a produce request: its arrival time, the message (as stored, or as sent if the broker refused it),
-    the content of the answer, and whether the connection broke first."""
+    """The response to a produce request: its arrival time, the message (as stored, or as sent if the broker refused
+    it), the content of the response, and whether the connection broke first."""
 
     at: float
     message: Message
@@ -152,7 +152,7 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def clear_faults(self) -> None:
-        """Serve all requests again. Earlier answers, and answers that never arrive, are unchanged."""
+        """Serve all requests again. Earlier responses, and responses that never arrive, are unchanged."""
         with self.changed:
             self._faults.clear()
             self.changed.notify_all()
@@ -319,7 +319,7 @@ class MemoryBroker:
         while self.wait(min(ready, deadline)):
             pass
         if ready > deadline:
-            raise translate(raw_error("_TIMED_OUT", f"{kind} request: no answer in time"))
+            raise translate(raw_error("_TIMED_OUT", f"{kind} request: no response in time"))
 
     def _wake(self) -> None:
         with self.changed:

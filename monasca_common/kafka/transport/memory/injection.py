@@ -16,7 +16,7 @@ RequestKind = Literal["produce", "fetch", "commit", "committed", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The broker does not execute the request and answers with this error (Kafka's name for it), ``seconds`` late.
+    """The broker does not execute the request and returns this error (Kafka's name for it), ``seconds`` late.
 
     ``fatal``: the client cannot continue, like an idempotent producer without permission.
     """
@@ -28,18 +28,18 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The broker executes the request and answers ``seconds`` late."""
+    """The broker executes the request and responds ``seconds`` late."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The broker executes the request, the connection breaks, and the client gets the answer to its retry ``seconds``
+    """The broker executes the request, the connection breaks, and the client gets the response to its retry ``seconds``
     later.
 
-    This answer is the success of the first attempt, because the broker recognizes an idempotent producer, or ``error``.
-    ``math.inf``: it never gets an answer.
+    This response reports the success of the first attempt, because the broker recognizes an idempotent producer, or
+    ``error``. ``math.inf``: the client never gets a response.
     """
 
     seconds: float = 0.1

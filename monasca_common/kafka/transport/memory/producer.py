@@ -28,7 +28,7 @@ OnError = Callable[[TransportError], None]
 
 
 class _Flight(NamedTuple):
-    """A message that the broker received, ordered by the arrival time of its answer."""
+    """A message that the broker received, ordered by the arrival time of the response."""
 
     at: float
     number: int
@@ -187,7 +187,7 @@ class MemoryProducer(ProducerTransport):
         return next(self._turns) % count if message.key is None else partition_for(message.key, count)
 
     def _land(self) -> None:
-        """Create reports for the answers that have arrived by now."""
+        """Create reports for the responses that have arrived by now."""
         now = self.clock.monotonic()
         while self._flights and self._flights[0].at <= now:
             flight = heapq.heappop(self._flights)

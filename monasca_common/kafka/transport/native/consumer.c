@@ -250,8 +250,8 @@ static void on_rebalance(rd_kafka_t *rk, int code, rd_kafka_partitions_t *partit
 
 /* ---- 4. Partitions with offsets ---- */
 
-/* From tuples (topic, partition, offset): a converter for PyArg_ParseTuple. The caller owns the list, also of those
- * before a wrong one. */
+/* A converter for PyArg_ParseTuple: builds a list of partitions from tuples (topic, partition, offset). The caller owns
+ * the list, even if a tuple is invalid. */
 static int as_partitions(PyObject *object, void *to) {
     PyObject *tuple = PySequence_Tuple(object);
     Py_ssize_t read = 0, count = tuple ? PyTuple_Size(tuple) : 0;
@@ -277,7 +277,7 @@ typedef struct {
     int timeout_ms;
 } question_t;
 
-/* The arguments are partitions, and a time-out in milliseconds if the call has one. Returns the answer: tuples (topic,
+/* The arguments are partitions, and a time-out in milliseconds if the call has one. Returns the result: tuples (topic,
  * partition, offset, code of an error), or bytes. */
 static PyObject *ask(client_t *self, PyObject *arguments, int run(rd_kafka_t *, void *)) {
     PyObject *answer = NULL;
@@ -317,7 +317,7 @@ static int get_fetched_ends(rd_kafka_t *rk, rd_kafka_partitions_t *partitions) {
     return 0;
 }
 
-/* As confluent-kafka's producer accepts it, which are bytes as well. */
+/* Bytes that a producer of confluent-kafka also accepts. */
 static int get_group_metadata(rd_kafka_t *rk, question_t *asked) {
     rd_kafka_consumer_group_metadata_t *metadata = rd.consumer_group_metadata(rk);
     if (!metadata) /* another thread closes the client */
@@ -377,8 +377,8 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
     return NULL;
 }
 
-/* Leaves the group, which calls `on_rebalance`. Calls of other threads, except a poll,
- * end before: librdkafka does not answer requests while it leaves, such as one for the assignment. */
+/* Leaves the group, which calls `on_rebalance`. First waits for the calls of other threads, except a poll, because
+ * librdkafka serves no requests while it leaves, such as one for the assignment. */
 static PyObject *consumer_close(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     if (self->closed || self->closing)

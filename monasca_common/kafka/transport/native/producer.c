@@ -182,8 +182,8 @@ static int as_headers(PyObject *object, void *to) {
 }
 
 /* Selects the topic to produce to. Its handle is kept until another is selected, which saves the search by name.
- * The last check of a call: Python code that runs after it, such as a finalizer, may select another topic or close the
- * client. All code that may run Python code or allocate an object that is garbage-collected is before it. */
+ * It must be the last check of a call: Python code that runs after it, such as a finalizer, may select another topic or
+ * close the client. So all code that may run Python code, or allocate a garbage-collected object, precedes it. */
 static int select_topic(client_t *self, PyObject *object) {
     const char *name = is_open(self) ? as_text("topic", object) : NULL;
     if (!name)
@@ -234,7 +234,7 @@ static int queue_message(producer_t *self, message_t *message, int64_t sequence)
     return code;
 }
 
-/* Sets the value and the id of a message from the lists. Returns 0 with an exception if one of them has a wrong type. */
+/* Sets the value and the id of a message from the lists. Returns 0 with an exception for a wrong type. */
 static int select_message(message_t *message, PyObject *values, Py_ssize_t place) {
     return as_optional_bytes(PyList_GetItem(values, place), &message->value) &&
            (!message->ids || as_bytes(PyList_GetItem(message->ids, place), &message->id));

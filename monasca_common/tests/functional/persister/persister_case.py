@@ -92,7 +92,7 @@ class PersisterProcess:
             return {}
 
     def is_well(self, path):
-        """Return whether this probe answers 200."""
+        """Return whether this probe responds with 200."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=SECONDS) as answer:
                 return answer.status == 200

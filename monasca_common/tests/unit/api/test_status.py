@@ -68,7 +68,7 @@ class ApiStatusTest(base.BaseTestCase):
     def test_a_worker_that_responds_with_an_error_is_a_reason(self):
         body = b'{"error":{"code":500,"title":"Internal Server Error","message":"this was not expected"}}'
         (is_ready, reported), (is_well, known) = self.answered(500, body)
-        self.assertEqual((False, ["a worker answers 500"], False), (is_ready, reported["reasons"], is_well))
+        self.assertEqual((False, ["a worker responds with 500"], False), (is_ready, reported["reasons"], is_well))
         self.assertEqual("this was not expected", known["error"]["message"])
 
     def test_the_api_is_live_while_all_workers_turn(self):

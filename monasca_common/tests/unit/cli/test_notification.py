@@ -34,7 +34,7 @@ class NotificationTestTest(CommandCase):
         status, out, err = self.run_command("--type", "WEBHOOK", "--address", self.receiver.url())
 
         [(_, headers, body)] = self.receiver.requests
-        self.assertEqual((0, f"sent: {headers['Idempotency-Key']} (answered 200)\n", ""), (status, out, err))
+        self.assertEqual((0, f"sent: {headers['Idempotency-Key']} (responded with 200)\n", ""), (status, out, err))
         self.assertEqual("Test of a notification method", json.loads(body)["alarm_name"])
 
     def test_a_local_address_is_refused_unless_allowed(self):
@@ -51,7 +51,7 @@ class NotificationTestTest(CommandCase):
         self.receiver.answer = self.receiver.answers(500)
         status, _, err = self.run_command("--type", "webhook", "--address", self.receiver.url())
         self.assertEqual(1, status)
-        self.assertIn("answered 500", err)
+        self.assertIn("responded with 500", err)
         status, _, err = self.run_command("--type", "fax", "--address", "1")
         self.assertEqual(1, status)
         self.assertIn("type=fax is not known", err)
@@ -82,7 +82,7 @@ class LedgerCommandCase(CommandCase):
         methods = NotificationMethods(self.database, AddressKeys([self.keys]))
         self.method = methods.create("t1", NotificationMethod("hook", "WEBHOOK", self.receiver.url("/t0ken")), 1)
 
-    def record(self, state="given up", answer="answered 503", *, alarm="a1", method=None, at_ms=NOW_MS):
+    def record(self, state="given up", answer="responded with 503", *, alarm="a1", method=None, at_ms=NOW_MS):
         notification = notification_of(change(alarm_id=alarm), method or self.method.id)
         self.ledger.begin(notification, method or self.method.id, 1, at_ms)
         if state != "sending":
@@ -103,7 +103,7 @@ class NotificationListTest(LedgerCommandCase):
     command = ("notification", "list")
 
     def test_tables_and_json_list_the_newest_first_without_addresses(self):
-        first, second = self.record(), self.record("sent", "answered 200", alarm="a2", at_ms=NOW_MS + 1)
+        first, second = self.record(), self.record("sent", "responded with 200", alarm="a2", at_ms=NOW_MS + 1)
         status, out, err = self.run_command("-f", "value")
         self.assertEqual((0, ""), (status, err))
         rows = out.splitlines()
@@ -136,9 +136,9 @@ class NotificationShowTest(LedgerCommandCase):
 
     def test_each_failed_attempt_is_shown(self):
         notification = self.record("failed")
-        self.assertIn("2026-09-21T14:13:20.124+00:00  answered 503", self.run_command(notification.id)[1])
+        self.assertIn("2026-09-21T14:13:20.124+00:00  responded with 503", self.run_command(notification.id)[1])
         shown = self.json(notification.id)
-        self.assertEqual(("failed", "answered 503"), (shown["state"], shown["failures"][0]["answer"]))
+        self.assertEqual(("failed", "responded with 503"), (shown["state"], shown["failures"][0]["answer"]))
         self.assertEqual("2026-09-21T14:13:20.123+00:00", shown["created"])
 
     def test_a_missing_item_is_an_error(self):
@@ -154,11 +154,15 @@ class NotificationResendTest(LedgerCommandCase):
         for before, attempts in (("given up", 2), ("sent", 2), ("failed", 2)):
             notification = self.record(before, alarm=before)
             self.command = ("notification", "resend")
-            self.assertEqual((0, f"sent: {notification.id} (answered 200)\n", ""), self.run_command(notification.id))
+            self.assertEqual(
+                (0, f"sent: {notification.id} (responded with 200)\n", ""), self.run_command(notification.id)
+            )
             self.assertEqual(notification.id, self.receiver.requests[-1][1]["Idempotency-Key"])
             self.assertEqual(before, json.loads(self.receiver.requests[-1][2])["alarm_id"])
             shown = self.shown(notification)
-            self.assertEqual(("sent", attempts, "answered 200"), (shown["state"], shown["attempts"], shown["answer"]))
+            self.assertEqual(
+                ("sent", attempts, "responded with 200"), (shown["state"], shown["attempts"], shown["answer"])
+            )
 
     def test_a_failure_is_reported_and_recorded(self):
         self.receiver.answer = self.receiver.answers(500)
@@ -168,11 +172,11 @@ class NotificationResendTest(LedgerCommandCase):
             self.command = ("notification", "resend")
             status, out, err = self.run_command(notification.id)
             self.assertEqual((1, ""), (status, out))
-            self.assertIn("answered 500", err)
+            self.assertIn("responded with 500", err)
             self.assertNotIn("t0ken", err)
             shown = self.shown(notification)
             self.assertEqual((before, attempts), (shown["state"], shown["attempts"]))
-            self.assertIn("answered 500", shown["failures"][-1]["answer"])
+            self.assertIn("responded with 500", shown["failures"][-1]["answer"])
 
     def test_a_group_of_notifications_is_resent_as_a_whole(self):
         group = group_of([notification_of(change(alarm_id=alarm), self.method.id) for alarm in ("a1", "a2")])
@@ -191,7 +195,7 @@ class NotificationResendTest(LedgerCommandCase):
         deferred.release(deferred.members("group"), self.method.id, NOW_MS)
         group = group_of(members)
         self.ledger.begin(group, self.method.id, 1, NOW_MS)
-        self.ledger.finish(group, "given up", NOW_MS, "answered 500")
+        self.ledger.finish(group, "given up", NOW_MS, "responded with 500")
 
         self.assertEqual(0, self.run_command(group.id)[0])
 
@@ -224,5 +228,5 @@ class NotificationResendTest(LedgerCommandCase):
         status, out, _ = self.run_command(self.method.id)
         [(path, headers, _)] = self.receiver.requests
         self.assertEqual((0, "/t0ken"), (status, path))
-        self.assertEqual(f"sent: {headers['Idempotency-Key']} (answered 200)\n", out)
+        self.assertEqual(f"sent: {headers['Idempotency-Key']} (responded with 200)\n", out)
         self.assertEqual(1, self.run_command("unknown")[0])

@@ -60,7 +60,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
 
     def test_the_retry_after_of_a_receiver_does_not_delay_giving_up(self):
         def refuse(*_):
-            raise SendFailed("answered 503", after_seconds=86_400.0)
+            raise SendFailed("responded with 503", after_seconds=86_400.0)
 
         self.notifier.send = refuse
         first, last = self.alarm("a1"), self.alarm("a2")
@@ -87,7 +87,7 @@ class AttemptTest(StagesCase, SqliteTestCase):
 
     def test_two_interrupted_resends_lose_no_retry(self):
         ledger = Ledger(self.alarms_database)
-        _, _, retry = self.attempt_that_raises(SendFailed("answered 500"))
+        _, _, retry = self.attempt_that_raises(SendFailed("responded with 500"))
         for is_forced in (False, True, True):
             self.assertTrue(ledger.resend(retry.notification.id, self.clock.now_ms, also_under_way=is_forced))
         self.notifier.send = lambda *_: "taken"

@@ -29,7 +29,7 @@ class NtfyNotifierTest(NotifierCase, ExampleCase):
     def test_the_notifier_posts_to_the_server_with_the_id_of_the_notification(self):
         notification = notification_of(change(severity="CRITICAL"), "m1")
 
-        self.assertEqual("answered 200", self.notifier().send(notification, self.server.url("/alarms")))
+        self.assertEqual("responded with 200", self.notifier().send(notification, self.server.url("/alarms")))
 
         headers, document = self.posted(self.server)
         self.assertEqual(notification.id, headers["Idempotency-Key"])

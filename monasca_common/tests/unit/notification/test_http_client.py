@@ -62,7 +62,7 @@ class AnswersTest(HttpCase):
         receiver = self.receiver()
         for status in (301, 302, 303, 307, 308):
             receiver.answer = receiver.answers(status, Location=receiver.url("/inside"))
-            self.assertIn(f"answered {status}; redirects are not followed", str(self.failure(receiver)))
+            self.assertIn(f"responded with {status}; redirects are not followed", str(self.failure(receiver)))
         self.assertEqual({"/secret-token"}, {path for path, _, _ in receiver.requests})
 
     def test_a_proxy_of_the_environment_is_not_used(self):
@@ -78,7 +78,7 @@ class AnswersTest(HttpCase):
             receiver.answer = receiver.answers(status, Retry_After="7")
             failure = self.failure(receiver)
             self.assertEqual(7.0, failure.after_seconds)
-            self.assertIn(f"answered {status}", str(failure))
+            self.assertIn(f"responded with {status}", str(failure))
         receiver.answer = receiver.answers(429, Retry_After=email.utils.formatdate(time.time() + 1000, usegmt=True))
         self.assertLess(900, self.failure(receiver).after_seconds)
         for nonsense in ("soon", "-1", "1e9", "99999999999999999999"):

@@ -113,7 +113,7 @@ class ResendWhileRetriesWaitTest(OnceCase):
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):  # like NotificationResend.act
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
-            ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
+            ledger.finish(notification, FAILED, self.clock.now_ms, "responded with 500")
             ledger.restore(notification.id, "failed")
         self.notifier.fails = False
         self.deliver()
@@ -127,7 +127,7 @@ class ResendWhileRetriesWaitTest(OnceCase):
         ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
         for _ in range(2):
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
-            ledger.finish(notification, FAILED, self.clock.now_ms, "answered 500")
+            ledger.finish(notification, FAILED, self.clock.now_ms, "responded with 500")
             ledger.restore(notification.id, "failed")
         self.deliver()
         self.assertEqual([("a1", "given up")], self.ledger())

@@ -243,7 +243,7 @@ class SilencesTest(ServiceCase):
         self.assertEqual(1, stop()["sent"])
         silenced = ("a1", "silenced", 0, f"silence {made.id} by ann: new disks")
         self.assertEqual(
-            [silenced, ("a2", "sent", 1, "answered 200")], self.ledger("alarm_id", "state", "attempts", "reason")
+            [silenced, ("a2", "sent", 1, "responded with 200")], self.ledger("alarm_id", "state", "attempts", "reason")
         )
 
     def test_an_attempt_started_before_a_crash_is_finished_even_if_it_is_silenced_now(self):
@@ -252,7 +252,7 @@ class SilencesTest(ServiceCase):
         notification = notification_of(self.alarm(), method)
         ledger = Ledger(self.alarms_database)
         ledger.begin(notification, method, 1, self.now_ms)
-        ledger.finish(notification, "failed", self.now_ms, "answered 500")
+        ledger.finish(notification, "failed", self.now_ms, "responded with 500")
         self.silence({})
         self.start()
         self.publish(self.alarm().message)
@@ -331,8 +331,8 @@ class RetriesTest(ServiceCase):
         stop()
         self.assertEqual(3, len(receiver.requests))
         [(reason, failures)] = self.ledger("reason", "failures")
-        self.assertIn("answered 503", reason)
-        self.assertEqual(3, failures.count("answered 503"))
+        self.assertIn("responded with 503", reason)
+        self.assertEqual(3, failures.count("responded with 503"))
         self.assertNotIn("s3cret", reason + failures)
 
     def test_a_forbidden_address_is_given_up_immediately(self):
@@ -430,7 +430,7 @@ class CrashTest(ServiceCase):
         notification = notification_of(self.alarm(), method)
         ledger = Ledger(self.alarms_database)
         ledger.begin(notification, method, 1, self.now_ms)
-        ledger.finish(notification, "failed", self.now_ms, "answered 500")
+        ledger.finish(notification, "failed", self.now_ms, "responded with 500")
         self.start()
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
@@ -577,10 +577,10 @@ class FailedAttemptsTest(ServiceCase):
         notification = notification_of(self.alarm(), "m1")
         for attempt in (1, 2):
             ledger.begin(notification, "m1", attempt, attempt)
-            ledger.finish(notification, "failed", 10 * attempt, f"answered 50{attempt}")
+            ledger.finish(notification, "failed", 10 * attempt, f"responded with 50{attempt}")
         [(failures,)] = self.ledger("failures")
         self.assertEqual(
-            [{"timestamp": 10, "answer": "answered 501"}, {"timestamp": 20, "answer": "answered 502"}],
+            [{"timestamp": 10, "answer": "responded with 501"}, {"timestamp": 20, "answer": "responded with 502"}],
             [json.loads(line) for line in failures.splitlines()],
         )
 

@@ -50,9 +50,9 @@ class Receivers:
 
     def send(self, notification, address):
         if self.fails:
-            raise SendFailed("answered 500")
+            raise SendFailed("responded with 500")
         self.taken.append((notification, address))
-        return "answered 200"
+        return "responded with 200"
 
 
 class SameThread(Executor):

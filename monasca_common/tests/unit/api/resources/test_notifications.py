@@ -25,7 +25,7 @@ class NotificationsContract(AlarmsCase):
         self.stored = Ledger(self.alarms_database)
         self.method = NotificationMethods(self.alarms_database, self.keys).create("t1", HOOK, 1)
 
-    def record(self, alarm="a1", *, method=None, at_ms=NOW_MS, outcomes=(("sent", "answered 200"),), **facts):
+    def record(self, alarm="a1", *, method=None, at_ms=NOW_MS, outcomes=(("sent", "responded with 200"),), **facts):
         """Store the notification of a change, with an attempt per outcome."""
         notification = notification_of(
             change(alarm_id=alarm, **{"time_ms": at_ms - 500, **facts}), method or self.method.id
@@ -39,7 +39,7 @@ class NotificationsContract(AlarmsCase):
         return [each["id"] for each in self.elements(PATH, query=query, **named)]
 
     def test_a_notification_is_returned_with_its_attempts_and_a_masked_address(self):
-        outcomes = (("failed", "hooks.example.org answered 503"), ("sent", "answered 200"))
+        outcomes = (("failed", "hooks.example.org responded with 503"), ("sent", "responded with 200"))
         notification = self.record(outcomes=outcomes)
         shown = {
             "id": notification.id,
@@ -57,8 +57,8 @@ class NotificationsContract(AlarmsCase):
             "state": "sent",
             "attempts": 2,
             "repeats": 0,
-            "answer": "answered 200",
-            "failures": [{"timestamp": "2026-09-21T14:13:20.124Z", "answer": "hooks.example.org answered 503"}],
+            "answer": "responded with 200",
+            "failures": [{"timestamp": "2026-09-21T14:13:20.124Z", "answer": "hooks.example.org responded with 503"}],
             "created_timestamp": "2026-09-21T14:13:20.123Z",
             "updated_timestamp": "2026-09-21T14:13:20.125Z",
         }
