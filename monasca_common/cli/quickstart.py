@@ -24,7 +24,7 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.schema_registry import ApicurioRegistry
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.kafka.extras import remedy
-from monasca_common.quickstart import aggregates, alarm, formats, webhook
+from monasca_common.quickstart import aggregates, alarm, formats, prometheus, webhook
 from monasca_common.quickstart.load import PROCESS_NAME, GeneratedLoad
 from monasca_common.quickstart.run import Run
 from monasca_common.quickstart.services import (
@@ -34,7 +34,7 @@ from monasca_common.quickstart.services import (
     write_configuration,
     write_notification_configuration,
 )
-from monasca_common.quickstart.table import RunSummary, StageResult, show, show_stages
+from monasca_common.quickstart.table import RunSummary, StageResult, show, show_formats, show_prometheus, show_stages
 
 _PARTITIONS = 4
 _INITIALIZED = ("api", "persister", "pipeline", "lag", "notification")
@@ -57,7 +57,8 @@ class Quickstart(MonascaCommand):
     purpose, kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark,
     generated load changes the state of an alarm, and a webhook on this machine is notified. All services run until
     Ctrl-C. The quickstart requires Java 17 or newer. The exit status is 0 if no row was lost or duplicated, the alarm
-    went from OK to ALARM and back, and the webhook received each change.
+    went from OK to ALARM and back, and the webhook received each change. With --from prometheus, a Prometheus writes to
+    the API instead, and the exit status is 0 if each of its samples is a row.
     For example, without waiting for Ctrl-C:
     monasca-common quickstart --once --seconds 30
     """
@@ -69,10 +70,19 @@ class Quickstart(MonascaCommand):
         parser.add_argument(
             "--once", action="store_true", help="end after the tables (default: keep running until Ctrl-C)"
         )
-        parser.add_argument(
+        kinds = parser.add_mutually_exclusive_group()
+        kinds.add_argument(
             "--formats",
             action="store_true",
             help="also start a schema registry (142 MB to fetch once), write Avro, and store the topic with a sink",
+        )
+        kinds.add_argument(
+            "--from",
+            dest="source",
+            choices=("machine", "prometheus"),
+            default="machine",
+            help="prometheus: start an installed Prometheus that scrapes itself and writes to the API, and compare its "
+            "samples with their rows, instead of posting this machine's metrics (default: %(default)s)",
         )
         add_line_format(parser)
         parser.add_argument(
@@ -151,11 +161,15 @@ class Quickstart(MonascaCommand):
         self._say("stopping; the data is " + (f"kept in {keep}" if keep else "removed"))
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
+        from_prometheus = wanted.source == "prometheus"
+        if from_prometheus:
+            with self._stage("installed programs"):
+                prometheus.check_installed()
         folder = self._folder(wanted.keep_data, stack)
         with self._stage("Kafka"):
             self._say("starting Apache Kafka (fetches its jars, 44 MB, at the first start)")
             kafka = stack.enter_context(KafkaCluster(proxied=True))
-        port, evaluator_port, dashboard_port = free_ports(3)
+        port, evaluator_port, dashboard_port, prometheus_port = free_ports(4)
         configuration, database = write_configuration(
             folder, kafka.bootstrap_servers, port, evaluator_port, dashboard_port
         )
@@ -185,42 +199,59 @@ class Quickstart(MonascaCommand):
 
         with self._stage("services"):
             self._say("starting the services")
-            # Spark starts slowly, so the evaluator is started while metrics are posted.
-            names = ("persister", "api", "pipeline run evaluate", "audit count", "lag serve", "dashboard")
-            services = [started(name) for name in names]
-            services.append(started("notification", write_notification_configuration(folder)))
-            persister, api, evaluator, *_ = services
+            services = [started(name) for name in ("persister", "api", "dashboard", "audit count", "lag serve")]
+            persister, api, board, *_ = services
+            if not from_prometheus:
+                # Spark starts slowly, so the evaluator is started while metrics are posted.
+                evaluator = started("pipeline run evaluate")
+                services += evaluator, started("notification", write_notification_configuration(folder))
             sink = None if sink_file is None else started(formats.SINK, sink_file)
             api.wait_until_answers(f"http://127.0.0.1:{port}/")
-            services[names.index("dashboard")].wait_until_answers(f"{dashboard}healthcheck")
+            board.wait_until_answers(f"{dashboard}healthcheck")
             self._say(f"the dashboard is at {dashboard}")
-        run = Run(kafka, persister, database, port, seconds=wanted.seconds, say=self._say)
-        self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
-        try:
-            with self._stage("from POST to row"):
-                run.go()
-        finally:
-            self._outcome = run.summary()
-            show(self._outcome, self._console)
-        self._say("computing hourly averages on Spark (fetches its Kafka connector, 10 MB, at the first start)")
-        job = started(aggregates.JOB)
-        with contextlib.suppress(Exception), self._stage("alarm"):
-            evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
-            load = GeneratedLoad(supervisor, folder / "load.log")
-            self._show_alarm(port, load, hook, services)
-        with contextlib.suppress(Exception), self._stage("hourly averages"):
-            self._show_averages(job, database)
+            if from_prometheus:
+                prometheus.start(supervisor, folder, port=prometheus_port, api_port=port)
+                self._say(f"Prometheus is at http://127.0.0.1:{prometheus_port}/")
+        if from_prometheus:
+            with contextlib.suppress(Exception), self._stage("from Prometheus to row"):
+                self._compare_with_prometheus(wanted.seconds, persister, prometheus_port, database)
+        else:
+            run = Run(kafka, persister, database, port, seconds=wanted.seconds, say=self._say)
+            self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
+            try:
+                with self._stage("from POST to row"):
+                    run.go()
+            finally:
+                self._outcome = run.summary()
+                show(self._outcome, self._console)
+            self._say("computing hourly averages on Spark (fetches its Kafka connector, 10 MB, at the first start)")
+            job = started(aggregates.JOB)
+            with contextlib.suppress(Exception), self._stage("alarm"):
+                evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
+                load = GeneratedLoad(supervisor, folder / "load.log")
+                self._show_alarm(port, load, hook, services)
+            with contextlib.suppress(Exception), self._stage("hourly averages"):
+                self._show_averages(job, database)
         if sink is not None:
             services.append(sink)
             with contextlib.suppress(Exception), self._stage("formats and sink"):
                 summary = formats.compare(kafka.bootstrap_servers, folder, sink)
                 self._outcome = replace(self._outcome, formats=summary)
-                formats.show(summary, self._console)
+                show_formats(summary, self._console)
         self._report(wanted)
         failed = any(stage.error for stage in self._stages)
         if not wanted.once and not failed:
             self._stay_up(port, dashboard, configuration, wanted.keep_data, services)
         return 0 if self._outcome.good else 1
+
+    def _compare_with_prometheus(self, seconds: float, persister: ServiceProcess, port: int, database: Path) -> None:
+        self._say(f"Prometheus scrapes itself for {seconds:.0f} s, and the persister is killed halfway through")
+        time.sleep(seconds / 2)
+        persister.kill_workers()
+        time.sleep(seconds / 2)
+        summary = prometheus.compare(port, database)
+        self._outcome = replace(self._outcome, prometheus=summary)
+        show_prometheus(summary, self._console)
 
     def _show_averages(self, job: ServiceProcess, database: Path) -> None:
         averages = aggregates.averages_of(job, database)
@@ -281,14 +312,18 @@ class Quickstart(MonascaCommand):
         alarm_id = self._outcome.alarm and self._outcome.alarm.alarm_id
         history = f"/v2.0/alarms/{alarm_id}/state-history"
         of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()
+        name = "up" if self._outcome.prometheus else "mem.usable_mb"
+        of_machine = (
+            f"/v2.0/metrics/measurements?name=cpu.percent_agg&start_time={today}",
+            f"/v2.0/metrics/statistics?name=cpu.percent&statistics=avg,max&merge_metrics=true&start_time={today}",
+        )
         for path in (
             *of_alarm,
             "/healthcheck",
             "/v2.0/metrics/names",
-            "/v2.0/metrics?name=mem.usable_mb",
-            f"/v2.0/metrics/measurements?name=mem.usable_mb&start_time={today}",
-            f"/v2.0/metrics/measurements?name=cpu.percent_agg&start_time={today}",
-            f"/v2.0/metrics/statistics?name=cpu.percent&statistics=avg,max&merge_metrics=true&start_time={today}",
+            f"/v2.0/metrics?name={name}",
+            f"/v2.0/metrics/measurements?name={name}&start_time={today}",
+            *(() if self._outcome.prometheus else of_machine),
         ):
             self._say(f"  curl '{base}{path}'")
         if alarm_id:

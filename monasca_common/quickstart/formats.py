@@ -10,9 +10,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from monasca_common.kafka import TopicPartition, plugins
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.log_reading import LogReader
@@ -104,20 +101,6 @@ def compare(servers: str, folder: Path, sink: ServiceProcess) -> FormatsSummary:
         sink.check()
         time.sleep(_POLL_SECONDS)
     return FormatsSummary(kinds[True], kinds[False], len(ids), rows)
-
-
-def show(summary: FormatsSummary, console: Console) -> None:
-    table = Table(title=f"Two formats in the topic {_TOPIC}", title_justify="left")
-    table.add_column("item")
-    table.add_column("value", justify="right")
-    for name, value in (
-        ("messages in Avro, from the API", summary.avro),
-        ("messages in JSON, from the pipeline", summary.json),
-        ("messages without repeats of the same id", summary.messages),
-        ("rows of the sink", summary.rows),
-    ):
-        table.add_row(name, f"{value:,}")
-    console.print(table)
 
 
 def _database(folder: Path) -> Path:

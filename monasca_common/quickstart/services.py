@@ -153,6 +153,15 @@ def run_command(*words: str, configuration: Path, more: Path | None = None) -> s
     return done.stdout
 
 
+def read_url(url: str) -> str | None:
+    """Return the body of a response with a positive status, otherwise ``None``."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+    except (OSError, http.client.HTTPException):
+        return None
+
+
 class ServiceProcess:
     """A command that runs until `stop`. It ends together with this process, even if this process is killed.
 
@@ -191,7 +200,7 @@ class ServiceProcess:
         return None if status is None else self._log.read_text(errors="replace")
 
     def wait_until_answers(self, url: str) -> None:
-        self.wait_until(lambda: _answer(url) is not None, _READY_SECONDS, "did not answer")
+        self.wait_until(lambda: read_url(url) is not None, _READY_SECONDS, "did not answer")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
         """Wait until a job has completed a batch and has nothing left to read."""
@@ -224,16 +233,8 @@ class ServiceProcess:
         return f"{last} (log: {self._log})"
 
 
-def _answer(url: str) -> str | None:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return str(answer.read().decode())
-    except (OSError, http.client.HTTPException):
-        return None
-
-
 def _caught_up(metrics_url: str) -> bool:
-    gauges = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", _answer(metrics_url) or ""))
+    gauges = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", read_url(metrics_url) or ""))
     return float(gauges.get("last_batch_time_seconds", 0)) > 0 and float(gauges.get("behind_offsets", 1)) == 0
 
 

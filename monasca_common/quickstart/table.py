@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from monasca_common.quickstart.alarm import AlarmSummary
 from monasca_common.quickstart.formats import FormatsSummary
+from monasca_common.quickstart.prometheus import PrometheusSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class StageResult:
 class RunSummary:
     """The counts of metrics and events, and the latencies from the POST of a bulk to its last row, in ms.
 
-    ``aggregates``: rows of the pipeline. ``alarm``, ``formats``: `None` before their stages. ``stages``: in order.
+    ``aggregates``: rows of the pipeline. ``alarm``, ``formats``, ``prometheus``: `None` without or before their stages.
+    ``stages``: in order.
     """
 
     seconds: float = 0.0
@@ -44,17 +46,20 @@ class RunSummary:
     aggregates: int = 0
     alarm: AlarmSummary | None = None
     formats: FormatsSummary | None = None
+    prometheus: PrometheusSummary | None = None
     stages: tuple[StageResult, ...] = ()
 
     @property
-    def _parts(self) -> tuple[AlarmSummary | FormatsSummary | None, ...]:
-        return self.alarm, self.formats
+    def _parts(self) -> tuple[AlarmSummary | FormatsSummary | PrometheusSummary | None, ...]:
+        return self.alarm, self.formats, self.prometheus
 
     @property
     def good(self) -> bool:
         if any(stage.error for stage in self.stages) or not all(part is None or part.good for part in self._parts):
             return False
-        return self.posted > 0 and self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
+        if not (self.posted or self.prometheus):
+            return False
+        return self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -66,21 +71,41 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def show(outcome: RunSummary, console: Console) -> None:
-    table = Table(title="From POST to row", title_justify="left")
+    items: dict[str, str | int] = {
+        "posted": outcome.posted,
+        "acknowledged": outcome.acknowledged,
+        "rows stored": outcome.rows,
+        "duplicates": outcome.duplicates,
+        "lost": outcome.lost,
+        "persister killed (SIGKILL)": outcome.persister_kills,
+        "responses of Kafka lost on purpose": outcome.answers_lost,
+        "requests repeated with the same Idempotency-Key": outcome.repeated_posts,
+        "p50 from POST to row": _ms(outcome.p50_ms),
+        "p99 from POST to row": _ms(outcome.p99_ms),
+    }
+    _show_items("From POST to row", items, console)
+
+
+def show_formats(summary: FormatsSummary, console: Console) -> None:
+    items = {
+        "messages in Avro, from the API": summary.avro,
+        "messages in JSON, from the pipeline": summary.json,
+        "messages without repeats of the same id": summary.messages,
+        "rows of the sink": summary.rows,
+    }
+    _show_items("Two formats in the topic metrics", items, console)
+
+
+def show_prometheus(summary: PrometheusSummary, console: Console) -> None:
+    items = {"samples in Prometheus": summary.samples, "rows of these samples": summary.rows}
+    _show_items("From Prometheus to row", items, console)
+
+
+def _show_items(title: str, items: Mapping[str, str | int], console: Console) -> None:
+    table = Table(title=title, title_justify="left")
     table.add_column("item")
     table.add_column("value", justify="right")
-    for name, value in (
-        ("posted", outcome.posted),
-        ("acknowledged", outcome.acknowledged),
-        ("rows stored", outcome.rows),
-        ("duplicates", outcome.duplicates),
-        ("lost", outcome.lost),
-        ("persister killed (SIGKILL)", outcome.persister_kills),
-        ("responses of Kafka lost on purpose", outcome.answers_lost),
-        ("requests repeated with the same Idempotency-Key", outcome.repeated_posts),
-        ("p50 from POST to row", _ms(outcome.p50_ms)),
-        ("p99 from POST to row", _ms(outcome.p99_ms)),
-    ):
+    for name, value in items.items():
         table.add_row(name, value if isinstance(value, str) else f"{value:,}")
     console.print(table)
 

@@ -18,6 +18,7 @@ from oslotest import base
 
 from monasca_common.quickstart import aggregates
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.prometheus_server import MISSING
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
@@ -115,6 +116,17 @@ class QuickstartTest(base.BaseTestCase):
             self.assertEqual(formats["messages"], formats["rows"])
         self.assertEqual(3, outcome["aggregates"])
         self.assert_alarm_came_and_went(outcome["alarm"])
+        self.assert_nothing_runs()
+
+    @periodic("a walk-through; test_prometheus_write has the same writes through failures")
+    def test_each_sample_of_prometheus_is_a_row_although_the_persister_is_killed(self):
+        if MISSING:
+            self.skipTest(MISSING)
+        outcome = self.run_once(lambda *_: None, "--from", "prometheus")
+        self.assertEqual({None}, {stage["error"] for stage in outcome["stages"]})
+        self.assertGreater(outcome["prometheus"]["samples"], 1000)
+        with each_once():
+            self.assertEqual(outcome["prometheus"]["samples"], outcome["prometheus"]["rows"])
         self.assert_nothing_runs()
 
     def assert_the_dashboard_shows_the_faults(self, process, read_log):

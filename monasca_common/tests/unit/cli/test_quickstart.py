@@ -25,7 +25,7 @@ class PortTest(base.BaseTestCase):
         command = mock.MagicMock(spec=quickstart.Quickstart)
         with contextlib.ExitStack() as stack:
             command._outcome = RunSummary()
-            wanted = argparse.Namespace(keep_data=None)
+            wanted = argparse.Namespace(keep_data=None, source="machine")
             self.assertRaises(ServiceFailed, quickstart.Quickstart._run, command, wanted, stack)
         port = written.call_args.args[2]
         self.assertTrue(20_000 <= port < 32_000, port)
@@ -90,6 +90,14 @@ class InterruptTest(QuickstartCase):
     def test_a_lost_row_ends_with_status_1(self):
         self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, lost=1)
         self.assertEqual(1, main(["quickstart", "--once"]))
+
+    def test_a_missing_prometheus_is_named(self):
+        self.useFixture(fixtures.EnvironmentVariable("PATH", "/nowhere"))
+        error = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", error))
+        self.assertEqual(1, main(["quickstart", "--once", "--from", "prometheus"]))
+        error.seek(0)
+        self.assertIn("prometheus is not on the PATH: install it, on Debian with apt-get", error.read())
 
     def test_without_an_interrupt_nothing_is_reported_as_stopped(self):
         main(["quickstart", "--once"])

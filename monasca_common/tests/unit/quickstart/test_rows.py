@@ -18,6 +18,7 @@ from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.alarm import AlarmSummary
 from monasca_common.quickstart.own_metrics import OwnMetrics
 from monasca_common.quickstart.poster import PostedBulk
+from monasca_common.quickstart.prometheus import PrometheusSummary
 from monasca_common.quickstart.rows import count
 from monasca_common.quickstart.services import ServiceFailed
 from monasca_common.quickstart.table import RunSummary, percentile, show
@@ -161,6 +162,11 @@ class OutcomeTest(base.BaseTestCase):
         for history, is_good in ((("OK", "ALARM", "OK"), True), (("OK", "ALARM"), False), ((), False)):
             summary = AlarmSummary("last(x) > 1", "id", history, (), 0, 1.0, _received(history))
             self.assertEqual(is_good, self.changed(alarm=summary).good, history)
+
+    def test_a_run_with_prometheus_succeeds_if_each_sample_is_a_row(self):
+        for samples, rows, is_good in ((5, 5, True), (5, 4, False), (5, 6, False), (0, 0, False)):
+            outcome = RunSummary(prometheus=PrometheusSummary(samples, rows))
+            self.assertEqual(is_good, outcome.good, (samples, rows))
 
     def test_a_table_shows_every_count(self):
         out = io.StringIO()
