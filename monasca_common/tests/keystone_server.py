@@ -98,7 +98,7 @@ class KeystoneServer:
         self.wait_until_ready(self.process.poll)
 
     def wait_until_ready(self, poll: Callable[[], int | None]) -> None:
-        """Wait until Keystone answers.
+        """Wait until Keystone responds.
 
         ``poll``: returns the exit status of the server, or ``None`` while it runs.
         """

@@ -36,7 +36,7 @@ class Capability(enum.Enum):
     LOST_ANSWERS = "loses responses to produce requests on demand"
     OUTAGES = "can be unavailable for a while"
     COMMITS_AMID_REBALANCE = "accepts commits of members that do not know yet that the group rebalances"
-    TRANSACTIONS = "has transactions, and hides what is not committed"
+    TRANSACTIONS = "has transactions, and hides uncommitted messages"
     CONSUMER_PROTOCOL = "has the group protocol consumer (KIP-848), which Kafka has by default since 4.0"
 
 

@@ -48,7 +48,7 @@ class ExamplesTest(Waiting, ExampleCase):
     def on_kafka(self, topic, *lines):
         return self.configure(topic, self.group, f"bootstrap_servers = {self.kafka.cluster.bootstrap_servers}", *lines)
 
-    @periodic("a walk-through; the unit tests run the example in memory")
+    @periodic("runs a page of the documentation; the unit tests run the example in memory")
     def test_the_asyncio_service_publishes_reads_and_handles_every_reading(self):
         printed = self.succeeds("asyncio_service.py", self.on_kafka(self.kafka.topic(partitions=2)))
 
@@ -65,7 +65,7 @@ class ExamplesTest(Waiting, ExampleCase):
         offsets = self.kafka.cluster.admin.group_offsets(f"{self.group}-readers")
         self.assertEqual(7, sum(offsets.values()))
 
-    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
+    @periodic("runs a page of the documentation; the unit tests run the examples in memory")
     def test_messages_without_a_response_are_unknown_and_a_retry_waits_for_the_response(self):
         topic = self.kafka.topic()
         config = self.on_kafka(topic, f"publish_timeout_seconds = {GIVES_UP_SECONDS}")
@@ -77,7 +77,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn("delivered 5, failed 0, unknown 0", error_text)
         self.assertIn(f"number 4 is at {topic}/0/4", error_text)  # so no message is in the log twice
 
-    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
+    @periodic("runs a page of the documentation; the unit tests run the examples in memory")
     def test_a_producer_without_a_broker_fails_within_its_time_limit(self):
         config = self.configure(
             "readings", self.group, "bootstrap_servers = 127.0.0.1:9", "publish_timeout_seconds = 1"
@@ -87,7 +87,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
         self.assertIn("delivered 0", done.stdout)
 
-    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
+    @periodic("runs a page of the documentation; the unit tests run the examples in memory")
     def test_bad_readings_become_dead_letters_with_their_origin(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
 
@@ -104,12 +104,12 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn("after 3 attempts", error_text)
         self.assertIn(f"came from {topic}/0/", error_text)
 
-    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
+    @periodic("runs a page of the documentation; the unit tests run the examples in memory")
     def test_dead_letters_are_replayed_with_their_original_ids(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
         config = self.on_kafka(topic)
         self.succeeds("retry_dead_letters.py", config)
-        # Use another group, because that of the first example has committed the dead letters.
+        # Use another group, because the group of the first example has committed the dead letters.
         config.write_text(config.read_text().replace("-inspectors", "-replay"))
 
         error_text = self.succeeds("replay_dead_letters.py", config)
@@ -126,7 +126,7 @@ class ExamplesTest(Waiting, ExampleCase):
         reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         return reader.consume(count, timeout=SECONDS)
 
-    @periodic("a walk-through; test_what_is_produced is the smoke test")
+    @periodic("runs a page of the documentation; the normal run contains test_what_is_produced")
     def test_a_serializer_of_another_package_is_found_by_its_name(self):
         config = self.on_kafka(self.kafka.topic())
 
@@ -134,7 +134,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
         self.assertIn("read [['hall', '21.5', 'said, and quoted']]", error_text)
 
-    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
+    @periodic("runs a page of the documentation; the unit tests run the examples in memory")
     def test_a_service_restarts_after_a_fatal_client_error_and_copies_each_message_once(self):
         topic, copies = self.kafka.topic(), self.kafka.topic()
         config = self.on_kafka(topic, f"transactional_id = {self.group}", "transaction_timeout_seconds = 5")

@@ -19,7 +19,7 @@ _JOB = "monasca_common.tests.functional.pipeline.test_pipeline_aggregate.GoldenT
 _SECONDS = 290
 
 
-@periodic("other versions; the everyday tests run on the default ones")
+@periodic("other versions; the normal run uses the default versions")
 class OldestVersionsTest(base.BaseTestCase):
     def test_the_contracts_and_the_main_job_pass_with_the_oldest_versions(self):
         environ = {**os.environ, "HOME": _HOME, VERSION_VARIABLE: OLDEST_KAFKA, "OS_TEST_TIMEOUT": "200"}

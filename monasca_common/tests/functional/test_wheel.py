@@ -78,7 +78,7 @@ class WheelTest(base.BaseTestCase):
         self.run_program(*git, "tag", "--annotate", "--message", "a release", version)
         return git
 
-    @periodic("packaging; test_a_tag_is_the_version is the smoke test")
+    @periodic("packaging; the normal run contains test_a_tag_is_the_version")
     def test_the_migrations_in_a_wheel_create_the_schema(self):
         installed, version = self.install(self.clone)
 
@@ -88,7 +88,7 @@ class WheelTest(base.BaseTestCase):
         shown = self.run_program(*run, _VERSION, cwd=installed, PYTHONPATH=installed)
         self.assertEqual(version, Version(shown.split()[-1]))
 
-    @periodic("packaging; test_a_tag_is_the_version is the smoke test")
+    @periodic("packaging; the normal run contains test_a_tag_is_the_version")
     def test_a_clone_and_an_archive_build_the_same_package_with_a_version_later_than_upstream(self):
         of_clone, clone_version = self.install(self.clone)
         of_archive, archive_version = self.install(self.archive())
@@ -98,7 +98,7 @@ class WheelTest(base.BaseTestCase):
             self.assertGreater(version, UPSTREAM)
             self.assertGreaterEqual(version, Version("4.0.0.dev0"))
 
-    @periodic("an installation from the package index; CoreTest is the smoke test")
+    @periodic("an installation from the package index; the normal run contains CoreTest")
     def test_without_extras_the_script_prints_the_command_that_installs_the_missing_package(self):
         core = f"{self.folder}/core"
         tested = {"PIP_CONSTRAINT": str(CHECKOUT / "upper-constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -122,7 +122,7 @@ class WheelTest(base.BaseTestCase):
 
         self.assertEqual(Version(NEXT), self.printed_version(self.clone))
 
-    @periodic("packaging; test_a_tag_is_the_version is the smoke test")
+    @periodic("packaging; the normal run contains test_a_tag_is_the_version")
     def test_a_tag_of_an_upstream_release_does_not_change_the_next_version(self):
         git = self.tag("3.8.0")
         self.run_program(*git, "commit", "--quiet", "--allow-empty", "--message", "more")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten times as many connections as the API serves concurrently: each request is answered.
+"""Ten times as many connections as the API serves concurrently: each request gets a response.
 
 ``MONASCA_STRESS_OVERLOAD_SECONDS``: the duration, 60 s by default.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenario of lost answers with many seeds, each of which selects other requests whose responses are lost."""
+"""The scenario of lost responses with many seeds; each seed selects other requests whose responses are lost."""
 
 from monasca_common.tests.functional.kafka.lost_answers_case import LargeNeighboursCase, LostAnswersCase
 

@@ -35,7 +35,7 @@ class KillsCase(PersisterCase):
         self.published = self.bad = 0
 
     def kill_and_kill(self, kills=KILLS, *, mutants=()):
-        """Publish while workers die one after another, and store the remaining messages."""
+        """Publish while workers are killed one after another, and store the remaining messages."""
         self.drop_key()  # a row written twice is stored twice
         # A member that returns with its own instance id does not wait for its session.
         persister = self.start(crashes=[SEED, kills], mutants=mutants, metrics="group_instance_id = stress")

@@ -16,22 +16,22 @@ OPTIONS = [
         "patience_seconds",
         default=120.0,
         min=1.0,
-        help="For how many seconds a test waits for what the installation does. Too small: a busy one fails. Larger: "
-        "tests of one that does nothing take longer.",
+        help="The maximum number of seconds that a test waits for the installation. Too small: tests of a busy "
+        "installation fail. Larger: tests of an installation that hangs take longer.",
     ),
     cfg.FloatOpt(
         "delay_seconds",
         default=30.0,
         min=0.0,
-        help="The value of [pipeline_evaluate] delay_seconds in the installation: how many seconds after its end a "
-        "window is due.",
+        help="The value of [pipeline_evaluate] delay_seconds in the installation: the number of seconds between the "
+        "end of a window and its evaluation.",
     ),
     cfg.FloatOpt(
         "lateness_seconds",
         default=10.0,
         min=0.0,
-        help="Up to how many seconds after a window was due, or after the post of what decides at once, its change of "
-        "state may be seen. Too small: a busy installation fails.",
+        help="The maximum number of seconds until a change of state is visible: after a window is due, or after the "
+        "post of a measurement that changes the state immediately. Too small: tests of a busy installation fail.",
     ),
 ]
 

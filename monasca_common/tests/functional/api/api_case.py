@@ -166,7 +166,7 @@ class ApiProcessCase(ProducerCase):
             silent = [key.fileobj for key in waiting.get_map().values()]
             for client in silent:
                 client.close()
-        self.assertEqual([], silent, "requests were not answered at all")
+        self.assertEqual([], silent, "requests received no response")
         return answers
 
     def api(self, **changes):

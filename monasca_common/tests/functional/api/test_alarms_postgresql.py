@@ -16,12 +16,12 @@ from monasca_common.tests.unit.api.resources.test_notifications import Notificat
 from monasca_common.tests.unit.api.resources.test_silences import SilencesContract
 
 
-@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
+@periodic("second dialect; the normal run contains TestAlarmsInPostgresql")
 class TestNotificationMethodsInPostgresql(NotificationMethodsContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
+@periodic("second dialect; the normal run contains TestAlarmsInPostgresql")
 class TestAlarmDefinitionsInPostgresql(AlarmDefinitionsContract, PostgresqlTestCase):
     pass
 
@@ -30,12 +30,12 @@ class TestAlarmsInPostgresql(AlarmsContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
+@periodic("second dialect; the normal run contains TestAlarmsInPostgresql")
 class TestSilencesInPostgresql(SilencesContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
+@periodic("second dialect; the normal run contains TestAlarmsInPostgresql")
 class TestNotificationsInPostgresql(NotificationsContract, PostgresqlTestCase):
     pass
 
@@ -55,7 +55,7 @@ INSERT INTO alarm_dimension SELECT id, match_key, dimension, value, 'cpu ' || cr
 """
 
 
-@periodic("plans of queries, which change with indexes only")
+@periodic("checks plans of queries, which change only with indexes")
 class TestIndexesInPostgresql(PostgresqlTestCase):
     """A single test has all queries, because filling the tables takes seconds. A tenant has 500 of 100,000 alarms."""
 

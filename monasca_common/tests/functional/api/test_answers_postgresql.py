@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The size of responses from a real PostgreSQL, and the memory of a process that answers."""
+"""The size of responses from a real PostgreSQL, and the memory of a process that sends them."""
 
 import json
 import subprocess

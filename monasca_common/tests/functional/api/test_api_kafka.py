@@ -72,7 +72,7 @@ class TestStop(ApiProcessCase):
         self.assertEqual(204, api.post(metric())[0])
         self.assertEqual(0, api.stop())
 
-    @periodic("the first test stops one as well")
+    @periodic("test_api_kafka's first test also starts and stops an API")
     def test_start_and_stop_log_one_line_each(self):
         api = self.api(api=["workers = 2"])
         self.assertEqual(204, api.post(metric())[0])
@@ -98,22 +98,22 @@ class TestStart(ApiProcessCase):
     def test_a_misspelt_option_is_reported_before_the_start(self):
         self.assertIn("did you mean 'workers'", self.refused(self.configuration(api=["worker = 2"])))
 
-    @periodic("test_a_misspelt_option_is_reported_before_the_start is the smoke test")
+    @periodic("the normal run contains test_a_misspelt_option_is_reported_before_the_start")
     def test_an_option_out_of_bounds_is_reported(self):
         self.assertIn("max_in_flight", self.refused(self.configuration(api=["max_in_flight = 0"])))
 
-    @periodic("test_a_misspelt_option_is_reported_before_the_start is the smoke test")
+    @periodic("the normal run contains test_a_misspelt_option_is_reported_before_the_start")
     def test_a_port_in_use_is_reported(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             text = self.configuration().replace("{port}", str(taken.getsockname()[1]))
             self.assertIn("in use", self.refused(text))
 
-    @periodic("test_a_misspelt_option_is_reported_before_the_start is the smoke test")
+    @periodic("the normal run contains test_a_misspelt_option_is_reported_before_the_start")
     def test_noauth_is_logged_at_the_start(self):
         self.assertIn("requests are not authenticated", self.api().text())
 
 
-@periodic("a variant of the same configuration")
+@periodic("runs the same application under other servers")
 class TestOtherServers(ApiProcessCase):
     def test_an_application_imported_before_a_fork_serves_after_it(self):
         command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--no-control-socket"]
@@ -212,7 +212,7 @@ class TestIdempotencyKey(ApiProcessCase):
     KEY = {"Idempotency-Key": "one-and-the-same"}  # noqa: RUF012
 
     # Rule 27
-    @periodic("clients repeat at any worker in the test with lost responses")
+    @periodic("the test with lost responses repeats requests at any worker")
     def test_readers_handle_a_repeat_at_another_worker_once(self):
         first, second = self.api(), self.api()
         body = [metric("a"), metric("b")]
@@ -285,7 +285,7 @@ class TestIdempotencyKey(ApiProcessCase):
             self.refused += 1
 
 
-@periodic("long outage; TestFrozenBroker is the smoke test")
+@periodic("long outage; the normal run contains TestFrozenBroker")
 class TestBrokerUnavailable(ApiProcessCase):
     def test_unknown_messages_arrive_when_the_broker_returns(self):
         api = self.api(api=["publish_timeout_seconds = 0.5"], command=api_stalled_after(0.2))

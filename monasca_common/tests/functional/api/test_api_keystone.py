@@ -111,7 +111,7 @@ class KeystoneCase(ApiProcessCase):
         return self.configuration(api=topics, more="\n".join(["[keystone_authtoken]", *section]))
 
 
-@periodic("a real Keystone, which the smoke test of tempest uses")
+@periodic("a real Keystone, which the normal run of tempest also uses")
 class TestKeystone(KeystoneCase):
     def post(self, user, body, path=METRICS, project="observed"):
         token = self.keystone.token(user, project)

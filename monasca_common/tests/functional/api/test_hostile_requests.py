@@ -186,7 +186,7 @@ def mutated(chance):
 
 
 def answers_in(data):
-    """Yield (status, headers, body) of each response except 100. nginx answers HTTP/0.9 without a header."""
+    """Yield (status, headers, body) of each response except 100. nginx responds to HTTP/0.9 without a header."""
     while data.startswith(b"HTTP/"):
         head, _, data = data.partition(b"\r\n\r\n")
         line, *fields = head.decode("latin-1").split("\r\n")

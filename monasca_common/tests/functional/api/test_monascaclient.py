@@ -54,7 +54,7 @@ def _answers(url):
     return True
 
 
-@periodic("published client; tempest's smoke test calls the same API")
+@periodic("published client; the normal run of tempest calls the same API")
 class TestMonascaclient(ApiProcessCase):
     def setUp(self):
         super().setUp()

@@ -101,7 +101,7 @@ KINDS = (SILENT, HEADER, BODY, CHUNKED)
 
 class AttackedCase(ProxiedCase):
     def assert_served_beside(self, api, counts, headers):
-        """Check that health, and posts with these headers, are answered within a second under attack."""
+        """Check that health checks, and posts with these headers, get a response within a second under attack."""
         port = self.proxy(api).port
         self.wait_until(lambda: self.ask(port, "POST", METRICS, metric("warm"), headers)[0] == 204)
         (worker,) = api.workers()

@@ -344,7 +344,7 @@ class TestAuditCrash(AuditCase):
         self.assertEqual((0, 20), (self.total("broker", "duplicates"), self.total("broker", "surplus")))
         self.assertEqual({self.in_log()}, {self.total(tier, "messages") for tier in ("database", "spark")})
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_a_reader_that_reports_after_its_commit_is_detected(self):
         mutant = "reports_after_the_commit"
         readers = ("reader", "transactional")
@@ -360,7 +360,7 @@ class TestAuditCrash(AuditCase):
             for tier in ("database", "spark"):
                 self.wait_until(lambda tier=tier: self.total(tier, "lost"), lambda: str(self.show()))
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_a_report_sent_again_with_another_id_is_detected(self):
         with self.counting():
             self.run_program("source", 100, "audit.after_publish=kill@2", "new_ids")

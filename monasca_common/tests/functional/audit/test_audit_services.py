@@ -136,7 +136,7 @@ class CounterTest(ServicesCase):
 
         self.assertEqual((0, {"RECREATED"}), (status, {row["verdict"] for row in rows}))
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_a_counter_that_commits_before_it_reports_is_detected(self):
         self.grace_seconds = 0  # the counter reads later messages again for their ids
         self.send_with(b"one")
@@ -145,7 +145,7 @@ class CounterTest(ServicesCase):
 
         self.assertGreater(20, self.books()[1])
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_a_counter_that_forgets_the_ids_is_detected(self):
         self.send_with(b"one")
         self.count_all()
@@ -155,7 +155,7 @@ class CounterTest(ServicesCase):
         self.assertEqual((40, 40, 0, 0, 0, 0), self.books())
 
 
-@periodic("it has no state, which a kill could harm; CounterTest is the smoke test of a killed service")
+@periodic("the service has no state that a kill could damage; the normal run kills a service in CounterTest")
 class ServeTest(ServicesCase):
     """Missing messages are logged and in /metrics; kills change nothing, because the service has no state."""
 
@@ -184,7 +184,7 @@ class ServeTest(ServicesCase):
             self.wait_for(0.0)
         self.assertIn("1 incomplete buckets are complete now", self.log.read_text())
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_a_service_that_ignores_earlier_reports_is_detected(self):
         *handled, _ = self.cut(self.arrived(20), 3)
         self.handle(handled)

@@ -97,7 +97,7 @@ class TestReplay(DlqCase):
         self.assertEqual(-signal.SIGKILL, process.returncode, err)
 
     # Rule 17
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_a_mutant_without_transactions_replays_messages_twice(self):
         self.bury(600)
         mutant = "from monasca_common.operations.dead_letters import topics; topics._WITH_TRANSACTIONS = ''"

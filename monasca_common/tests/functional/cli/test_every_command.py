@@ -79,7 +79,7 @@ class TestEveryCommand(ClusterCommandCase):
             self.assertEqual((1, True), (status, "there is no topic gone" in out), err)
         self.assertEqual({letters}, self.topics())
 
-    @periodic("test_without_topics_each_command_reports_the_missing_ones is the smoke test")
+    @periodic("the normal run contains test_without_topics_each_command_reports_the_missing_ones")
     def test_a_service_creates_no_topic(self):
         other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"
         folder = self.useFixture(fixtures.TempDir()).path

@@ -21,7 +21,7 @@ from monasca_common.tests.functional.cli.cluster_case import SECONDS
 from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.periodic import periodic
 
-# The exit status of each command if no broker answers.
+# The exit status of each command if no broker responds.
 _COMMANDS = {
     "lag list": 2,
     "lag show --group g": 2,

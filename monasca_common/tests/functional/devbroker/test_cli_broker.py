@@ -58,7 +58,7 @@ class TestBrokerStart(base.BaseTestCase):
         psutil.wait_procs(children, SECONDS)
         self.assertFalse(any(each.is_running() for each in children))
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_unpacked_files_of_a_broker_are_removed_when_it_stops(self):
         process = self.start("-f", "json")
         address = json.loads(process.stdout.readline())
@@ -72,7 +72,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
         self.assertEqual([], [path for path in unpacked if path.exists()])
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_with_tls_and_passwords_the_command_prints_the_client_options(self):
         process = self.start("-f", "json", "--tls", "--sasl")
         address = json.loads(process.stdout.readline())
@@ -80,7 +80,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertTrue(Path(address["service"]["tls_ca_file"]).is_file())
         self.assert_served(address["client"])
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_the_output_has_configuration_to_paste(self):
         process = self.start()
         shown = [process.stdout.readline() for _ in range(6)]
@@ -88,7 +88,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn("  [kafka]\n", shown)
         self.assertTrue(any(line.startswith("  bootstrap_servers = 127.0.0.1:") for line in shown))
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_a_broker_that_ends_by_itself_ends_the_command_with_status_1(self):
         process = self.start("-f", "json")
         (pid,) = json.loads(process.stdout.readline())["pids"]
@@ -96,7 +96,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertEqual(1, process.wait(SECONDS))
         self.assertIn("ended; its log ends with", process.stderr.read())
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_a_start_time_out_names_the_option_for_a_longer_one(self):
         process = self.start("--timeout", "0.2")
         _, complaint = process.communicate(timeout=SECONDS)
@@ -104,7 +104,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn("use a longer time-out on a slow machine (broker start --timeout", complaint)
         self.assertNotIn("Traceback", complaint)
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_a_port_that_is_taken_is_named_with_its_option(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -114,7 +114,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn(f"another program listens on 127.0.0.1:{port}", complaint)
         self.assertIn("broker start --port", complaint)
 
-    @periodic("the development broker's own test; test_the_broker_serves_any_client is the smoke test")
+    @periodic("tests the development broker itself; the normal run contains test_the_broker_serves_any_client")
     def test_a_signal_during_the_start_leaves_no_process_and_no_folder(self):
         process = self.start()
         child = psutil.Process(process.pid)

@@ -75,7 +75,7 @@ def wait_until(condition, seconds=PATIENCE_SECONDS):
     return True
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestOneNode(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -124,7 +124,7 @@ class TestOneNode(base.BaseTestCase):
         self.assertTrue(wait_until(lambda: self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic] == 6000))
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestNothingIsLeftBehind(base.BaseTestCase):
     def start_parent(self, meanwhile=""):
         parent = subprocess.Popen([sys.executable, "-c", PARENT.format(meanwhile=meanwhile)], stdout=subprocess.PIPE)
@@ -175,7 +175,7 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
         cluster.stop()
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestStart(base.BaseTestCase):
     def test_a_data_folder_keeps_its_data_and_refuses_other_settings(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +221,7 @@ class TestStart(base.BaseTestCase):
         self.assertIn("log.retention.hours", str(self.assertRaises(BrokerFailed, cluster.start)))
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestProxy(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -313,7 +313,7 @@ class TestProxy(base.BaseTestCase):
         client.wait_for_brokers(1, timeout=PATIENCE_SECONDS)
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestThreeNodes(base.BaseTestCase):
     def test_a_cluster_survives_the_loss_of_one_node(self):
         fixture = self.useFixture(KafkaClusterFixture(nodes=3))
@@ -336,7 +336,7 @@ class TestThreeNodes(base.BaseTestCase):
         return description.leaders[0], len(description.in_sync[0])
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestSecurity(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -387,7 +387,7 @@ class TestSecurity(base.BaseTestCase):
         self.assertEqual(0, producer.flush(60))
 
 
-@periodic("the development broker's own test; TestBrokerStart has the smoke test")
+@periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
 class TestTlsAlone(base.BaseTestCase):
     def test_a_client_that_trusts_the_authority_connects(self):
         fixture = self.useFixture(KafkaClusterFixture(tls=True))

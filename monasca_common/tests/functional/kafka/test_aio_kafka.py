@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An asynchronous producer and handler on a real Kafka that loses answers: nothing is lost or duplicated."""
+"""An asynchronous producer and handler on a real Kafka that loses responses: no message is lost or duplicated."""
 
 import asyncio
 from collections import Counter

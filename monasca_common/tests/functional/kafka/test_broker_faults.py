@@ -132,19 +132,19 @@ class TestThreeNodes(FaultCase):
     def test_killing_the_leader_under_load_loses_no_message(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=False))
 
-    @periodic("long outage; the leader is killed under load in the gate")
+    @periodic("long outage; the normal run kills the leader under load")
     def test_killing_the_leader_of_late_followers_loses_no_message(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=True))
 
     # Rule 11
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_with_acks_of_the_leader_only_loses_acknowledged_messages(self):
         with mutants.producer_options(acks=1, enable_idempotence=False):
             acknowledged, log = self.kill_the_leader(freeze_followers=True, alone=True)
         self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
 
     # Rule 11
-    @periodic("long outage; the leader is killed under load in the gate")
+    @periodic("long outage; the normal run kills the leader under load")
     def test_an_outage_of_two_of_three_brokers_loses_no_message(self):
         producer = self.producer()
         load = Load(producer, self.topic)
@@ -166,7 +166,7 @@ class TestThreeNodes(FaultCase):
         self.check_the_log(load.acknowledged, self.log(self.topic, PARTITIONS))
 
     # Rule 11
-    @periodic("long outage; the leader is killed under load in the gate")
+    @periodic("long outage; the normal run kills the leader under load")
     def test_with_frozen_brokers_callers_return_at_their_deadline_and_every_message_arrives_once(self):
         producer = self.producer()
         producer.publish(self.topic, [b"0"], timeout=SECONDS).raise_for_undelivered()
@@ -195,7 +195,7 @@ class TestThreeNodes(FaultCase):
 
 
 class TestOneNode(FaultCase):
-    @periodic("long outage; the leader is killed under load in the gate")
+    @periodic("long outage; the normal run kills the leader under load")
     def test_messages_for_a_broker_that_is_down_are_delivered_when_it_starts(self):
         topic = self.fixture.topic()
         self.cluster.node(1).kill()
@@ -210,7 +210,7 @@ class TestOneNode(FaultCase):
         self.assertEqual([b"%d" % number for number in range(102)], [record.value for record in self.log(topic)])
 
     # Rule 11
-    @periodic("long outage; the leader is killed under load in the gate")
+    @periodic("long outage; the normal run kills the leader under load")
     def test_a_full_disk_neither_loses_nor_duplicates_messages(self):
         folder = self.mounted(size="40m")
         self.fixture = self.useFixture(KafkaClusterFixture(data_dir=folder / "kafka"))

@@ -58,7 +58,7 @@ class Protocol(ProtocolCase):
         lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
         self.assertEqual([], lasting)
 
-    @periodic("the unit tests cover it")
+    @periodic("the unit tests check the same behaviour")
     def test_a_member_that_closes_before_its_assignment_leaves_immediately(self):
         listener = Recorder()
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
@@ -104,7 +104,7 @@ class Protocol(ProtocolCase):
         stale = Batch((parts[next(iter(moved))],))
         self.assertRaises(StaleCommit, consumer.next_offsets, stale)
 
-    @periodic("the unit tests cover it")
+    @periodic("the unit tests check the same behaviour")
     def test_a_listener_that_raises_does_not_break_the_rebalance(self):
         def fail(partitions, deadline):
             raise RuntimeError("the database is unavailable")
@@ -188,7 +188,7 @@ class TestClassicCooperative(Protocol):
         self.assertEqual(consumer.assignment(), set(all_of(self.topic, 4)) - set(listener.received("revoked")[0]))
 
 
-@periodic("second protocol; TestEagerRebalance is its smoke test")
+@periodic("second protocol; the normal run contains TestEagerRebalance")
 class TestClassicEager(Protocol):
     protocol: ClassVar[dict[str, Any]] = EAGER
 
@@ -216,12 +216,12 @@ class TestEagerRebalance(ProtocolCase):
             self.assertEqual(set(range(40)), {int(message.value) for message in messages})
 
 
-@periodic("second protocol; Kip848ProcessorTest is its smoke test")
+@periodic("second protocol; the normal run contains Kip848ProcessorTest")
 class TestKip848(Protocol):
     protocol: ClassVar[dict[str, Any]] = KIP_848
 
 
-@periodic("a variant of the same group protocol")
+@periodic("uses the group protocol that other tests cover")
 class TestStaticMembership(ConsumerCase):
     def test_a_static_member_that_restarts_in_time_keeps_its_partitions_without_a_rebalance(self):
         topic = self.fixture.topic(partitions=4)

@@ -192,7 +192,7 @@ class TestStarting(ConsumerCase):
         again = self.read(self.consumer(topic, partitions=[partition]), 2)
         self.assertEqual([3, 4], [message.offset for message in again])
 
-    @periodic("long outage; test_broker_faults is in the gate")
+    @periodic("long outage; the normal run contains test_broker_faults")
     def test_an_unavailable_broker_at_the_start_only_delays_it(self):
         topic = self.fixture.topic()
         self.put(topic, 3)

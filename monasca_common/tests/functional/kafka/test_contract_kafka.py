@@ -168,17 +168,17 @@ class Kip848Case(KafkaCase):
             self.skipTest(f"Kafka {kafka_version()} is not one that {Capability.CONSUMER_PROTOCOL.value}")
 
 
-@periodic("second protocol; Kip848ProcessorTest is its smoke test")
+@periodic("second protocol; the normal run contains Kip848ProcessorTest")
 class Kip848ConsumerTest(contracts.ConsumerContract, Kip848Case):
     pass
 
 
-@periodic("second protocol; Kip848ProcessorTest is its smoke test")
+@periodic("second protocol; the normal run contains Kip848ProcessorTest")
 class Kip848PositionTest(contracts.PositionContract, Kip848Case):
     pass
 
 
-@periodic("second protocol; Kip848ProcessorTest is its smoke test")
+@periodic("second protocol; the normal run contains Kip848ProcessorTest")
 class Kip848GroupTest(contracts.GroupContract, Kip848Case):
     pass
 

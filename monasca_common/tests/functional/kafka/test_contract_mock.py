@@ -77,22 +77,22 @@ class MockCase(base.BaseTestCase):
         super().setUp()
 
 
-@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
+@periodic("the real broker passes the same contract; the normal run contains MockTransactionTest")
 class MockProducerTest(contracts.ProducerContract, MockCase):
     pass
 
 
-@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
+@periodic("the real broker passes the same contract; the normal run contains MockTransactionTest")
 class MockConsumerTest(contracts.ConsumerContract, MockCase):
     pass
 
 
-@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
+@periodic("the real broker passes the same contract; the normal run contains MockTransactionTest")
 class MockPositionTest(contracts.PositionContract, MockCase):
     pass
 
 
-@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
+@periodic("the real broker passes the same contract; the normal run contains MockTransactionTest")
 class MockGroupTest(contracts.GroupContract, MockCase):
     def setUp(self):
         super().setUp()
@@ -101,7 +101,7 @@ class MockGroupTest(contracts.GroupContract, MockCase):
         self.cluster.consumer_changes = {**self.cluster.consumer_changes, "assignment_strategy": "range"}
 
 
-@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
+@periodic("the real broker passes the same contract; the normal run contains MockTransactionTest")
 class MockProcessorTest(ProcessorContract, MockCase):
     pass
 

@@ -169,7 +169,7 @@ class TestCommitsThatHang(HangCase):
         self.close(consumer)
 
 
-@periodic("waits for the time-outs of a whole process; TestCommitsThatHang is the smoke test")
+@periodic("waits for the time-outs of a whole process; the normal run contains TestCommitsThatHang")
 class TestExit(HangCase):
     # Rule 20
     def test_a_process_whose_call_hangs_ends_in_time_with_its_own_status(self):

@@ -64,7 +64,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.admin.delete_records({TopicPartition(self.topic, 0): self.log_end()})
 
     # Rule 17
-    @periodic("the others read to the end of such logs")
+    @periodic("the other tests of this class read to the end of such logs")
     def test_reading_resumes_without_loss_or_lag_after_retention_emptied_a_transactional_topic(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin()
@@ -82,7 +82,7 @@ class TestEndOfTheLog(ProcessorCase):
             self.assertEqual(([b"1", b"2", b"3"], []), (self.handled, self.failures))
 
     # Rule 17
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_stops_after_the_last_message_cannot_continue(self):
         self.useFixture(fixtures.MockPatchObject(KafkaConsumer, "take_ends", lambda consumer: {}))
         self.put_in_a_transaction(b"1", b"2")
@@ -112,7 +112,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.end()
         self.assertEqual(([b"1"], []), (self.handled, self.failures))
 
-    @periodic("a variant with the same mechanism")
+    @periodic("uses the mechanism that the preceding tests cover")
     def test_a_transactional_processor_moves_to_the_end_in_a_transaction(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin(producer=self.transactional_producer(), transactional=True)
@@ -120,7 +120,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.end()
         self.assertEqual([], self.failures)
 
-    @periodic("a variant with the same mechanism")
+    @periodic("uses the mechanism that the preceding tests cover")
     def test_the_position_of_a_database_moves_to_the_end_before_kafkas_commit(self):
         claims = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main guarantee: answers are lost or late, callers retry, and every message is read once. With each guarantee
+"""The main guarantee: responses are lost or late, callers retry, and every message is read once. With each guarantee
 removed, the same check must fail.
 """
 
@@ -27,22 +27,22 @@ class TestLostAnswers(LostAnswersCase):
         self.check_that_the_log_holds_each_once(aftermath)
 
     # Rule 3
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_retries_with_new_ids_is_read_twice(self):
         with mutants.publishes_again():
             aftermath = self.lose_answers()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
 
     # Rule 4
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_produces_queued_messages_again_duplicates_records_but_not_messages_read_by_id(self):
-        # Answers are not dropped: until the client detects a dropped response, this mutant writes more than the five
+        # Responses are not dropped: until the client detects a dropped response, this mutant writes more than the five
         # batches that a broker remembers, and the resulting out-of-order sequence is fatal for the client.
         with mutants.produces_again_while_queued():
             self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
 
     # Rule 1
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_with_a_message_timeout_duplicates_records_but_not_messages_read_by_id(self):
         with mutants.short_message_timeout():
             self.check_that_the_log_is_doubled_but_not_what_is_read()
@@ -65,7 +65,7 @@ class TestLargeNeighbours(LargeNeighboursCase):
         self.check_that_the_log_holds_each_once(log)
 
     # Rule 2
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_sends_a_record_that_is_too_large_duplicates_adjacent_records(self):
         with mutants.no_size_check():
             for _ in range(TRIES):
@@ -102,7 +102,7 @@ class TestAnotherProducer(ProducerCase):
         self.check_that_a_reader_sees_each_once(read)
         self.assertEqual(2, doubled(log))
 
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_creates_a_new_id_delivers_the_message_twice(self):
         with mutants.a_new_id_on_retry():
             read, _ = self.close_and_send_again()

@@ -95,7 +95,7 @@ class TestMembership(ProcessorCase):
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_classic_group(self):
         self.handle_slowly(**CLASSIC)
 
-    @periodic("second protocol; the classic one is in the gate")
+    @periodic("second protocol; the normal run tests the classic protocol")
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_kip_848_group(self):
         self.handle_slowly(**KIP_848)
 
@@ -272,7 +272,7 @@ class TestCrash(CrashCase):
             self.assertEqual([], self.found())
 
     # Rule 13
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_commits_polled_messages_fails_after_a_crash(self):
         # Ten polls return all messages; later polls take 0.2 s each, and there is one commit per second.
         self.crash("processor.after_poll=kill@20", mutant="commits_what_it_polled", pace_seconds=0.5)
@@ -283,7 +283,7 @@ class TestCrash(CrashCase):
         with each_once():
             self.assertEqual([], self.found())
 
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_commits_before_its_outputs_fails_after_a_crash(self):
         self.crash("processor.after_handle=kill@3", mutant="commits_before_outputs_are_acknowledged")
         self.assertNotEqual([], self.found())
@@ -294,7 +294,7 @@ class TestCrash(CrashCase):
             self.assertEqual([], self.found())
 
     # Rule 17
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_gives_dead_letters_new_ids_fails_after_a_crash(self):
         self.crash("processor.after_dead_letter=kill@3", mutant="gives_dead_letters_new_ids")
         self.assertNotEqual([], self.found())
@@ -304,7 +304,7 @@ class TestCrash(CrashCase):
         with each_once():
             self.assertEqual([], self.found())
 
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_gives_outputs_new_ids_fails_after_a_crash(self):
         self.crash("processor.before_commit=kill@1", mutant="gives_outputs_new_ids")
         self.assertNotEqual([], self.found())
@@ -315,7 +315,7 @@ class TestCrash(CrashCase):
             self.assertEqual([], self.found())
 
     # Rule 14
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_commits_unfinished_messages_on_a_revoke_fails_after_a_crash(self):
         self.crash(
             "processor.during_revoke=kill",
@@ -340,7 +340,7 @@ class TestCrashInTransaction(CrashCase):
         with each_once():
             self.assertEqual(sorted(b"%d" % number * 2 for number in range(MESSAGES)), self.outputs())
 
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_that_sends_outputs_outside_of_the_transaction_fails(self):
         self.crash("processor.in_transaction=kill@4", mutant="sends_outputs_outside_of_the_transaction")
         self.assertGreater(len(self.outputs()), MESSAGES)

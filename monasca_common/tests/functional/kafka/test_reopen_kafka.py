@@ -45,7 +45,7 @@ class TestReopenAfterFatalError(SecurityCase):
             self.assertEqual((len(reports), 0), (len(log), doubled(log)))
 
 
-@periodic("waits for calls that hang; TestReopenAfterFatalError is the smoke test")
+@periodic("waits for calls that hang; the normal run contains TestReopenAfterFatalError")
 class TestReopenedTransactions(HangCase):
     def setUp(self):
         super().setUp()

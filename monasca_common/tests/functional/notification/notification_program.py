@@ -52,7 +52,7 @@ def forgets_who_is_in_a_message():
     run = DeferredSender.run
 
     def unsealed_run(releases):
-        # The held notifications are sent with the next message.
+        # The deferred notifications are sent with the next message.
         table = tables.notification_deferred
         statement = table.update().where(table.c.kind == "held").values(message_id="", due=_NEVER_MS)
         releases._deferred._database.write(lambda connection: connection.execute(statement))

@@ -69,7 +69,7 @@ class GroupCrashTest(NotificationKafkaCase):
         self.crash("notification.after_send=kill")
         self.assert_each_alarm_is_in_one_message()
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_forgets_the_members_of_a_message_sends_an_alarm_in_two_messages(self):
         self.publish(range(3))
         self.start("notification.after_send=kill", mutant="forgets_who_is_in_a_message", deaths=1)

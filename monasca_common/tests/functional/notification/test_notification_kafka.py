@@ -261,12 +261,12 @@ class CrashTest(CrashCase):
         self.crash("notification.after_attempt=kill@2")
         self.assert_none_lost_and_doubles_counted()
 
-    @periodic("a fail point of the processor, which TestCrash of the processor covers")
+    @periodic("the processor's TestCrash covers this fail point")
     def test_a_kill_before_a_commit_loses_nothing(self):
         self.crash("processor.before_commit=kill")
         self.assert_none_lost_and_doubles_counted()
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_commits_before_it_sends_loses_notifications(self):
         self.crash("notification.before_send=kill", mutant="commits_before_it_sends", deaths=1, wanted=0)
         # The commit of the first worker was lost with it; the service notifies of later changes.
@@ -288,7 +288,7 @@ class OutageCase(NotificationKafkaCase):
     """``seconds``: the length of an outage."""
 
     seconds = 4.0
-    # A reopened consumer waits this long, because a restarted Kafka does not know that the old member is gone.
+    # A reopened consumer waits this long, because a restarted Kafka does not know that the old member has ended.
     session_seconds = 30.0
     interval_seconds, max_interval_seconds = 2.0, 4.0  # attempts use CPU; the test measures busy waiting
 
@@ -332,13 +332,13 @@ class OutageTest(OutageCase):
         nothing = lambda: None  # noqa: E731 - only the receiver is down
         self.through_an_outage(nothing, nothing)
 
-    @periodic("long outage; a receiver that is down is in the gate")
+    @periodic("long outage; the normal run contains a receiver that is down")
     def test_a_kafka_that_is_down_loses_nothing(self):
         (node,) = self.fixture.cluster.nodes
         self.through_an_outage(node.kill, node.restart)
 
 
-@periodic("long outage; a receiver that is down is in the gate")
+@periodic("long outage; the normal run contains a receiver that is down")
 class DatabaseOutageTest(OutageCase):
     def database_settings(self):
         self.server = self.useFixture(PostgresqlFixture(settings={"fsync": "off"})).server

@@ -51,7 +51,7 @@ class RepeatsInPostgresqlTest(test_stages_sqlite.RepeatsContract, PostgresqlTest
     pass
 
 
-@periodic("second dialect; SilencesInPostgresqlTest is the smoke test")
+@periodic("second dialect; the normal run contains SilencesInPostgresqlTest")
 class GroupsInPostgresqlTest(test_stages_sqlite.GroupsContract, PostgresqlTestCase):
     pass
 

@@ -310,7 +310,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         app = make_app(settings or DashboardSettings(login="none"), self.panels, login)
         return self.useFixture(ServedApp(app)).url
 
-    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    @periodic("the browser; the normal run contains test_a_user_logs_in_and_out")
     def test_a_thousand_topics_are_shown_worst_first_and_found_by_name(self):
         figures = MadeUpFigures(1000)
         url = self.serve(figures)
@@ -345,7 +345,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         self.assertLess(page.evaluate("document.querySelectorAll('*').length"), 1000)
         self.assertLess(page.evaluate("longestTaskMs"), 2000)
 
-    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    @periodic("the browser; the normal run contains test_a_user_logs_in_and_out")
     def test_everything_is_reachable_by_keyboard_and_the_focus_survives_updates(self):
         figures = MadeUpFigures()
         page = self.browser.page()
@@ -371,7 +371,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         page.keyboard.press("Enter")
         page.get_by_role("heading", name="Consumer group the-only-reader").wait_for()
 
-    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    @periodic("the browser; the normal run contains test_a_user_logs_in_and_out")
     def test_a_screen_reader_finds_headings_tables_and_the_verdict(self):
         page = self.browser.page()
         page.goto(self.serve())
@@ -385,7 +385,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         unnamed += "!(each.innerText || each.ariaLabel || each.labels?.length || each.type === 'hidden')).length"
         self.assertEqual(0, page.evaluate(unnamed))
 
-    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
+    @periodic("the browser; the normal run contains test_a_user_logs_in_and_out")
     def test_light_and_dark_differ_and_every_text_can_be_read_in_both(self):
         url = self.serve()
         grounds = set()

@@ -28,7 +28,7 @@ _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class KeystoneWithUsers(fixtures.Fixture):
-    """Answers requests for tokens like Keystone: ada is an admin, and bob can only read. ``asked``: the requests."""
+    """Serves requests for tokens like Keystone: ada is an admin, and bob can only read. ``asked``: the requests."""
 
     def _setUp(self):
         fixture = self
@@ -199,7 +199,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         self.assertEqual((200, True), (status, "ada" in text))
         self.assertNotIn("token-of-ada", text)
 
-    @periodic("it starts a server for each setting")
+    @periodic("starts a server for each setting")
     def test_an_unsafe_configuration_does_not_start(self):
         for options, named in (
             ({"login": "none", "host": "0.0.0.0"}, "login"),

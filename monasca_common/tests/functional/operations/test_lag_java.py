@@ -16,7 +16,7 @@ from monasca_common.tests.functional.operations.test_lag import SECONDS, LagCase
 from monasca_common.tests.periodic import periodic
 
 
-@periodic("another client; TestLagSurvey is in the gate")
+@periodic("another client; the normal run contains TestLagSurvey")
 class TestJavaClient(LagCase):
     """The groups of Java's client, like the groups of Kafka Connect's sinks, with both group protocols."""
 

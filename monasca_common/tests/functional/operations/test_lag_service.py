@@ -94,7 +94,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         return partition_lag(survey.scan([self.group], now_ms)[self.group][self.partition], now_ms, window)
 
 
-@periodic("starts the service twice; TestProcess is the smoke test")
+@periodic("starts the service twice; the normal run contains TestProcess")
 class TestRestart(LagServiceCase):
     window_seconds = 10.0  # longer than two surveys on a busy machine
 

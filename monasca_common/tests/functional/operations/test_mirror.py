@@ -355,7 +355,7 @@ class TestCrashes(MirrorCase):
             self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
 
     # Rule 61
-    @periodic("test_mutant_that_writes_positions_before_the_copies is the smoke test of these mutants")
+    @periodic("test_mutant_that_writes_positions_before_the_copies of the normal run tests one such mutant")
     def test_mutant_that_writes_positions_after_the_copies_is_detected(self):
         self.put(_COUNT)
         self.run_and_kill("mirror.after_commit", 1, notes_positions_after_the_copies)
@@ -375,7 +375,7 @@ class TestCrashes(MirrorCase):
         positions = read_positions(self.target.admin, self.connection(self.target))
         return sum(at.next_offset for (name, _), at in positions.items() if name == self.name) == _COUNT
 
-    @periodic("waits for two processes; test_a_kill_before_or_after_a_commit is in the gate")
+    @periodic("waits for two processes; the normal run contains test_a_kill_before_or_after_a_commit")
     def test_a_second_mirror_of_the_same_name_stops_the_first(self):
         self.put(_COUNT)
         status, errors = self.run_two(freezes_in_its_transaction)
@@ -384,7 +384,7 @@ class TestCrashes(MirrorCase):
         self.assert_the_same()
 
     # Rule 61
-    @periodic("test_mutant_that_writes_positions_before_the_copies is the smoke test of these mutants")
+    @periodic("test_mutant_that_writes_positions_before_the_copies of the normal run tests one such mutant")
     def test_mutant_without_fencing_is_detected(self):
         self.put(_COUNT)
         self.run_two(fences_nobody)
@@ -489,7 +489,7 @@ class TestVerify(VerifyCase):
         self.assertEqual([4, 0], [row["expired"] for row in rows])
 
     # Rule 65
-    @periodic("the unit tests name them as well")
+    @periodic("the unit tests also check that these messages are named")
     def test_missing_duplicated_and_altered_messages_are_named(self):
         self.put(400)
         lost, altered, doubled = (40, 41, 200, 333), (8, 9, 250), (100, 101, 102)
@@ -526,7 +526,7 @@ class TestVerify(VerifyCase):
 
 @periodic("the unit tests cover the comparison")
 class TestAudit(VerifyCase):
-    """The audit counts both clusters, and the mirror reports what it has copied."""
+    """The audit counts both clusters, and the mirror reports the messages that it copied."""
 
     def setUp(self):
         super().setUp()

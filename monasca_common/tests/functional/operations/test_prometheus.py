@@ -119,7 +119,7 @@ class RealServices(Waiting):
         url = f"sqlite:///{self.folder}/monasca.sqlite"
         mapping = Path(self.folder, "mapping.toml")
         mapping.write_text(_MAPPING)
-        # SQLite permits one process that writes, and the persister is that of the other database.
+        # SQLite permits only one writing process, and the persister uses the other database.
         Path(self.folder, "sink.conf").write_text(f"[database]\nconnection = sqlite:///{self.folder}/sink.sqlite\n")
         self.configuration = Path(self.folder, "monasca.conf")
         self.configuration.write_text(
@@ -260,7 +260,7 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
         tested = [each["name"] for each in yaml.safe_load((RULES / "alerts_test.yml").read_text())["tests"]]
         self.assertEqual(sorted(alerts()), sorted(tested))
 
-    @periodic("mutants; the rules themselves are in the everyday run")
+    @periodic("mutants; the normal run tests the rules themselves")
     def test_alerts_that_never_fire_or_always_fire_are_detected(self):
         for expression in ("vector(1) > 2", "vector(1)"):
             self.copy_rules()
@@ -273,7 +273,7 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
             self.assertEqual(set(alerts()), alerts().keys() & set(re.findall(r"\w+", done.stdout + done.stderr)))
 
 
-@periodic("starts every service; TestAlertRules is the smoke test")
+@periodic("starts every service; the normal run contains TestAlertRules")
 class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
     # Rule 67
     def test_every_query_has_a_result_and_every_service_serves_the_documented_metrics(self):

@@ -118,7 +118,7 @@ class KeyedPosts:
             self.assertLessEqual(self.times_of(table), self.times_ms)
 
 
-@periodic("twin of the PostgreSQL test")
+@periodic("repeats a PostgreSQL test on SQLite")
 class KeyedPostsSqliteTest(KeyedPosts, PersisterCase):
     # Rule 25
     def test_mutant_that_keys_rows_by_their_times_stores_them_twice(self):

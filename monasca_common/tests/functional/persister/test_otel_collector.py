@@ -100,7 +100,7 @@ class CollectorCase(OtlpCase):
             time.sleep(0.002)  # each data point has its own millisecond
 
 
-@periodic("it builds a Collector; OtlpTopicTest reads the same messages from the encoder of the SDK")
+@periodic("builds a Collector; OtlpTopicTest reads the same messages from the encoder of the SDK")
 class CollectorTopicTest(CollectorCase):
     def test_each_item_of_the_kafka_exporter_is_a_row_although_the_persister_is_killed(self):
         logs_topic = self.fixture.topic(1)
@@ -129,7 +129,7 @@ class CollectorTopicTest(CollectorCase):
         self.assert_ends_in_order(persister)
 
 
-@periodic("it builds a Collector; OtlpTest sends the requests of the SDK")
+@periodic("builds a Collector; OtlpTest sends the requests of the SDK")
 class CollectorHttpTest(OtlpApiCase, CollectorCase):
     def test_each_data_point_of_the_http_exporter_is_a_row_although_the_api_is_killed(self):
         retry = {"initial_interval": "100ms", "max_interval": "1s"}

@@ -81,7 +81,7 @@ class OtlpApiCase(OtlpCase):
         return api.wait_until_ready()
 
     def disturb(self):
-        """Kill the API several times, and lose answers of Kafka."""
+        """Kill the API several times, and lose responses of Kafka."""
         for _ in range(_KILLS):
             self.fixture.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.5, seed=3, times=3))
             time.sleep(1)

@@ -113,7 +113,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(again)
         self.assert_clean()
 
-    @periodic("a variant of a stop; test_a_stop_under_load_commits is in the gate")
+    @periodic("a variant of a stop of the processor; the normal run contains test_a_stop_under_load_commits")
     def test_start_and_stop_log_one_line_each(self):
         self.publish(range(10))
         persister = self.start()
@@ -128,7 +128,7 @@ class TestRunning(PersisterCase):
             self.assertIn(part, start)
         self.assertIn("rows stored 10; dead letters 0; restarts 0", stop)
 
-    @periodic("starts all workers twice; TestWorkers replaces one in the gate")
+    @periodic("starts all workers twice; TestWorkers of the normal run replaces one")
     def test_sighup_replaces_the_workers(self):
         self.publish(range(100))
         persister = self.start()
@@ -142,7 +142,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
-    @periodic("a variant of a stop; test_a_stop_under_load_commits is in the gate")
+    @periodic("a variant of a stop of the processor; the normal run contains test_a_stop_under_load_commits")
     def test_ctrl_c_ends_all_processes(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")

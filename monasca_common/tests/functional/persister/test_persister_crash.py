@@ -90,7 +90,7 @@ class Points:
         self.assertEqual((4, {(0, 0), (0, 1)}), letters)
 
     # Rule 17
-    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
+    @periodic("test_mutant_that_trusts_kafkas_offsets of the normal run tests one such mutant")
     def test_mutant_that_does_not_account_dead_letters_repeats_them_at_each_start(self):
         count, origins = self.only_dead_letters(mutants=("forgets_dead_letters",), starts=2)
         self.assertEqual({(0, 0), (0, 1)}, origins)
@@ -126,7 +126,7 @@ class Points:
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
     # Rule 24
-    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
+    @periodic("test_mutant_that_trusts_kafkas_offsets of the normal run tests one such mutant")
     def test_mutant_that_commits_to_kafka_first_loses_messages(self):
         mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
         verdict = self.crash("storage.in_transaction=kill@3", mutants=mutants)
@@ -140,24 +140,24 @@ class Points:
         self.assert_ends_in_order(persister)
         return self.verdict()
 
-    @periodic("an error instead of a crash; test_a_kill_within_the_transaction_changes_nothing is in the gate")
+    @periodic("an error instead of a crash; the normal run contains test_a_kill_within_the_transaction_changes_nothing")
     def test_an_error_within_the_transaction_loses_nothing(self):
         verdict = self.errors()
         verdict.raise_unless_clean()
         self.assertEqual(MESSAGES, verdict.stored)
 
-    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
+    @periodic("test_mutant_that_trusts_kafkas_offsets of the normal run tests one such mutant")
     def test_mutant_that_drops_a_batch_on_an_error_loses_it(self):
         verdict = self.errors("no_fence", "drops_a_batch_on_an_error")
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
 
-    @periodic("an error instead of a crash; test_a_kill_within_the_transaction_changes_nothing is in the gate")
+    @periodic("an error instead of a crash; the normal run contains test_a_kill_within_the_transaction_changes_nothing")
     def test_the_fence_detects_a_dropped_batch_which_is_read_again(self):
         verdict = self.errors("drops_a_batch_on_an_error")
         verdict.raise_unless_clean()
 
 
-@periodic("twin of the PostgreSQL test; SqliteCrashTest of the storage is in the gate")
+@periodic("repeats a PostgreSQL test on SQLite; the normal run contains SqliteCrashTest of the storage")
 class TestCrashSqlite(Points, CrashCase):
     database = "sqlite"
 

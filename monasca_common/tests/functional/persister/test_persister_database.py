@@ -54,11 +54,11 @@ class TestPostgresqlUnavailable(PersisterCase):
     def test_a_killed_server_causes_neither_loss_nor_duplicates(self):
         self.through_an_outage(self.server.kill, self.server.restart)
 
-    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+    @periodic("long outage; the normal run contains test_a_killed_server_causes_neither_loss_nor_duplicates")
     def test_a_frozen_server_causes_neither_loss_nor_duplicates(self):
         self.through_an_outage(self.server.freeze, self.server.thaw)
 
-    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+    @periodic("long outage; the normal run contains test_a_killed_server_causes_neither_loss_nor_duplicates")
     def test_locked_tables_cause_neither_loss_nor_duplicates(self):
         locker = self.engine.connect()
         self.addCleanup(locker.close)
@@ -66,7 +66,7 @@ class TestPostgresqlUnavailable(PersisterCase):
             lambda: locker.exec_driver_sql("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE"), locker.rollback
         )
 
-    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+    @periodic("long outage; the normal run contains test_a_killed_server_causes_neither_loss_nor_duplicates")
     def test_a_stop_while_the_database_is_unavailable_is_in_time_and_in_order(self):
         self.server.freeze()
         self.publish(range(100, 200))
@@ -78,7 +78,7 @@ class TestPostgresqlUnavailable(PersisterCase):
         self.assert_ends_in_order(again)
         self.assert_clean()
 
-    @periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+    @periodic("long outage; the normal run contains test_a_killed_server_causes_neither_loss_nor_duplicates")
     def test_a_start_waits_for_an_unavailable_database(self):
         self.assert_ends_in_order(self.persister)
         self.server.kill()
@@ -91,7 +91,7 @@ class TestPostgresqlUnavailable(PersisterCase):
         self.assert_clean()
 
 
-@periodic("twin of the PostgreSQL test")
+@periodic("repeats a PostgreSQL test on SQLite")
 class TestSqliteUnavailable(PersisterCase):
     def test_a_locked_file_causes_neither_loss_nor_duplicates(self):
         self.drop_key()
@@ -108,7 +108,7 @@ class TestSqliteUnavailable(PersisterCase):
         self.assert_clean()
 
 
-@periodic("long outage; test_a_killed_server_causes_neither_loss_nor_duplicates is the smoke test")
+@periodic("long outage; the normal run contains test_a_killed_server_causes_neither_loss_nor_duplicates")
 class TestKafkaUnavailable(PersisterCase):
     def test_brokers_that_do_not_respond_are_reported_until_they_return(self):
         persister = self.start()

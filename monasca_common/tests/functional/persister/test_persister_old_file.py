@@ -18,7 +18,7 @@ _PASSWORD = "hush"
 _names = itertools.count()
 
 
-@periodic("walk-through of an upgrade; the unit tests read the old files")
+@periodic("runs a complete upgrade; the unit tests read the old files")
 class TestOldFile(PersisterCase):
     database = "influxdb"
 

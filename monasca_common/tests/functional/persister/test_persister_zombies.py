@@ -80,7 +80,7 @@ class TestZombies(ZombieCase):
         self.assertGreater(skipped, 0, "they never met")
 
     # Rule 23
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_without_the_fence_stores_rows_twice(self):
         verdict, _ = self.three_owners("no_fence")
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))

@@ -119,7 +119,7 @@ class KilledPersisterTest(PrometheusDriverCase):
         self.assert_the_samples_are_those_sent()
         self.assert_ends_in_order(persister)
 
-    @periodic("mutant; the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_stores_offsets_before_samples_loses_samples(self):
         self.crash("stores_offsets_before_samples", at=f"{BEFORE_SAMPLES}=kill@3")
         self.assertNotEqual(frozenset(), self.verdict().lost)
@@ -138,7 +138,7 @@ class RefusedRepeatsTest(PrometheusDriverCase):
         self.assertEqual(0, persister.counter("rows_total", outcome="conflicting"))
         self.assert_ends_in_order(persister)
 
-    @periodic("mutant; the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_looks_up_no_refused_samples_has_dead_letters(self):
         self.publish(range(MESSAGES))
         self.start(fail_points=CRASH, mutants=("looks_up_no_refused_samples",))
@@ -167,13 +167,13 @@ class KilledReceiverTest(PrometheusDriverCase):
         self.assert_the_samples_are_those_sent()
         self.assert_ends_in_order(persister)
 
-    @periodic("mutant; the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_takes_an_error_for_an_acknowledgement_loses_samples(self):
         self.kill_the_receiver_repeatedly("takes_an_error_for_an_acknowledgement")
         self.assertNotEqual(frozenset(), self.verdict().lost)
 
 
-@periodic("long outage; KilledReceiverTest is in the gate")
+@periodic("long outage; the normal run contains KilledReceiverTest")
 class FullDiskTest(PrometheusDriverCase):
     def data_folder(self):
         self.disk = Path(tempfile.mkdtemp())
@@ -236,7 +236,7 @@ class SmallWindowTest(PrometheusDriverCase):
         self.assert_the_samples_are_those_sent()
         self.assert_ends_in_order(persister)
 
-    @periodic("mutant; the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_checks_no_window_starts(self):
         self.publish(range(MESSAGES))
         self.start(mutants=("checks_no_window",))

@@ -91,7 +91,7 @@ class SharedSpark(fixtures.Fixture):
 
 
 class SetClock(SystemClock):
-    """A clock that stands still at ``now_ms``. Its monotonic time changes with it, so that no step of the clock is
+    """A clock whose time is always ``now_ms``. Its monotonic time changes equally, so that no step of the clock is
     detected."""
 
     def __init__(self, now_ms):

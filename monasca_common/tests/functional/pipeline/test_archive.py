@@ -106,7 +106,7 @@ class ArchiveTest(ArchiveCase):
         self.assertFalse((self.location / f"topic={self.topic}" / _folder(SIX_MS)).exists())
         self.assertEqual(4, len(self.manifest()))
 
-    @periodic("test_hours_older_than_the_retention_are_removed_completely is the smoke test")
+    @periodic("the normal run contains test_hours_older_than_the_retention_are_removed_completely")
     def test_an_interrupted_removal_is_finished(self):
         self.publish([metric(number) for number in range(12)])
         self.archiver().step()
@@ -162,7 +162,7 @@ class ConcurrentDriversTest(ArchiveCase):
         self.assertEqual([], self.staged_files())
 
     # Rule 38
-    @periodic("test_the_slower_driver_is_fenced_and_continues_after_the_other is the smoke test")
+    @periodic("the normal run contains test_the_slower_driver_is_fenced_and_continues_after_the_other")
     def test_files_removed_as_orphans_are_written_again(self):
         def starts_and_dies():
             with failpoints.armed("archive.before_rename", "raise"):
@@ -181,7 +181,7 @@ class ConcurrentDriversTest(ArchiveCase):
         self.assert_archived_once(self.sent)
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
-    @periodic("mutant; that of the persister is the smoke test")
+    @periodic("mutant; the normal run contains a mutant of the persister")
     def test_mutant_without_the_fence_archives_records_twice(self):
         self.other._is_tidy = True  # as if it had been running before
         with (

@@ -118,7 +118,7 @@ class ReplayToStorageTest(ArchiveCase):
         return super().replay(send, tasks=self.tasks)
 
     # Rule 39
-    @periodic("a replay that dies and is repeated is the smoke test")
+    @periodic("the normal run repeats a replay that was killed")
     def test_replay_in_any_order_restores_an_empty_database(self):
         chance = random.Random(5)
         values = [metric(number).value for number in range(60)]
@@ -261,7 +261,7 @@ class CommandTest(ArchiveCase):
         self.assertEqual(1, len(reported), damaged.stderr)
         self.assertIn(f"ArchiveDamaged: {cut} is not a complete Parquet file", reported[0])
 
-    @periodic("a dry run of ReplayToKafkaTest counts the same")
+    @periodic("ReplayToKafkaTest counts the same in a dry run")
     def test_a_replay_without_execute_only_counts(self):
         self.publish(metric(number) for number in range(12))
         self.archiver().step()

@@ -186,7 +186,7 @@ class StepTest(EvaluateCase):
         job.step()
         self.assertEqual([other, ("UNDETERMINED", "OK", "a")], self.changes())
 
-    @periodic("DefinitionTest deletes one between two batches")
+    @periodic("DefinitionTest deletes a definition between two batches")
     def test_a_definition_deleted_while_a_batch_is_computed_leaves_no_rows(self):
         definition = self.define("max(cpu) > 5", "hostname")
         job = self.evaluation()

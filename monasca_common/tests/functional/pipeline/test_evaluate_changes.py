@@ -111,7 +111,7 @@ class DefinitionTest(ChangesCase):
         self.assertEqual([("ALARM", False)], [(each["newState"], each["actionsEnabled"]) for each in self.messages()])
 
 
-@periodic("DefinitionTest is the smoke test of changes between two batches")
+@periodic("the normal run tests changes between two batches in DefinitionTest")
 class AlarmTest(ChangesCase):
     def test_a_deleted_alarm_is_recreated_with_another_id_when_its_series_continues(self):
         _, job, alarm_id = self.alarming()

@@ -135,7 +135,7 @@ class EvaluateProcessTest(EvaluateCase):
         return found
 
 
-@periodic("PostgresqlCrashTest dies at each fail point of the same job")
+@periodic("PostgresqlCrashTest kills the same job at each fail point")
 class PostgresqlEvaluateProcessTest(EvaluateProcessTest):
     database = "postgresql"
     POINTS = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random definitions and measurements, in random batches with Kafka, Spark and the database: the transitions are
-those of the plain reference."""
+"""Random definitions and measurements, in random batches with Kafka, Spark and the database: the transitions
+equal those of a simple reference evaluator."""
 
 from random import Random
 from unittest import mock

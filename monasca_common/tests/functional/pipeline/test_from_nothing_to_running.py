@@ -36,7 +36,7 @@ def blocks():
     return [*first[:-1], *second, first[-1]]
 
 
-@periodic("a walk-through of services that EndToEndTest also runs")
+@periodic("runs a page of the documentation; EndToEndTest runs the same services")
 class FromNothingToRunningTest(base.BaseTestCase):
     @classmethod
     def setUpClass(cls):

@@ -19,7 +19,9 @@ _OWN = {
 }
 
 
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlCrashTest is the smoke test")
+@periodic(
+    "second dialect; SQLite passes the same contract in the unit tests; the normal run contains PostgresqlCrashTest"
+)
 class PostgresqlPassesTest(PassesContract, PostgresqlTestCase):
     def setUp(self):
         super().setUp()

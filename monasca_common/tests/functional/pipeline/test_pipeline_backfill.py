@@ -86,7 +86,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
-    @periodic("the others cover the same plan")
+    @periodic("the other tests of this class use the same plan")
     def test_records_after_the_offsets_of_the_stream_are_not_backfilled(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
@@ -123,7 +123,7 @@ class BackfillTest(KafkaPipelineCase):
         error = self.assertRaises(RecordsLost, self.backfill(clock=SetClock(10**15)).run, FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertIn("retention_days", str(error))
 
-    @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
+    @periodic("the normal run contains test_records_that_the_stream_reads_during_a_backfill_count_once")
     def test_a_window_that_expires_during_a_backfill_is_not_lost(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
@@ -177,7 +177,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([24, 11], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
-    @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
+    @periodic("the normal run contains test_records_that_the_stream_reads_during_a_backfill_count_once")
     def test_an_archive_that_is_ahead_of_a_running_stream_loses_nothing(self):
         messages = self.publish(self.records(0, range(1, 20)))
         self.until_quiet(self.stream_job)
@@ -197,7 +197,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     # Rule 36
-    @periodic("test_a_log_that_starts_after_the_range_is_refused is the smoke test")
+    @periodic("the normal run contains test_a_log_that_starts_after_the_range_is_refused")
     def test_a_gap_between_archive_and_log_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         history = self.archived_history()
@@ -209,7 +209,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([40], self.scalars("SELECT record_count FROM aggregate_usage"))
 
     # Rule 36
-    @periodic("test_records_that_the_stream_reads_during_a_backfill_count_once is the smoke test")
+    @periodic("the normal run contains test_records_that_the_stream_reads_during_a_backfill_count_once")
     def test_a_partition_that_the_stream_starts_during_a_backfill_counts_once(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)

@@ -7,7 +7,7 @@ from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
 from monasca_common.tests.periodic import periodic
 
 
-@periodic("SubmitTest submits the job to Spark on one machine, and CrashTest kills what has staged")
+@periodic("SubmitTest submits the job to Spark on one machine, and CrashTest kills tasks that have staged partials")
 class ClusterTest(PipelineProcessCase):
     def setUp(self):
         super().setUp()

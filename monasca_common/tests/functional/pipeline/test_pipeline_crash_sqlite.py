@@ -37,7 +37,7 @@ grace_seconds = 60
 """
 
 
-@periodic("CrashTest kills the same job on PostgreSQL, and that of the archive runs on SQLite")
+@periodic("CrashTest kills the same job on PostgreSQL, and the archive's CrashTest uses SQLite")
 class SqliteCrashTest(PipelineProcessCase):
     database = "sqlite"
 

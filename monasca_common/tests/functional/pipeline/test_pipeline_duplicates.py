@@ -82,7 +82,7 @@ class BatchTest(DuplicatesCase):
         self.assert_exact()
 
 
-@periodic("CrashTest looks back from one batch on another, and RandomTest from many")
+@periodic("CrashTest compares ids with one earlier batch, and RandomTest with many")
 class BatchesTest(DuplicatesCase):
     def test_copies_of_messages_of_earlier_batches_do_not_count(self):
         job = self.job()
@@ -200,7 +200,7 @@ class BackfillCase(DuplicatesCase):
 
 
 class BackfillTest(BackfillCase):
-    @periodic("BackfillTest of the stream is the smoke test")
+    @periodic("the normal run contains BackfillTest of the stream")
     def test_a_backfill_counts_copies_once(self):
         self.first(b"a", 0, value=1)
         self.first(b"b", 1, value=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic with metrics in JSON and in Avro: the aggregates are those of the same metrics in JSON."""
+"""A topic with metrics in JSON and in Avro: the aggregates equal those of the same metrics in JSON."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from monasca_common.tests.periodic import periodic
 META = {"tenantId": "t", "region": "r"}
 
 
-@periodic("the unit tests of each reader are in the gate")
+@periodic("the normal run contains the unit tests of each reader")
 class FormatsTest(CpuCase):
     def setUp(self):
         super().setUp()
@@ -69,7 +69,7 @@ class FormatsTest(CpuCase):
             return 0
 
 
-@periodic("the tests of the archive in the gate archive JSON")
+@periodic("the normal run archives JSON")
 class ArchiveFormatsTest(ArchiveCase):
     def test_a_record_in_avro_is_archived_unchanged_in_the_folder_of_its_hour(self):
         registry = self.useFixture(MemoryRegistry())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job aggregate during faults and changes: what it waits for, what stops it, and which processes it excludes.
-Each guarantee has a mutant that lacks it and fails the same check."""
+"""The job aggregate during faults and changes: which events it waits for, what stops it, and which processes it
+excludes. Each guarantee has a mutant that lacks it and fails the same check."""
 
 import contextlib
 import json

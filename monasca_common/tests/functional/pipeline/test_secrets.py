@@ -120,7 +120,7 @@ class Watch(threading.Thread):
         self.join()
 
 
-@periodic("SubmitTest looks for a secret where every user of the machine can read")
+@periodic("SubmitTest checks for secrets that every user of the machine can read")
 class SecretsTest(Waiting, base.BaseTestCase):
     TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
 

@@ -21,7 +21,7 @@ print(SparkContext._gateway.proc.pid)
 """
 
 
-@periodic("SubmitTest verifies the same of a job that it submits")
+@periodic("SubmitTest checks the same for a submitted job")
 class SessionEndTest(base.BaseTestCase):
     TIMEOUT_SCALING_FACTOR = 2  # starting Spark takes minutes on a busy machine
 

@@ -87,7 +87,7 @@ class QuickstartTest(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline, left)
             time.sleep(0.1)
 
-    @periodic("a walk-through; test_ctrl_c_stops_everything is the smoke test")
+    @periodic("runs a page of the documentation; the normal run contains test_ctrl_c_stops_everything")
     def test_a_kill_and_lost_responses_neither_lose_nor_duplicate_rows_on_a_real_kafka(self):
         outcome = self.run_once(meanwhile=self.assert_the_dashboard_shows_the_faults)
         self.assertEqual({None}, {stage["error"] for stage in outcome["stages"]})
@@ -174,7 +174,7 @@ class QuickstartTest(base.BaseTestCase):
         self.assertIn("all services are stopped", out)
         self.assert_nothing_runs()
 
-    @periodic("a walk-through; test_ctrl_c_stops_everything is the smoke test")
+    @periodic("runs a page of the documentation; the normal run contains test_ctrl_c_stops_everything")
     def test_the_services_keep_running_after_the_tables_are_printed(self):
         process = self.start("--seconds", "5")
         url, shown = None, ""

@@ -123,7 +123,7 @@ class ServiceCase(Waiting, base.BaseTestCase):
 
         def came_about():
             ended = [each.log.name for each in self.running if not each.may_end and each.process.poll() is not None]
-            self.assertEqual([], ended, "ended by themselves, before what was waited for came about")
+            self.assertEqual([], ended, "ended by themselves before the expected event")
             return condition()
 
         super().wait_until(came_about, what)

@@ -16,7 +16,7 @@ print(metadata.version("monasca-common"), monasca_common.__file__)
 """
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class EnvironmentTest(base.BaseTestCase):
     def assert_pip_agrees(self, service):
         self.assertEqual("", environments.environment(service).pip_check())

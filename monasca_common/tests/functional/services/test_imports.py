@@ -71,7 +71,7 @@ _MISSING = {
 }
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class ImportsTest(base.BaseTestCase):
     def problems(self, environment, names):
         done = subprocess.run(

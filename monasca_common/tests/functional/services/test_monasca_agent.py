@@ -99,7 +99,7 @@ print(json.dumps([refused, [each["measurement"]["name"] for each in gathered.flu
 """
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestForwarder(PublishedApiCase, ApiProcessCase):
     """``self.bulk(letter)`` returns the number of measurements that the forwarder sends in one request."""
 
@@ -223,7 +223,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         self.wait_for(twice, times=2)
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestAggregator(base.BaseTestCase):
     def test_violations_are_refused_as_before(self):
         good, hostname = "cpu.idle_perc", {"hostname": "a-host"}
@@ -255,7 +255,7 @@ class TestAggregator(base.BaseTestCase):
         self.assertEqual([good], gathered)
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestKafkaCheck(ProducerCase):
     def test_the_check_of_consumers_finds_the_lag_of_a_group(self):
         topic, group = self.fixture.topic(2), uuid.uuid4().hex

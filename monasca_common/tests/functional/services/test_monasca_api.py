@@ -57,7 +57,7 @@ def _metric(name, **changes):
     }
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestPosting(PublishedApiCase):
     def setUp(self):
         super().setUp()
@@ -135,7 +135,7 @@ class TestPosting(PublishedApiCase):
         self.assertEqual([], self.logged(name))
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestHealthCheck(PublishedApiCase):
     def setUp(self):
         super().setUp()
@@ -160,7 +160,7 @@ class TestHealthCheck(PublishedApiCase):
         self.assertEqual((503, "Kafka: Topic b'no-such-topic' not found"), (status, answer["kafka"]))
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestBrokerGone(PublishedApiCase):
     """While Kafka is down, the API returns 204 until its queue is full, and delivers the queue after Kafka has
     restarted."""
@@ -189,7 +189,7 @@ class TestBrokerGone(PublishedApiCase):
         self.wait_until(lambda: set(answered) <= {envelope["metric"]["name"] for envelope in self.logged(name)})
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestKilled(PublishedApiCase):
     def test_messages_accepted_by_two_processes_are_in_the_log_after_one_is_killed(self):
         name = f"t{uuid.uuid4().hex[:8]}"
@@ -232,7 +232,7 @@ class TestKilled(PublishedApiCase):
             self.assertEqual((set(), {1}), (lost, set(counted.values())))
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class TestReadingFromInfluxdb(PublishedApiCase):
     # A different cluster, because the tests above post thousands of names.
     cluster_settings = {}  # noqa: RUF012

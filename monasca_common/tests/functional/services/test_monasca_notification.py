@@ -43,7 +43,7 @@ class WebhookReceiver:
         self._close()
 
     def alarms(self, *statuses):
-        """Return how often each alarm was answered with one of these statuses."""
+        """Return how often the response to each alarm had one of these statuses."""
         return collections.Counter(alarm for alarm, status in list(self.posts) if status in statuses)
 
     def _answer(self, handler):
@@ -102,7 +102,7 @@ _STATEMENTS = (
 )
 
 
-@periodic("a published service; MonascaPersisterTest is the smoke test")
+@periodic("a published service; the normal run contains MonascaPersisterTest")
 class MonascaNotificationTest(ServiceCase):
     service = "monasca-notification"
 
@@ -168,11 +168,11 @@ class MonascaNotificationTest(ServiceCase):
         self.wait_until(flowing, what)
 
     def alarms(self, status):
-        """Return how often each alarm was answered with this status by any receiver."""
+        """Return how often a receiver responded to each alarm with this status."""
         return sum((receiver.alarms(status) for receiver in self.receivers), Counter())
 
     def wait_for(self, numbers):
-        """Wait until each alarm was answered with success and all messages are committed."""
+        """Wait until each alarm was accepted and all messages are committed."""
         wanted = {f"alarm-{number}" for number in numbers}
         self.wait_until(lambda: self.alarms(200).keys() == wanted, f"{len(wanted)} notifications")
         self.wait_until(lambda: self.is_read(self.topic), "the commit of all")

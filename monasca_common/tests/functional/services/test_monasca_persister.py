@@ -54,7 +54,7 @@ class InfluxRelay:
         self._is_refusing = refuse
 
     def answer(self):
-        """Stop withholding answers. Withheld answers are never sent."""
+        """Stop withholding responses. Withheld responses are never sent."""
         self._is_withholding = False
         self._withheld.clear()
 
@@ -67,7 +67,7 @@ class InfluxRelay:
         with contextlib.suppress(ConnectionError):  # the client was killed
             if answer is None:
                 handler.close_connection = True
-                handler.rfile.read(1)  # until the waiting client is gone
+                handler.rfile.read(1)  # until the waiting client has disconnected
                 return
             status, text = answer
             handler.send_response(status)
@@ -77,7 +77,7 @@ class InfluxRelay:
             handler.wfile.write(text)
 
     def _write(self, path, content_type, body):
-        """Return InfluxDB's status and answer, or ``None`` to withhold the response."""
+        """Return the status and body of InfluxDB's response, or ``None`` to withhold it."""
         is_points = path.startswith("/write")
         if is_points and self._is_refusing:
             return 503, b'{"error":"away for a test"}'
@@ -201,13 +201,13 @@ class MonascaPersisterTest(PersisterServiceCase):
         persister = self.start_persister(relay, has_alarms=True)
         self.wait_for(range(2000))
         self.wait_for(range(70), "alarm_state_history")
-        self.assertEqual(0, persister.terminate())  # by then, InfluxDB has also answered all writes that it stored
+        self.assertEqual(0, persister.terminate())  # by then, InfluxDB has also responded to all writes that it stored
         with each_once():
             self.assertEqual({1}, set(relay.lines().values()))
         with each_once():
             self.assertEqual(2070, len(relay.lines()))
 
-    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    @periodic("test_published_messages_are_stored_once is in the normal run")
     def test_a_kill_between_write_and_commit_repeats_the_batch_without_loss(self):
         relay = self.relay()
         persister = self.start_persister(relay)
@@ -223,7 +223,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual(set(uncommitted), doubles)
 
-    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    @periodic("test_published_messages_are_stored_once is in the normal run")
     def test_a_failing_database_ends_the_service_without_loss(self):
         relay = self.relay()
         relay.refuse()
@@ -237,7 +237,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual({1}, set(relay.lines().values()))
 
-    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    @periodic("test_published_messages_are_stored_once is in the normal run")
     def test_one_of_three_members_is_killed_and_another_is_added(self):
         self.topic = self.fixture.topic(6)
         relays = [self.relay() for _ in range(4)]
@@ -254,7 +254,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         with each_once():
             self.assertEqual(uncommitted, doubles)
 
-    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    @periodic("test_published_messages_are_stored_once is in the normal run")
     def test_the_start_waits_for_an_unavailable_broker(self):
         relay = self.relay()
         self.publish_metrics(range(60))
@@ -267,7 +267,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         node.restart()
         self.wait_for(range(60))
 
-    @periodic("test_published_messages_are_stored_once is the smoke test of published services")
+    @periodic("test_published_messages_are_stored_once is in the normal run")
     def test_a_missing_topic_does_not_delay_others(self):
         relay = self.relay()
         self.publish_metrics(range(60))
@@ -278,7 +278,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         self.wait_for(range(20), "alarm_state_history")
 
 
-@periodic("test_published_messages_are_stored_once is the smoke test of published services")
+@periodic("test_published_messages_are_stored_once is in the normal run")
 class LibraryMigrationTest(PersisterServiceCase):
     def test_migration_from_the_old_library_and_back(self):
         relay, old = self.relay(), environment_of_old(self.service)

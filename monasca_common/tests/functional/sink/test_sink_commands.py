@@ -83,7 +83,7 @@ class TestSinkCommands(SinkCase):
         self.assertEqual((1, self.topic, "run again"), (status, place, action))
         self.assertIn(f"is not compared with the mapping: the schema registry {registry.url} is unavailable (", finding)
 
-    @periodic("a variant of the tests above")
+    @periodic("a variant of the preceding tests")
     def test_a_topic_that_does_not_exist_is_reported(self):
         self.mapping.write_text(self.mapping.read_text().replace(self.states_topic, "missing"))
         self.assertEqual((1, [("missing", "is a topic that does not exist", "refused")]), self.run_command("check")[:2])

@@ -54,14 +54,14 @@ class SinkPoints:
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
     # Rule 24
-    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
+    @periodic("test_mutant_that_trusts_kafkas_offsets of the normal run tests one such mutant")
     def test_mutant_that_commits_to_kafka_first_loses_messages(self):
         mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
         verdict = self.crash("storage.in_transaction=kill@5", mutants=mutants)
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
 
 
-@periodic("twin of the PostgreSQL test; SqliteCrashTest of the storage is in the gate")
+@periodic("repeats a PostgreSQL test on SQLite; the normal run contains SqliteCrashTest of the storage")
 class TestSinkCrashSqlite(SinkPoints, SinkCrashCase):
     database = "sqlite"
 

@@ -41,7 +41,7 @@ class TestSinkZombies(SinkCase):
         self.assertGreater(skipped, 0, "they never met")
 
     # Rule 23
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_without_the_fence_applies_rows_twice(self):
         verdict, _ = self.three_owners("no_fence")
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))

@@ -34,27 +34,27 @@ class InfluxdbWriteTest(testing.WriteContract, InfluxdbTestCase):
     pass
 
 
-@periodic("second database; InfluxdbWriteTest is its smoke test")
+@periodic("second database; the normal run contains InfluxdbWriteTest")
 class InfluxdbFenceTest(testing.FenceContract, InfluxdbTestCase):
     pass
 
 
-@periodic("second database; InfluxdbWriteTest is its smoke test")
+@periodic("second database; the normal run contains InfluxdbWriteTest")
 class InfluxdbKeyTest(testing.KeyContract, InfluxdbTestCase):
     pass
 
 
-@periodic("second database; InfluxdbWriteTest is its smoke test")
+@periodic("second database; the normal run contains InfluxdbWriteTest")
 class InfluxdbRefusalTest(testing.RefusalContract, InfluxdbTestCase):
     pass
 
 
-@periodic("second database; InfluxdbWriteTest is its smoke test")
+@periodic("second database; the normal run contains InfluxdbWriteTest")
 class InfluxdbResetTest(testing.ResetContract, InfluxdbTestCase):
     pass
 
 
-@periodic("second database; InfluxdbWriteTest is its smoke test")
+@periodic("second database; the normal run contains InfluxdbWriteTest")
 class InfluxdbTest(Scenario, InfluxdbTestCase):
     def test_the_last_write_replaces_the_whole_point(self):
         writer = self.database.writer()

@@ -27,7 +27,9 @@ from monasca_common.tests.unit.storage.sqlite.test_reads import ReadsContract
 from monasca_common.tests.unit.storage.test_positions import GROUP, ManyPartitions
 
 
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
+@periodic(
+    "second dialect; SQLite passes the same contract in the unit tests; the normal run contains PostgresqlFenceTest"
+)
 class PostgresqlWriteTest(testing.WriteContract, PostgresqlTestCase):
     pass
 
@@ -36,22 +38,30 @@ class PostgresqlFenceTest(testing.FenceContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
+@periodic(
+    "second dialect; SQLite passes the same contract in the unit tests; the normal run contains PostgresqlFenceTest"
+)
 class PostgresqlKeyTest(testing.KeyContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
+@periodic(
+    "second dialect; SQLite passes the same contract in the unit tests; the normal run contains PostgresqlFenceTest"
+)
 class PostgresqlRefusalTest(testing.RefusalContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
+@periodic(
+    "second dialect; SQLite passes the same contract in the unit tests; the normal run contains PostgresqlFenceTest"
+)
 class PostgresqlResetTest(testing.ResetContract, PostgresqlTestCase):
     pass
 
 
-@periodic("second dialect; SQLite passes the same contract in the unit tests; PostgresqlFenceTest is the smoke test")
+@periodic(
+    "second dialect; SQLite passes the same contract in the unit tests; the normal run contains PostgresqlFenceTest"
+)
 class PostgresqlOperationTest(testing.OperationContract, PostgresqlTestCase):
     pass
 
@@ -101,7 +111,7 @@ def _explain(element, compiler, **options):
     )
 
 
-@periodic("reads the plans of all queries; BoundsTest is the smoke test of reads")
+@periodic("reads the plans of all queries; the normal run tests reads in BoundsTest")
 class PlanTest(base.BaseTestCase):
     """A single test has all reads, because filling the tables takes ten seconds."""
 
@@ -132,7 +142,7 @@ class PlanTest(base.BaseTestCase):
         for name in ("a name between two times", "names between two times"):
             self.assertRegex(plans[name], "SubPlan(.*\n)*.*Index Only Scan using measurements.*pkey")
         for name in plans.keys() - {"statistics to this day"}:
-            self.assertNotRegex(plans[name], "on measurements_2", f"{name} reads a day that is not asked for")
+            self.assertNotRegex(plans[name], "on measurements_2", f"{name} reads a day that was not requested")
 
     @staticmethod
     def statements(queries, ids):
@@ -289,7 +299,7 @@ class PsycopgPositionsTest(ManyPartitions, PostgresqlTestCase):
             self.assertTrue(0 < len(executed) < MOST_STATEMENTS, len(executed))
 
 
-@periodic("second driver; PsycopgPositionsTest is in the gate")
+@periodic("second driver; the normal run contains PsycopgPositionsTest")
 class SqlAlchemyPositionsTest(ManyPartitions, PostgresqlTestCase):
     dialect = POSTGRESQL
 

@@ -67,7 +67,7 @@ class OffsetsCase(PersisterCase):
 
 class TestWithSqlite(OffsetsCase):
     # Rule 24
-    @periodic("walk-through of a reset; the unit tests cover its rules")
+    @periodic("runs a complete reset; the unit tests cover its rules")
     def test_a_recreated_topic_is_stored_after_a_reset(self):
         self.publish(range(100))
         persister = self.start()
@@ -89,7 +89,7 @@ class TestWithSqlite(OffsetsCase):
         self.assert_clean()
 
     # Rule 24
-    @periodic("walk-through of a reset; the unit tests cover its rules")
+    @periodic("runs a complete reset; the unit tests cover its rules")
     def test_an_offset_removed_by_retention_is_reset_and_lost_messages_are_counted(self):
         self.publish(range(100))
         persister = self.start()
@@ -126,7 +126,7 @@ class TestWithSqlite(OffsetsCase):
         self.assert_clean()
 
 
-@periodic("second dialect of TestWithSqlite")
+@periodic("repeats TestWithSqlite on PostgreSQL")
 class TestWithPostgresql(OffsetsCase):
     database = "postgresql"
 

@@ -45,7 +45,7 @@ class CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, word, *, answer):
-        """Close the next connection on which a client sends ``word``: after the server has answered it, or before
+        """Close the next connection on which a client sends ``word``: after the server has responded, or before
         the server receives it."""
         self._cuts_answer = answer
         self._word = word
@@ -155,7 +155,7 @@ class KilledServerTest(OwnServerTestCase):
             self.assertEqual(list(map(float, range(len(begun) * SIZE))), sorted(values))
 
 
-@periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
+@periodic("long outage; the normal run contains CutCommitTest and KilledServerTest")
 class FrozenServerTest(OwnServerTestCase):
     write_timeout_seconds = TIMEOUT_SECONDS
 
@@ -211,7 +211,7 @@ class CutCommitTest(PostgresqlTestCase):
         self.assertNotIn(None, {each.series.name for each in self.database.rows(Kind.METRICS)})
 
 
-@periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
+@periodic("long outage; the normal run contains CutCommitTest and KilledServerTest")
 class BusyServerTest(OwnServerTestCase):
     write_timeout_seconds = TIMEOUT_SECONDS
     settings = MappingProxyType({"superuser_reserved_connections": "0", "max_connections": "12", "autovacuum": "off"})
@@ -283,7 +283,7 @@ class StatusTest(PostgresqlTestCase):
         self.assertTrue(self.database.storage().status().usable)
 
 
-@periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
+@periodic("long outage; the normal run contains CutCommitTest and KilledServerTest")
 class FullDiskTest(OwnServerTestCase):
     """Partitions are in a tablespace of a few megabytes; the server's write-ahead log is elsewhere."""
 
@@ -329,7 +329,7 @@ class AbsentServerTest(OwnServerTestCase):
         database.writer()
 
 
-@periodic("the test database's own tests")
+@periodic("tests the test database itself")
 class NothingLeftTest(PostgresqlTestCase):
     def test_a_server_ends_with_the_process_that_started_it(self):
         self.assert_ends_with_its_owner("")

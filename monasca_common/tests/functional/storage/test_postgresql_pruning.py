@@ -72,7 +72,7 @@ class PartitionsTest(PartitionsCase):
         self.session().execute(f"DROP TABLE {_name(0)}")
         self.assertEqual(Written(stored=1), self.write(writer, [measurement(1)], 1))
 
-    @periodic("several writers at once; RaceTest is in the gate")
+    @periodic("several writers at once; the normal run contains RaceTest")
     def test_concurrent_writers_of_the_same_new_days_all_store_their_rows(self):
         barrier = threading.Barrier(WRITERS)
         outcomes = []
@@ -139,7 +139,7 @@ class PruningTest(Waiting, PartitionsCase):
         )
         self.assertEqual([], self.database.rows(Kind.METRICS))
 
-    @periodic("waits for a long read")
+    @periodic("waits until a long read ends")
     def test_a_long_read_delays_pruning_but_no_writer(self):
         writer, reader = self.database.writer(), self.session()
         self.write(writer, [measurement(0)])
@@ -166,7 +166,7 @@ class PruningTest(Waiting, PartitionsCase):
         self.assertIsInstance(pruning[0], StorageUnavailable)
         self.assertGreater(beside, 2)  # a delayed writer stores its row when pruning stops
         reader.execute("ROLLBACK")
-        # The next pruning finishes what was interrupted.
+        # The next pruning completes the interrupted one.
         self.assertEqual([Pruned("measurements", 2, "partitions")], self.prune(self.later_ms))
 
     def test_a_detached_partition_is_dropped_by_the_next_pruning(self):
@@ -245,7 +245,7 @@ class SeriesCase(Scenario, PostgresqlTestCase):
     def wait_for_a_waiter(self):
         session, deadline = self.session(), time.monotonic() + _PATIENCE_SECONDS
         while not session.execute(_WAITS_FOR_PRUNING).fetchone()[0]:
-            self.assertLess(time.monotonic(), deadline, "nobody waits for a lock")
+            self.assertLess(time.monotonic(), deadline, "no session waits for a lock")
             time.sleep(0.01)
 
 
@@ -331,7 +331,7 @@ class SeriesRaceTest(SeriesCase):
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
     # Rule 25
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_does_not_read_the_generation_is_detected(self):
         def hold(connection):
             connection.execute(series.HOLD)
@@ -342,7 +342,7 @@ class SeriesRaceTest(SeriesCase):
             self.store(1)
         self.assertEqual(1, self.orphans())
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_reads_the_generation_while_it_waits_is_detected(self):
         def hold(connection):
             together = series.SELECT_GENERATION + b", (" + series.HOLD + b") AS held"
@@ -352,7 +352,7 @@ class SeriesRaceTest(SeriesCase):
             self.write_within_a_pruning()
         self.assertEqual(1, self.orphans())
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_without_the_lock_is_detected(self):
         def hold(connection):
             generation = connection.execute(series.SELECT_GENERATION).fetchone()[0]

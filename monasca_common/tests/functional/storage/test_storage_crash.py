@@ -84,17 +84,17 @@ class StorageCrash:
         self.assert_each_once()
 
     # Rule 23
-    @periodic("mutant; the persister's test_mutant_that_trusts_kafkas_offsets is the smoke test")
+    @periodic("mutant; the normal run contains test_mutant_that_trusts_kafkas_offsets of the persister")
     def test_mutant_that_compares_no_offsets_is_detected(self):
         self.crash_and_finish("storage.after_commit", "compares_no_offsets")
         self.assertEqual(2, max(self.copies().values()))
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_stores_offsets_in_another_transaction_is_detected(self):
         self.crash_and_finish("storage.in_transaction", "stores_the_offset_in_a_transaction_of_its_own")
         self.assertEqual(2, max(self.copies().values()))
 
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_treats_each_row_by_id_as_new_is_detected(self):
         self.write(mutant="stores_by_id_as_if_every_row_were_new")
         self.assertEqual(dict.fromkeys(range(_LENGTH), 2), self.copies_of_events())
@@ -107,7 +107,7 @@ class PostgresqlCrashTest(StorageCrash, PostgresqlTestCase):
     # With SQLite this mutant would lose no event: the writer inserts a row with the recorded time, whichever process
     # recorded it.
     # Rule 25
-    @periodic("the test that it would break is in the gate")
+    @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_stores_ids_in_another_transaction_is_detected(self):
         self.crash_and_finish("storage.in_transaction", "notes_ids_in_a_transaction_of_its_own")
         self.assertEqual(0, min(self.copies_of_events().values()))

@@ -72,7 +72,7 @@ class TestLifeCycle(MonitoringCase):
         self.post(metric, *range(5), host="a")
         (alarm,) = self.alarms_of(definition)
         self.assertEqual("OK", alarm["state"])
-        self.post(metric, *range(40), host="a")  # so many that enough remain if a minute ends between them
+        self.post(metric, *range(40), host="a")  # enough measurements even if a minute ends between them
         posted = time.monotonic()
         self.wait_for(
             lambda: self.client.find(f"alarms/{alarm['id']}"),

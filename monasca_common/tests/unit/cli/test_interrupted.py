@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupting commands whose broker never answers."""
+"""Interrupting commands whose broker never responds."""
 
 import functools
 import os

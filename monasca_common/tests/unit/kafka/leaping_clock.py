@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock for hanging calls: its time stands still until a call hangs, so that no other call is late on a busy
+"""A clock for hanging calls: its time does not change until a call hangs, so that no other call is late on a busy
 machine."""
 
 from __future__ import annotations

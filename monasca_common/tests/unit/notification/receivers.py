@@ -79,7 +79,7 @@ class HttpReceiver:
         return answer
 
     def hangs(self, handler):
-        """Answer nothing until the end of the test."""
+        """Send no response until the end of the test."""
         self.over.wait(_SECONDS)
 
     def drips(self, handler):

@@ -14,7 +14,7 @@ A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
 
 class Coordinator:
-    """A transport whose commits are answered on the test's request."""
+    """A transport that responds to commits when the test requests it."""
 
     clock = SystemClock()
 

@@ -502,7 +502,7 @@ class RebalanceTest(ProcessorCase):
         self.pass_time(5)
         self.assertEqual(2, self.owned(consumer))
         gate.open.set()
-        self.until(lambda: self.owned(consumer) == 1, step=0)  # time stands still, so the deadline does not pass
+        self.until(lambda: self.owned(consumer) == 1, step=0)  # the time does not change, so the deadline does not pass
         [taken] = {TopicPartition("in", 0), TopicPartition("in", 1)} - consumer.assignment()
         self.assertEqual(1, self.broker.committed(GROUP)[taken])
 

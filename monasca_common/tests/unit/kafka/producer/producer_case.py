@@ -12,7 +12,7 @@ AWAY = {"timeout": 0}  # an expired deadline: the report has the outcomes known 
 
 
 class ProducerCase(base.BaseTestCase):
-    """Tests with a producer over a memory broker whose time stands still; topic ``t`` has one partition."""
+    """Tests with a producer over a memory broker whose time does not change; topic ``t`` has one partition."""
 
     clock_type: type[VirtualClock] = VirtualClock
 

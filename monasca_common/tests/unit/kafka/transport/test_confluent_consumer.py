@@ -13,7 +13,7 @@ from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 
 class TestOffsetsForTimes(base.BaseTestCase):
     def refused(self, code):
-        """Return the error that is raised if the client answers with this error."""
+        """Return the error that is raised if the client returns this error."""
         consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
         self.addCleanup(consumer.close)
         client = mock.Mock(offsets_for_times=mock.Mock(side_effect=KafkaException(KafkaError(code))))

@@ -80,7 +80,7 @@ class NativeCase(base.BaseTestCase):
         return _librdkafka.Error
 
     def silent_broker(self):
-        """Return the address of a server that never answers, so that a client has no errors to report."""
+        """Return the address of a server that never responds, so that a client has no errors to report."""
         server = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(server.close)
         return f"127.0.0.1:{server.getsockname()[1]}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of the pipeline equal those of the plain reference for random specifications and data."""
+"""The pipeline and a simple reference have equal results for random specifications and data."""
 
 import math
 import random

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in the audit: the messages of stored offsets are reported as handled, and no others, whenever a driver dies."""
+"""Jobs in the audit: the messages of stored offsets, and no others, are reported as handled, whenever a driver
+is killed."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver against a receiver that answers like Prometheus, and like others."""
+"""The driver with receivers that behave like Prometheus, and like other products."""
 
 import http.server
 import json
