@@ -8,11 +8,13 @@ conflicting. The kept row is compared with a stored row in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# (series_id, time_ms, value, value_meta, version)
+from monasca_common.models.rows import Measurement
+
+# (series_id, time_ms, value, value_meta, version), and values that are not compared
 MeasurementRow = tuple[Any, ...]
 
 
@@ -25,10 +27,14 @@ class Reduced:
     conflicting: int
 
 
+def measurement_rows(values: Sequence[Measurement]) -> list[MeasurementRow]:
+    return [(series.id, time, value, meta, version) for series, time, value, meta, version in values]
+
+
 def rank(row: MeasurementRow) -> tuple[Any, ...]:
     """Return the sort key of rows with the same key: NaN is greater than all numbers, as in the databases, and a
     missing value_meta is less than any other."""
-    _, _, value, value_meta, version = row
+    _, _, value, value_meta, version, *_ = row
     return (version, value != value, value, value_meta is not None, value_meta or "")
 
 

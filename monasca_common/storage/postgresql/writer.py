@@ -23,9 +23,10 @@ from monasca_common.storage.positions import POSTGRESQL
 from monasca_common.storage.postgresql import encoding, partitions, staging
 from monasca_common.storage.postgresql import series as stored_series
 from monasca_common.storage.postgresql.connection import ROW_ERRORS, connect, is_of_a_row, reason, translated
+from monasca_common.storage.reduction import measurement_rows
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import BoundedConnection
-from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement_rows, refusal, times_of
+from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, refusal, times_of
 
 LOG = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -24,6 +25,7 @@ from monasca_common.storage.http_client import check_credentials, requests
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.prometheus.labels import labels_of
 from monasca_common.storage.prometheus.receiver import Receiver, ReceiverUrl, SamplesRefused, address
+from monasca_common.storage.reduction import measurement_rows, reduced
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings, dialect_of
 
@@ -139,7 +141,9 @@ class PrometheusWriter(Writer):
         """Send rows in order of time. Return the counts, and the reasons of refused rows by position."""
         allowed = retention.window(self._limits, Kind.METRICS, self._clock.time_ms())
         reasons = retention.refused([row.time_ms for row in values], allowed)
-        order, repeated, conflicting = _one_of_each(values)
+        kept = reduced((*row, position) for position, row in enumerate(measurement_rows(values)))
+        repeated, conflicting = kept.repeated, kept.conflicting
+        order = [position for *_, position in sorted(kept.rows, key=itemgetter(1))]  # by time
         encoded: dict[int, bytes] = {}
         for position in order:
             row = values[position]
@@ -184,27 +188,3 @@ class PrometheusWriter(Writer):
             return None
 
         return find_refused(len(samples), trial)
-
-
-def _one_of_each(values: Sequence[Measurement]) -> tuple[list[int], int, int]:
-    """Return the positions of the greatest version of each series and time, in order of time; the number of repeated
-    versions; and the number of versions that differ."""
-    kept: dict[tuple[bytes, int], int] = {}
-    repeated = conflicting = 0
-    for position, row in enumerate(values):
-        key = row.series.id, row.time_ms
-        other = kept.setdefault(key, position)
-        if other == position:
-            continue
-        is_same = _version(row) == _version(values[other])
-        repeated += is_same
-        conflicting += not is_same
-        if _version(row) > _version(values[other]):
-            kept[key] = position
-    return sorted(kept.values(), key=lambda position: values[position].time_ms), repeated, conflicting
-
-
-def _version(row: Measurement) -> tuple[int, bool, float, str]:
-    """Return the order of `Measurement`; NaN is the greatest value."""
-    is_nan = row.value != row.value
-    return row.version, is_nan, 0.0 if is_nan else row.value, row.value_meta or ""

@@ -14,13 +14,11 @@ from typing import Any, ClassVar, NamedTuple
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.models.rows import Measurement
 from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Claim, Kind, Rows, Writer
 from monasca_common.storage.errors import RowsRefused, StorageError, StorageUnavailable
 from monasca_common.storage.positions import Dialect, StoredPositions
-from monasca_common.storage.reduction import MeasurementRow
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
@@ -143,10 +141,6 @@ def refusal(
 def times_of(rows: Rows) -> list[int]:
     time_index = 1 if rows.kind is Kind.METRICS else 0
     return list(map(itemgetter(time_index), rows.values))
-
-
-def measurement_rows(values: Sequence[Measurement]) -> list[MeasurementRow]:
-    return [(series.id, time, value, meta, version) for series, time, value, meta, version in values]
 
 
 def keyed_rows(rows: Rows) -> list[tuple[Any, ...]]:

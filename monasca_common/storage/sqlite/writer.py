@@ -19,9 +19,9 @@ from monasca_common.storage import fence
 from monasca_common.storage.base import Claim, Kind, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.positions import SQLITE
-from monasca_common.storage.reduction import MeasurementRow, reduced
+from monasca_common.storage.reduction import MeasurementRow, measurement_rows, reduced
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, measurement_rows, refusal
+from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, refusal
 from monasca_common.storage.sqlite import lock as writer_lock
 from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, translated
