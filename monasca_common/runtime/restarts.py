@@ -10,12 +10,10 @@ from abc import ABC, abstractmethod
 
 from msgspec import structs
 
-from monasca_common.kafka import Clock, DeadLetterLimit, KafkaProducer, MessagingError, RetryPolicy, open_producer
+from monasca_common.kafka import Clock, DeadLetterLimit, MessagingError, RetryPolicy
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.member_health import MAX_REASON, MemberState, MemberStatus
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -127,36 +125,3 @@ class WorkerLoop(Loop):
             turned_ms=now_ms - round(self.health.turn_seconds * 1000),
             moved_ms=now_ms,
         )
-
-
-class PublishingLoop(Loop):
-    """Publishes due messages with its own producer, which it replaces after a `MessagingError`."""
-
-    def __init__(self, subject: str, producer: ProducerSettings, clock: Clock | None = None) -> None:
-        super().__init__(subject, clock)
-        self._producer_settings = producer
-        self._producer: KafkaProducer | None = None
-
-    @abstractmethod
-    def publish_due(self, producer: KafkaProducer) -> float:
-        """Publish the messages that are due, and return the seconds until the next call."""
-
-    def run(self) -> None:
-        try:
-            super().run()
-        finally:
-            self._close_producer()
-
-    def serve(self) -> None:
-        producer = self._producer = self._producer or open_producer(self._producer_settings)
-        try:
-            while not self.stopping.is_set():
-                self.stopping.wait(self.publish_due(producer))
-        except MessagingError:
-            self._close_producer()
-            raise
-
-    def _close_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close(CLOSE_SECONDS)

@@ -17,6 +17,7 @@ from monasca_common.kafka import (
     ConfigurationError,
     KafkaProducer,
     load_admin,
+    open_producer,
     portions,
 )
 from monasca_common.kafka.clock import Clock
@@ -38,7 +39,8 @@ from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_setti
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.logs import joined
 from monasca_common.runtime.loop_service import run_service
-from monasca_common.runtime.restarts import PublishingLoop
+from monasca_common.runtime.restarts import Loop
+from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ READ_SECONDS = 60.0  # the time-out of a survey's reads: committed offsets and t
 _SHOWN_LINES = 6  # partitions in a log line about positions
 
 
-class LagService(PublishingLoop):
+class LagService(Loop):
     """``admin``: the admin client of the cluster whose groups are surveyed."""
 
     def __init__(
@@ -58,7 +60,7 @@ class LagService(PublishingLoop):
         clock: Clock | None = None,
         read_positions: ReadPositions = no_database,
     ) -> None:
-        super().__init__("the lag survey", settings.producer, clock)
+        super().__init__("the lag survey", clock)
         self.longest_seconds = settings.interval_seconds
         self._settings = settings
         self._admin = admin
@@ -78,10 +80,16 @@ class LagService(PublishingLoop):
         )
         self.health = self._state.probes
 
-    def publish_due(self, producer: KafkaProducer) -> float:
-        began = self.clock.monotonic()
-        self.survey(producer)
-        return max(0.0, self._settings.interval_seconds - (self.clock.monotonic() - began))
+    def serve(self) -> None:
+        producer = open_producer(self._settings.producer)
+        try:
+            while not self.stopping.is_set():
+                began = self.clock.monotonic()
+                self.survey(producer)
+                took_seconds = self.clock.monotonic() - began
+                self.stopping.wait(max(0.0, self._settings.interval_seconds - took_seconds))
+        finally:
+            producer.close(CLOSE_SECONDS)
 
     def failed(self, error: Exception) -> None:
         self._state.failed(error)

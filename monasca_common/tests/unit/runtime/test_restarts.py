@@ -7,13 +7,10 @@ import weakref
 import fixtures
 from oslotest import base
 
-from monasca_common.kafka import DeadLetterLimit, FencedError, MisuseError, RetryPolicy, TransportError
-from monasca_common.kafka.message import Record
-from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka import DeadLetterLimit, FencedError, TransportError
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.runtime import restarts
 from monasca_common.runtime.member_health import MemberStatus, members_health
-from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, PublishingLoop, WorkerLoop, restart_delay_seconds
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, WorkerLoop, restart_delay_seconds
 from monasca_common.storage.errors import StorageUnavailable
 
 
@@ -116,37 +113,6 @@ class RestartsTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.fatal", (FencedError,)))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
         self.assertEqual([], self.loop.events)
-
-
-class Publisher(PublishingLoop):
-    """Raises one of ``failures`` per call, then stops; ``producers``: those of the calls."""
-
-    def __init__(self, settings, *failures):
-        super().__init__("a publisher", settings)
-        self.producers = []
-        self._failures = list(failures)
-
-    def publish_due(self, producer):
-        self.producers.append(producer)
-        if self._failures:
-            raise self._failures.pop(0)
-        self.stop()
-        return 0.0
-
-
-class PublishingLoopTest(base.BaseTestCase):
-    def test_only_an_error_of_kafka_replaces_the_producer(self):
-        quickly = RetryPolicy(backoff_seconds=0.01, max_backoff_seconds=0.01)
-        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}._RESTARTS", quickly))
-        settings = self.useFixture(MemoryKafka()).producer_settings()
-        loop = Publisher(settings, StorageUnavailable("no database"), TransportError("no broker"))
-        loop.run()
-
-        first, second, third = loop.producers
-        self.assertIs(first, second)
-        self.assertIsNot(second, third)
-        for producer in (second, third):
-            self.assertRaises(MisuseError, producer.publish, "orders", [Record(b"1")])
 
 
 class IdleLoop(WorkerLoop):

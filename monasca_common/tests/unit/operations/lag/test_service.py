@@ -19,7 +19,6 @@ from monasca_common.operations.lag.history import LagHistory, history_of
 from monasca_common.operations.lag.service import LagService
 from monasca_common.operations.lag.verdict import Commit, LagStatus, PartitionState
 from monasca_common.operations.settings import LagSettings, lag_settings
-from monasca_common.runtime import restarts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 TP = TopicPartition("metrics", 0)
@@ -132,7 +131,7 @@ class LagServiceTest(base.BaseTestCase):
         self.assertTrue(service.health.ready()[0])
 
     def run_once(self, service):
-        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}.open_producer", lambda _: self.producer))
+        self.useFixture(fixtures.MonkeyPatch(f"{lag_service.__name__}.open_producer", lambda _: self.producer))
         failed = service.failed
 
         def fail_and_stop(error):
