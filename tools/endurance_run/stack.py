@@ -30,6 +30,8 @@ PARTITIONS = 4
 SESSION_SECONDS = 10.0
 GRACE_SECONDS = 90
 _DATABASE = "monasca"
+# The totals of `audit serve` and of the dashboard grow until their window is full: within the warm-up of an hour's run.
+_AUDIT_WINDOW_SECONDS = 600
 _DISK_BYTES = 2 << 30
 _READY_SECONDS = 480.0
 _STOP_SECONDS = 30.0
@@ -140,6 +142,7 @@ status_port = {port}
 {more}
 [audit]
 folder = {folder}
+window_seconds = {window}
 """
 
 _MAPPING = """\
@@ -205,9 +208,13 @@ class Instance:
         journal = folder / "journals" / name
         journal.mkdir(parents=True, exist_ok=True)
         if self.kind == "audit":  # section with the port and the folder
-            own.write_text(f"[audit]\nstatus_port = {port}\nfolder = {journal}\n")
+            own.write_text(
+                f"[audit]\nstatus_port = {port}\nfolder = {journal}\nwindow_seconds = {_AUDIT_WINDOW_SECONDS}\n"
+            )
         else:
-            own.write_text(_OWN.format(section=service.section, port=port, more=more, folder=journal))
+            own.write_text(
+                _OWN.format(section=service.section, port=port, more=more, folder=journal, window=_AUDIT_WINDOW_SECONDS)
+            )
 
     @property
     def pid(self) -> int | None:

@@ -122,7 +122,11 @@ class AuditGatherer:
             self._totals.add(report)
         self._totals.forget(since_ms)
         found = (each for each in self._totals.reconciliations(now_ms) if each.bucket_ms >= since_ms)
-        return audit_figures(found, now_ms, settings.bucket_seconds)
+        figures = audit_figures(found, now_ms, settings.bucket_seconds)
+        if self._totals.outdated:  # the next check reads the reports again
+            self._totals = AuditTotals(settings.rules)
+            self._close_log()
+        return figures
 
     def _reports(self, since_ms: int) -> Iterable[AuditReport]:
         """Return new reports, or all reports after an error. Totals count each report once."""
@@ -136,10 +140,13 @@ class AuditGatherer:
                 if time.monotonic() > deadline:
                     return
         except Exception:
-            log, self._log = self._log, None
-            if log is not None:
-                log.__exit__(None, None, None)
+            self._close_log()
             raise
+
+    def _close_log(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log.__exit__(None, None, None)
 
 
 def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
