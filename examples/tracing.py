@@ -22,7 +22,7 @@ COUNT = 3
 
 
 class LinkSampler(Sampler):
-    """Samples each root span that links a span, because the library links only sampled spans, and a share of others."""
+    """Samples a fraction of the root spans, and each root span with a link, because the library links sampled spans."""
 
     def __init__(self, share: float) -> None:
         self._others = TraceIdRatioBased(share)

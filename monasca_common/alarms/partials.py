@@ -36,8 +36,8 @@ _COMPARISONS: MappingProxyType[str, Callable[[float, float], bool]] = MappingPro
 
 @dataclass(frozen=True, slots=True)
 class WindowPartial:
-    """The partial of at least one measurement. ``sums``: the `exact_sum` of scaled values. ``decisive``: the earliest
-    readings that lead to `immediate_state`, in order of time."""
+    """The partial aggregate of one or more measurements of a window. ``sums``: the `exact_sum` of scaled values.
+    ``decisive``: the earliest readings that lead to `immediate_state`, in order of time."""
 
     count: int
     sums: tuple[float, ...]

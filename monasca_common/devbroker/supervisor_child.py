@@ -10,9 +10,9 @@ Processes that a broker or database has started are ended as well: when they los
 their parent (PR_SET_CHILD_SUBREAPER). Frozen sessions of a database (SIGSTOP) would not end by themselves.
 
 It runs as a script that needs only the standard library, so that it starts within a few hundredths of a second. It
-reads one JSON object per line and answers each with a JSON object that has the ``number`` of the request: ``{"start":
-argv, "log": path, "user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word
-``exit`` ends it.
+reads one JSON object per line and responds to each with a JSON object that has the ``number`` of the request:
+``{"start": argv, "log": path, "user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare
+word ``exit`` ends it.
 """
 
 import contextlib

@@ -159,7 +159,7 @@ class LazyColumns(Columns):
 
 
 class MessageColumns(Columns):
-    """The columns of objects with the methods of confluent-kafka's messages."""
+    """Columns read from objects that have the methods of confluent-kafka's messages."""
 
     def __init__(self, raw: Sequence[Any]) -> None:
         self._raw = raw

@@ -138,7 +138,7 @@ class Ledger:
 
 
 def _is_next_to_withheld() -> sa.ColumnElement[bool]:
-    """Return the condition that no change of the alarm is between the change of this row and a withheld change."""
+    """Return the condition that the alarm has a withheld change, and no change between that change and this row's."""
     withheld, between = _NOTIFICATION.alias(), _NOTIFICATION.alias()
     own_ms, withheld_ms, between_ms = _NOTIFICATION.c.alarm_time, withheld.c.alarm_time, between.c.alarm_time
     is_between = sa.or_(

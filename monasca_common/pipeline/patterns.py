@@ -20,8 +20,8 @@ SYNTAX = "https://github.com/google/re2/wiki/Syntax"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression in RE2's syntax. Raises `ValueError`, whose message continues the name of an option or
-    field, and `ConfigurationError` if RE2 is not installed.
+    """A regular expression in RE2's syntax. Raises `ValueError` for an invalid expression, with a text that callers
+    append to the name of an option or field, and `ConfigurationError` if RE2 is not installed.
     """
 
     text: str

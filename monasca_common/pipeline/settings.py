@@ -245,8 +245,8 @@ class BackfillSettings:
         maximum=30 * _DAY_SECONDS,
         unit="seconds",
         help="The maximum time by which a message can be written before its event time. When backfill reads Kafka, it "
-        "starts this much before the range. Too small: records with an earlier message are skipped. Larger: backfill "
-        "reads more. All other options of backfill are in [pipeline_aggregate].",
+        "starts this much before the range. Too small: records that were written even earlier are skipped. Larger: "
+        "backfill reads more. All other options of backfill are in [pipeline_aggregate].",
     )
     source: Literal["kafka", "archive"] = option(
         "kafka",

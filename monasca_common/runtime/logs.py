@@ -62,6 +62,6 @@ def shown_url(url: str) -> str:
         return url
     scheme, separator, rest = url.partition("://")
     before, _, location = rest.rpartition("@")
-    if not separator or "?" in before:  # the start of a password is ambiguous
+    if not separator or "?" in before:  # where a password starts is ambiguous, so hide everything
         return f"{scheme}://(not shown)" if separator else "(not shown)"
     return f"{scheme}://{location.partition('?')[0]}"

@@ -48,7 +48,7 @@ class StatusBoard:
             self.write(slot, status)
 
     def write(self, slot: int, status: ProcessStatus) -> None:
-        """Replace the status in ``slot``. Raises `ValueError` and changes nothing if it is too large."""
+        """Replace the status in ``slot``. Raises `ValueError`, without a change, if the status is too large."""
         data = msgspec.json.encode(status)
         if len(data) > _SLOT_BYTES - _HEAD_BYTES:
             raise ValueError(f"the status of a process has {len(data)} bytes, and a slot {_SLOT_BYTES}")

@@ -87,7 +87,7 @@ def rows_of_kind(
     indexes: Sequence[int] = (),
     untimed: Collection[int] = (),
 ) -> Rows:
-    """Return rows of a batch, whose keys are their series and time, or the ids of their messages.
+    """Return the rows of a batch. The key of a metric's row is its series and time; other rows have the message id.
 
     ``positions``: the position in the batch of each row's message; ``None``: each message has a row. ``indexes``: the
     index of each row in its message, if messages may have several rows. ``untimed``: see `Decoded.untimed`.

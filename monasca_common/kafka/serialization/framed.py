@@ -41,7 +41,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         settings = registry_settings(conf)
         self.registry: SchemaRegistry[T] = SchemaRegistry(settings, self.schema_type, self.parse)
         self.mixed_topics = frozenset(settings.mixed_topics)
-        self._writers: dict[str, tuple[bytes, T]] = {}  # the start of a value and its schema, by topic
+        self._writers: dict[str, tuple[bytes, T]] = {}  # the bytes before each value, and its schema, by topic
 
     @abstractmethod
     def parse(self, text: str, names: Names) -> T:

@@ -287,7 +287,8 @@ class Admin:
 
     def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
         """Send the request to this broker. The client sends it to the controller in its latest metadata, which under
-        KRaft is a random broker, so refresh the metadata until it names this broker. Empty if that does not happen."""
+        KRaft is a random broker, so refresh the metadata until it names this broker. Return an empty mapping if it
+        never does."""
         wanted = TopicCollection(list(topics))
         for _ in range(_MOST_DRAWS):
             with contextlib.suppress(TransportError):
@@ -537,7 +538,7 @@ class Admin:
         return answer
 
     def _fault(self, error: KafkaException | KafkaError) -> TransportError:
-        """Convert an error. Convert a time-out to the refused login that only the error callback reports."""
+        """Convert an error. If the error callback has reported a refused login, convert that error instead."""
         self._client.poll(0)
         fault = translate(self._login.refusal or error)
         if fault.name not in _UNANSWERED:

@@ -73,7 +73,7 @@ class ClientCall(Generic[T]):
         return self._wait(self._clock, timeout)
 
     def look_again(self) -> bool:
-        """Call `wait` for a short real time."""
+        """Wait as `wait` does, but only for a short time of the real clock."""
         return self._wait(SystemClock(), _LAST_LOOK_SECONDS)
 
     def _wait(self, clock: Clock, timeout: float) -> bool:

@@ -66,7 +66,7 @@ class ReportColumns:
             with reservation.lock:
                 if reservation.next == reservation.end or size > reservation.left or size > reservation.largest:
                     return None
-                sequence = reservation.next  # no call until the room is taken, so no signal handler interrupts
+                sequence = reservation.next  # no call before all are set, so no signal handler interrupts
                 reservation.next = sequence + 1
                 reservation.left -= size
             headers: tuple[tuple[str, bytes], ...] = ()

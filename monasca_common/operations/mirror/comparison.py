@@ -137,8 +137,8 @@ def compare_latest(
 def _has_expired(
     compared: ComparedRange, last: _Unmatched | None, copy: _Unmatched | None, firsts: list[int | None]
 ) -> bool:
-    """Return whether the other cluster has deleted the message. ``firsts``: for each log, the first offset
-    of a key that both logs contain."""
+    """Return whether the other cluster has deleted the message. ``firsts``: for each of the two logs, the offset of its
+    first message whose key is also in the other log."""
     if last is not None:
         return compared.target_lost_its_beginning and _is_before(last, firsts[0])
     return copy is not None and compared.source_lost_its_beginning and _is_before(copy, firsts[1])

@@ -187,7 +187,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(persister)
 
     def steady_memory(self, process):
-        """Return its memory in bytes, once it is constant for half a second."""
+        """Return the memory of the process in bytes, once it has been constant for half a second."""
         seen = [0]
 
         def is_steady():

@@ -17,7 +17,7 @@ from monasca_common.tests.periodic import periodic
 
 
 class CrashTest(PipelineProcessCase):
-    """Kill one process after another, each with new records to count, before one runs to its end."""
+    """Kill several processes one after another, each after new records were published; the last process completes."""
 
     def die_at(self, *points):
         for point in points:

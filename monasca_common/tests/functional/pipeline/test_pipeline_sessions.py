@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's sessions on a real PostgreSQL: no driver, frozen or slow, keeps another one out indefinitely."""
+"""A job's sessions on a real PostgreSQL: a frozen or slow driver does not block another driver indefinitely."""
 
 import time
 from dataclasses import replace

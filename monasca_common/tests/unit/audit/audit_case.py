@@ -48,7 +48,7 @@ class AuditCase(base.BaseTestCase):
         self.kafka.broker.create_topic(REPORTS, 1)
 
     def reporter(self, tier, application="app", **changes):
-        """Return a reporter whose thread sleeps; a test calls `report`."""
+        """Return a reporter whose thread never reports; a test calls `report`."""
         settings = self.kafka.producer_settings(**changes)
         return AuditReporter(self.settings, settings, tier, application, clock=self.clock)
 

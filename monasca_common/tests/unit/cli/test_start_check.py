@@ -39,7 +39,7 @@ class StartingAdmin:
 
 class StartCheckTest(ConfigurationTestCase):
     def check(self, mode, admin=None, kafka=""):
-        """Return its error, or ``None``. ``self.log`` contains the log lines of the check."""
+        """Return the error of the check, or ``None``. ``self.log`` contains the log lines of the check."""
         self.log = self.useFixture(fixtures.FakeLogger(start_check.__name__, nuke_handlers=False))
         conf = self.with_kafka(**({"monitoring": f"durability_check = {mode}"} if mode else {}), kafka=kafka)
         with mock.patch.object(start_check.plugins, "load_admin", lambda *_: admin):
