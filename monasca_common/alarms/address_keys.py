@@ -5,6 +5,7 @@ encrypts, and all keys decrypt. Each row stores the name of its key; a row witho
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -148,8 +149,5 @@ def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
     settings, keys = database_settings(conf), read_keys(conf)
     if keys.first is None:
         return None
-    database = AlarmsDatabase(settings)
-    try:
+    with contextlib.closing(AlarmsDatabase(settings)) as database:
         return rotate(database, keys)
-    finally:
-        database.close()

@@ -109,12 +109,8 @@ class AuditServe(ServiceCommand):
     """
 
     extra = "monitoring"
+    service = "monasca_common.audit.service"
     checked = "audit"
-
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.audit import service
-
-        return service.run
 
 
 class AuditCounting(ServiceCommand):
@@ -128,6 +124,7 @@ class AuditCounting(ServiceCommand):
     """
 
     extra = "monitoring"  # required by the status server
+    service = "monasca_common.audit.counter_service"
     checked = "audit counter"
     any_file = True
     reported = (MessagingError, cfg.Error)
@@ -148,15 +145,10 @@ class AuditCounting(ServiceCommand):
             help="the consumer group and the application in reports; use one per cluster (default: %(default)s)",
         )
 
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.audit import counter_service
-
-        def run(conf: cfg.ConfigOpts) -> None:
-            check_section(conf, parsed_args.section)
-            names = {"section": parsed_args.section, "group": parsed_args.group, "tier": parsed_args.tier}
-            counter_service.run(conf, wanted=parsed_args.topic, **names)
-
-        return run
+    def serve(self, run: Callable[..., None], conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
+        check_section(conf, parsed_args.section)
+        names = {"section": parsed_args.section, "group": parsed_args.group, "tier": parsed_args.tier}
+        run(conf, wanted=parsed_args.topic, **names)
 
 
 def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:

@@ -5,22 +5,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from oslo_config import cfg
 
 from monasca_common.cli import services
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.kafka import plugins
-from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.operations.group_positions import position_reader
-from monasca_common.runtime.listener import check_listener
 
 _LEAST_CHARACTERS = 12
 
@@ -34,35 +28,12 @@ class Dashboard(ServiceCommand):
     """
 
     extra = "dashboard"
+    service = "monasca_common.operations.dashboard.service"
     checked = "dashboard"
     any_file = True
 
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.audit.settings import audit_settings
-        from monasca_common.operations.dashboard.app import login_of
-        from monasca_common.operations.dashboard.panels import kafka_panels
-        from monasca_common.operations.dashboard.server import DashboardServer
-        from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
-        from monasca_common.operations.settings import history_topic, lag_window
-
-        def run(conf: cfg.ConfigOpts) -> None:
-            settings = dashboard_settings(conf)
-            connection = connection_settings(conf, KAFKA_GROUP)
-            check_listener(DASHBOARD_GROUP, settings.host, settings.port)
-            if settings.status.port is not None:
-                check_listener(DASHBOARD_GROUP, settings.status.host, settings.status.port, prefix="status_")
-            login = login_of(settings, conf)
-            audit = audit_settings(conf)
-            letters = dead_letter_topics(parsed_args.config_file)
-            window = lag_window(conf)
-            positions = position_reader(conf)
-
-            admin = functools.partial(plugins.load_admin, conf)
-            facts = (settings, admin, connection, audit, letters, window, positions, SystemClock().time_ms)
-            panels = functools.partial(kafka_panels, *facts, history_topic=history_topic(conf))
-            DashboardServer(settings, panels, login).run()
-
-        return run
+    def serve(self, run: Callable[..., None], conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
+        run(conf, dead_letter_topics(parsed_args.config_file))
 
 
 class DashboardPassword(MonascaCommand):
@@ -91,13 +62,11 @@ class DashboardPassword(MonascaCommand):
         return 0
 
 
-def dead_letter_topics(files: Sequence[str]) -> list[str]:
+def dead_letter_topics(files: Sequence[str]) -> set[str]:
     """Return the dead-letter topics of the services in these files."""
-    return sorted(set(_topics(files)))
-
-
-def _topics(files: Sequence[str]) -> Iterator[str]:
+    found: set[str] = set()
     for service in (*services.SERVICES, *services.ON_REQUEST):
         with contextlib.suppress(ConfigurationError, ImportError):
             conf = services.read_service(service, files)
-            yield from (each.name for each in services.topics(service, conf) if each.dead_letters)
+            found.update(each.name for each in services.topics(service, conf) if each.dead_letters)
+    return found

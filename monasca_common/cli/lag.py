@@ -163,12 +163,11 @@ class LagServe(ServiceCommand):
     """
 
     extra = "monitoring"
+    service = "monasca_common.operations.lag.service"
     checked = "lag"
 
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.operations.lag import service as lag_service
-
-        return lambda conf: lag_service.run(conf, position_reader(conf))
+    def serve(self, run: Callable[..., None], conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
+        run(conf, position_reader(conf))
 
 
 def _verdict_row(lag: LagVerdict) -> tuple[Any, ...]:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from cliff.lister import Lister
-from oslo_config import cfg
 
 from monasca_common.cli import progress
 from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, add_since, add_topics
@@ -36,13 +35,9 @@ class MirrorRun(ServiceCommand):
     """
 
     extra = "mirror"
+    service = "monasca_common.operations.mirror.mirror"
     checked = "mirror"
     reported = (*ServiceCommand.reported, FencedError)
-
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.operations.mirror import mirror
-
-        return mirror.run
 
 
 class MirrorVerify(MonascaCommand, Lister):

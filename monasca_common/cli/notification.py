@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,8 @@ class NotificationService(ServiceCommand):
     """
 
     extra = "notification"
+    service = "monasca_common.notification.service"
     checked = "notification"
-
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.notification import service
-
-        return service.run
 
 
 class NotificationTest(MonascaCommand):
@@ -96,11 +92,8 @@ def open_notifications(conf: cfg.ConfigOpts) -> Iterator[tuple[AlarmsDatabase, A
     from monasca_common.alarms.settings import database_settings
 
     settings, keys = database_settings(conf), read_keys(conf)
-    database = AlarmsDatabase(settings)
-    try:
+    with contextlib.closing(AlarmsDatabase(settings)) as database:
         yield database, keys
-    finally:
-        database.close()
 
 
 def _test_change() -> AlarmChange:

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common persister``: run the persister."""
 
-import argparse
-from collections.abc import Callable
-
-from oslo_config import cfg
-
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.storage.errors import StorageError
 
@@ -19,10 +14,6 @@ class Persister(ServiceCommand):
     """
 
     extra = "persister"
+    service = "monasca_common.persister.service"
     checked = "persister"
     reported = (*ServiceCommand.reported, StorageError)
-
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.persister import service
-
-        return service.run

@@ -32,15 +32,10 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
             parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
-        from monasca_common.pipeline import JsonRows, read
-        from monasca_common.pipeline.specification.reader import SHIPPED
+        from monasca_common.pipeline import load
 
-        files = (
-            parsed_args.pre_transforms or SHIPPED / "pre_transform_specs.jsonl",
-            parsed_args.transforms or SHIPPED / "transform_specs.jsonl",
-        )
         try:
-            found = read(*(JsonRows.of_file(file) for file in files))
+            found = load(parsed_args.pre_transforms, parsed_args.transforms)
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from None
         counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 from collections.abc import Callable
 from typing import ClassVar
@@ -18,9 +19,11 @@ from monasca_common.runtime.logs import register_logging, start_logging
 
 
 class ServiceCommand(MonascaCommand):
-    """A command that runs a service. ``checked``: the service in `services` whose topics are checked before the start.
-    ``any_file``: whether the command accepts the configuration file of any service."""
+    """A command that runs a service. ``service``: the module with its function `run`. ``checked``: the service in
+    `services` whose topics are checked before the start. ``any_file``: whether the command accepts the configuration
+    file of any service."""
 
+    service: ClassVar[str]
     checked: ClassVar[str]
     any_file: ClassVar[bool] = False
     reported: ClassVar[tuple[type[Exception], ...]] = (ConfigurationError, cfg.Error)
@@ -36,7 +39,8 @@ class ServiceCommand(MonascaCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until SIGTERM; return 0."""
-        run = self.runner(parsed_args)
+        # The import fails without the extra; brokers are not queried then.
+        run = importlib.import_module(self.service).run
         conf = cfg.ConfigOpts()
         register_logging(conf)
         configuration.read(parsed_args, conf)
@@ -44,10 +48,8 @@ class ServiceCommand(MonascaCommand):
             configuration.register_own_options(conf)
         start_logging(conf)
         check_at_start(self.checked, conf)
-        run(conf)
+        self.serve(run, conf, parsed_args)
         return 0
 
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        """Return a function that runs the service. Imports the extra, so that a missing package is reported before
-        brokers are queried."""
-        raise NotImplementedError
+    def serve(self, run: Callable[..., None], conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
+        run(conf)

@@ -161,19 +161,14 @@ def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     yield ServiceTopic(lag_settings(conf).topic, KAFKA_GROUP, is_compacted=True)
 
 
-def _of_audit_service(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
-
-
-def _of_audit_counter(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+def _of_reports(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     """Yield the topic of reports, because counted topics belong to other services."""
     yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
 
 
 def _of_dashboard(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     """Yield the topics of the audit and the lag history, because dead-letter topics belong to other services."""
-    yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
-    yield from _of_lag(conf)
+    yield from (*_of_reports(conf), *_of_lag(conf))
 
 
 def _of_mirror(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
@@ -197,8 +192,8 @@ _TOPICS: Mapping[str, Callable[[cfg.ConfigOpts], Iterator[ServiceTopic]]] = Mapp
         "notification": _of_notification,
         "sink": _of_sink,
         "lag": _of_lag,
-        "audit": _of_audit_service,
-        "audit counter": _of_audit_counter,
+        "audit": _of_reports,
+        "audit counter": _of_reports,
         "dashboard": _of_dashboard,
         "mirror": _of_mirror,
     }

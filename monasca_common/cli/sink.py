@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from cliff.lister import Lister
-from oslo_config import cfg
 
 from monasca_common.cli.command import MonascaCommand, add_execute, positive
 from monasca_common.cli.service_command import ServiceCommand
@@ -26,13 +25,9 @@ class SinkRun(ServiceCommand):
     """
 
     extra = "persister"
+    service = "monasca_common.sink.service"
     checked = "sink"
     reported = (*ServiceCommand.reported, StorageError)
-
-    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
-        from monasca_common.sink import service
-
-        return service.run
 
 
 class _SinkComparison(MonascaCommand, Lister):
