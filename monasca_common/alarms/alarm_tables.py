@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from monasca_common.alarms import alarm_queries, outbox
 from monasca_common.alarms.alarm_queries import WhichAlarms
-from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, delete_one, of_tenant
+from monasca_common.alarms.database import AlarmsDatabase, Row, Select, Slice, Sort, delete_one, of_tenant, only_row
 from monasca_common.alarms.definition_tables import next_version
 from monasca_common.alarms.definitions import STATES
-from monasca_common.alarms.errors import UnknownId, refuse
+from monasca_common.alarms.errors import refuse
 from monasca_common.alarms.transitions import BY_HAND, AlarmChange, AlarmedMetric
 from monasca_common.models.limits import TextRule
 from monasca_common.storage.sql import tables
@@ -114,9 +114,7 @@ class Alarms:
         self._database.write(work)
 
     def _one(self, connection: sa.Connection, tenant: str, alarm_id: str) -> StoredAlarm:
-        row = connection.execute(alarm_queries.one(tenant, alarm_id)).one_or_none()
-        if row is None:
-            raise UnknownId(_WHAT, alarm_id)
+        row = only_row(connection.execute(alarm_queries.one(tenant, alarm_id)), _WHAT, alarm_id)
         return self._alarms(connection, [row])[0]
 
     def _alarms(self, connection: sa.Connection, rows: Sequence[Row]) -> list[StoredAlarm]:

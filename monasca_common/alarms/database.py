@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -54,11 +54,8 @@ class AlarmsDatabase:
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
     def one(self, statement: Select, kind: str, row_id: str) -> Row:
-        """Return the single row of a statement. Raises `UnknownId` for this ``kind`` of row if no row exists."""
-        row = next(iter(self.rows(statement)), None)
-        if row is None:
-            raise UnknownId(kind, row_id)
-        return row
+        """See `only_row`."""
+        return only_row(self.rows(statement), kind, row_id)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Return the result of ``work``, which reads from one snapshot."""
@@ -95,6 +92,13 @@ def new_id() -> str:
 def of_tenant(table: sa.Table, tenant: str, row_id: str) -> tuple[Condition, Condition]:
     """Return the conditions for the tenant's row with this id."""
     return table.c.id == row_id, table.c.tenant == tenant
+
+
+def only_row(rows: Iterable[Row], kind: str, row_id: str) -> Row:
+    """Return the single row with this id. Raises `UnknownId` for this ``kind`` of row if no row exists."""
+    for row in rows:
+        return row
+    raise UnknownId(kind, row_id)
 
 
 def delete_one(connection: sa.Connection, table: sa.Table, tenant: str, row_id: str, kind: str) -> None:

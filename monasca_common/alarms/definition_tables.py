@@ -20,6 +20,7 @@ from monasca_common.alarms.database import (
     delete_one,
     new_id,
     of_tenant,
+    only_row,
     ordered,
 )
 from monasca_common.alarms.definitions import (
@@ -30,7 +31,7 @@ from monasca_common.alarms.definitions import (
     paired,
     refused_changes,
 )
-from monasca_common.alarms.errors import UnknownId, refuse
+from monasca_common.alarms.errors import refuse
 from monasca_common.alarms.evaluation import RESTRUCTURED
 from monasca_common.alarms.expression import SubExpression, parse
 from monasca_common.storage.sql import tables
@@ -167,10 +168,8 @@ class AlarmDefinitions:
 
 
 def _one(connection: sa.Connection, tenant: str, definition_id: str) -> AlarmDefinition:
-    row = connection.execute(_SELECT.where(*of_tenant(_DEFINITION, tenant, definition_id))).one_or_none()
-    if row is None:
-        raise UnknownId(_WHAT, definition_id)
-    return _definitions(connection, [row])[0]
+    rows = connection.execute(_SELECT.where(*of_tenant(_DEFINITION, tenant, definition_id)))
+    return _definitions(connection, [only_row(rows, _WHAT, definition_id)])[0]
 
 
 def _definitions(connection: sa.Connection, rows: Sequence[Row]) -> list[AlarmDefinition]:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
-from monasca_common.alarms.database import AlarmsDatabase, Row, Slice, Sort, delete_one, new_id, of_tenant
-from monasca_common.alarms.errors import UnknownId, refuse
+from monasca_common.alarms.database import AlarmsDatabase, Row, Slice, Sort, delete_one, new_id, of_tenant, only_row
+from monasca_common.alarms.errors import refuse
 from monasca_common.models.limits import TextRule
 from monasca_common.storage.sql import tables
 
@@ -221,10 +221,7 @@ class NotificationMethods:
 
 def _row_of(connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> Row:
     statement = _SELECT.where(*of_tenant(_METHOD, tenant, method_id))
-    rows = connection.execute(statement.with_for_update() if lock else statement).all()
-    if not rows:
-        raise UnknownId(_WHAT, method_id)
-    return rows[0]
+    return only_row(connection.execute(statement.with_for_update() if lock else statement), _WHAT, method_id)
 
 
 def _checked(method: NotificationMethod) -> NotificationMethod:
