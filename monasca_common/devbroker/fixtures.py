@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters and databases for tests.
+"""Clusters for tests.
 
 ::
 
@@ -24,7 +24,6 @@ from fixtures import EnvironmentVariable, Fixture, MonkeyPatch
 from monasca_common.devbroker.cluster import KafkaCluster
 from monasca_common.devbroker.errors import BrokerFailed
 from monasca_common.devbroker.node import START_SECONDS
-from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.proxy import KafkaProxy
 from monasca_common.kafka.errors import TransportError
 
@@ -139,46 +138,3 @@ def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
             if error.name != "INVALID_REPLICATION_FACTOR" or time.monotonic() >= deadline:
                 raise
             time.sleep(0.1)
-
-
-class PostgresqlFixture(Fixture):
-    """A server for one test, which may kill, freeze or fill it. It is ready in half a second."""
-
-    def __init__(self, **arguments: Any) -> None:
-        self.server = PostgresqlServer(**arguments)
-
-    def _setUp(self) -> None:
-        self.addCleanup(self.server.stop)
-        # If root starts the server, it runs as another user, who cannot read the folders of a test.
-        with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
-            self.server.start()
-
-
-class SharedPostgresql(Fixture):
-    """One server for all tests of this process, each with its own database; the first test starts it.
-
-    ``url``: the URL of the test's database. ``server``: shared with other tests, so do not stop it.
-    """
-
-    server: PostgresqlServer
-    url: str
-
-    def _setUp(self) -> None:
-        self.server = _shared_postgresql()
-        self.url = self.server.create_database()
-        name = self.url.rpartition("/")[2]
-        self.addCleanup(self.server.execute, f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
-_postgresql: list[PostgresqlServer] = []
-
-
-def _shared_postgresql() -> PostgresqlServer:
-    with _starting:
-        if not _postgresql:
-            server = PostgresqlServer(settings={"fsync": "off"})
-            with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
-                server.start()
-            atexit.register(server.stop)
-            _postgresql.append(server)
-        return _postgresql[0]

@@ -22,7 +22,7 @@ from aiosmtpd.smtp import SMTP
 from oslotest import base
 
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.devbroker.fixtures import PostgresqlFixture, SharedKafkaCluster, SharedPostgresql
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
@@ -30,6 +30,7 @@ from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.notification import notification_program
+from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids

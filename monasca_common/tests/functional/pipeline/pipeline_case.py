@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import fixtures
 import sqlalchemy as sa
 
-from monasca_common.devbroker.fixtures import SharedKafkaCluster, SharedPostgresql
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
@@ -32,6 +32,7 @@ from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import pipeline_daemon
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.pipeline import reference

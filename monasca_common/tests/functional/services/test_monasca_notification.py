@@ -14,8 +14,8 @@ from collections import Counter
 
 from sqlalchemy.engine import make_url
 
-from monasca_common.devbroker.fixtures import SharedPostgresql
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.services.service_case import ServiceCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import body_of, http_server, serve

@@ -3,9 +3,9 @@
 
 import psycopg
 
-from monasca_common.devbroker.fixtures import SharedPostgresql
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.tables.steps import table_steps
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
 _TABLE = '[{0}]\ntopic = "{0}"\nmode = "upsert"\nkey = ["n"]\n[{0}.columns]\nn = "integer"\n{0} = "text"\n'

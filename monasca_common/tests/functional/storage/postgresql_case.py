@@ -8,12 +8,12 @@ from types import MappingProxyType
 import psycopg
 from oslotest import base
 
-from monasca_common.devbroker.fixtures import PostgresqlFixture, SharedPostgresql
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.contracts.storage.scenario import claim, message_id, row
+from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.waiting import Waiting
 
 RETRY_SECONDS = 0.05

@@ -11,7 +11,6 @@ from fixtures import MonkeyPatch
 from oslotest import base
 from sqlalchemy.ext.compiler import compiles
 
-from monasca_common.devbroker.fixtures import PostgresqlFixture, SharedPostgresql
 from monasca_common.storage.errors import QueryTimeout, SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.positions import POSTGRESQL
 from monasca_common.storage.reader import AlarmFilter, PageOf, Position, SeriesFilter, Span
@@ -21,6 +20,7 @@ from monasca_common.storage.sql.connections import ReadConnections
 from monasca_common.storage.sql.queries import Queries
 from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.tests.contracts import storage as testing
+from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.storage.sqlite.test_reads import ReadsContract

@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from fixtures import MonkeyPatch
 
-from monasca_common.devbroker.fixtures import PostgresqlFixture
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.kafka import failpoints
 from monasca_common.storage.base import Kind, Written
@@ -24,6 +23,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.contracts.storage import SqlDatabase
+from monasca_common.tests.functional.postgresql import PostgresqlFixture
 from monasca_common.tests.functional.storage.postgresql_case import (
     OwnServerTestCase,
     PostgresqlTestCase,
