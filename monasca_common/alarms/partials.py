@@ -12,9 +12,10 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from monasca_common.alarms.expression import SubExpression
-from monasca_common.models.readings import Reading, exact_sum
+from monasca_common.models.readings import Reading, exact_sum, sums_of
 
 OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
@@ -57,6 +58,13 @@ class WindowPartial:
             max(reading.timestamp_ms for reading in readings),
             _earliest(sub, (reading for reading in readings if _is_decisive(sub, reading))),
         )
+
+    @classmethod
+    def of_row(cls, row: Iterable[Any]) -> WindowPartial:
+        """Return the partial of a row's columns from ``record_count`` to ``readings``. Its sums and readings can be
+        concatenated."""
+        count, sums, least, greatest, newest_ms, readings = row
+        return cls(count, sums_of(sums), least, greatest, newest_ms, readings_of(readings))
 
     def merge(self, other: WindowPartial, sub: SubExpression) -> WindowPartial:
         """Return the combined partial. ``other`` has other measurements of the same window."""
@@ -175,14 +183,6 @@ def _deciding_count(sub: SubExpression) -> float:
 
 
 # The stored texts. A database merges two texts by joining them with a space.
-
-
-def sums_text(sums: Iterable[float]) -> str:
-    return " ".join(map(repr, sums))
-
-
-def sums_of(text: str | None) -> tuple[float, ...]:
-    return tuple(map(float, (text or "").split()))
 
 
 def readings_text(readings: Iterable[Reading]) -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readings of metrics, and exact sums of their values."""
+"""Readings of metrics, and exact sums of their values; a database merges the texts of two sums by joining them with a
+space."""
 
 from __future__ import annotations
 
@@ -26,3 +27,11 @@ def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
         parts.append(part)
         rest.append(-part)
     return tuple(parts)
+
+
+def sums_text(sums: Iterable[float]) -> str:
+    return " ".join(map(repr, sums))
+
+
+def sums_of(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,12 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import periods, usage_table
 from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
 from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
-from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records
+from monasca_common.pipeline.aggregate.records import Group, RecordReader
 from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.pipeline.jobs.durations import StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
-from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress
+from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.rejection import MALFORMED, Rejection
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
@@ -45,7 +45,7 @@ from monasca_common.pipeline.spark.arrow import (
     numbers,
     row_batches,
 )
-from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
+from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
@@ -109,15 +109,9 @@ class Aggregation:
         with timing.stage("publish"):
             published = self._publisher.publish(now_ms)
         self._retention.apply(now_ms)
-        results = {
-            "published_periods": published.periods,
-            "published_messages": published.messages,
-            UNDELIVERED: published.undelivered,
-            **published.dropped,
-        }
         # A turn without records is not a batch, because its duration would distort the durations of batches.
-        seconds = timing.seconds if batch.done or published.periods else {}
-        return batch.plus(JobProgress(results=results, stage_seconds=seconds))
+        seconds = timing.seconds if batch.done or published[periods.PERIODS] else {}
+        return batch.plus(JobProgress(results=published, stage_seconds=seconds))
 
     def _stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
         return self._partials.stage(records, batch, counts, self._rejected)
@@ -218,7 +212,7 @@ class RecordDecoder:
             accumulator.add(records, partitions, offsets)
             for partition, rejected in by_partition(partitions, offsets, records.rejected).items():
                 self.on_rejected(partition, rejected)
-            newest_ms = _newest_ms(partitions, records)
+            newest_ms = greatest([partitions[index] for index in records.indices], records.timestamps_ms)
             self.on_counts(len(records.indices), len(records.rejected), newest_ms, records.non_finite)
         yield from partial_batches(accumulator.partials())
 
@@ -238,17 +232,6 @@ def _reader(specifications: bytes) -> RecordReader:
     """Return the reader of this worker process. The next batch reuses its caches."""
     known: Specifications = pickle.loads(specifications)
     return RecordReader(known)
-
-
-def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:
-    times_ms = records.timestamps_ms
-    if times_ms and partitions.count(partitions[0]) == len(partitions):  # a task reads only one partition at a time
-        return {partitions[0]: max(times_ms)}
-    newest: dict[int, float] = {}
-    for index, time_ms in zip(records.indices, times_ms, strict=True):
-        partition = partitions[index]
-        newest[partition] = max(time_ms, newest.get(partition, time_ms))
-    return newest
 
 
 def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:

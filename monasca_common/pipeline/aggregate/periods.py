@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sa
@@ -18,11 +18,15 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.aggregate import rollup, usage_table
 from monasca_common.pipeline.aggregate.output import OutputMessage, Spool, output
+from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period
+
+#: Results of the job, with `UNDELIVERED`.
+PERIODS, MESSAGES = "published_periods", "published_messages"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,25 +40,6 @@ class Due:
     period: Period
     version_ms: int
     provisional: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The result of publishing. ``dropped``: rows without a message, by reason. ``undelivered``: messages to
-    resend."""
-
-    periods: int = 0
-    messages: int = 0
-    undelivered: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def plus(self, other: Published) -> Published:
-        return Published(
-            self.periods + other.periods,
-            self.messages + other.messages,
-            self.undelivered + other.undelivered,
-            self.dropped + other.dropped,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +139,14 @@ class PeriodPublisher:
         self._closing = closing
         self._emit = emit
 
-    def publish(self, now_ms: int) -> Published:
-        """Publish all due periods. A period stays due if a message is undelivered or a crash prevents clearing it."""
+    def publish(self, now_ms: int) -> Counter[str]:
+        """Publish all due periods. A period stays due if a message is undelivered or a crash prevents clearing it.
+        Return the job's results, with the number of rows without a message by reason."""
         self._close(now_ms)
-        total = Published()
+        results = Counter({PERIODS: 0, MESSAGES: 0, UNDELIVERED: 0})
         for due in self._due():
-            total = total.plus(self._publish(due))
-        return total
+            self._publish(due, results)
+        return results
 
     def _close(self, now_ms: int) -> None:
         """Clear the provisional mark of periods that are over, which gives them a new version."""
@@ -196,17 +182,16 @@ class PeriodPublisher:
             if self._closing.specifications.find(specification):
                 yield Due(Period(specification, start_ms), version_ms, provisional)
 
-    def _publish(self, noted: Due) -> Published:
-        dropped: Counter[str] = Counter()
+    def _publish(self, noted: Due, results: Counter[str]) -> None:
         with Spool() as messages:
-            current = self._compute(noted.period, messages, dropped)
+            current = self._compute(noted.period, messages, results)
             if current is None:
-                return Published()
+                return
             undelivered = sum(map(self._publish_bulk, messages.bulks()))
             fail_point("pipeline.before_clearing")
             if not undelivered:
                 self._clear(current)
-            return Published(1, messages.count, undelivered, dropped)
+            results.update({PERIODS: 1, MESSAGES: messages.count, UNDELIVERED: undelivered})
 
     def _compute(self, period: Period, messages: Spool, dropped: Counter[str]) -> Due | None:
         """Write the messages of the period to a spool, so that no transaction is open while Kafka is slow."""

@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from monasca_common.models.readings import exact_sum
+from monasca_common.models.readings import exact_sum, sums_of, sums_text
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.pipeline.spark.staging import staged_rows
+from monasca_common.pipeline.spark.staging import spaces, staged_rows
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
@@ -39,7 +39,7 @@ def staged_row(specification: str, window_ms: int, group: str, partial: Partial)
     """Return a row for the staging table. ``group``: the text that `group_text` returns."""
     count, sums, *rest = partial.as_row()
     group_id = hashlib.sha256(group.encode()).digest()[:16]
-    return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]
+    return (specification, window_ms, group_id, group, count, sums_text(sums), *rest)  # type: ignore[arg-type]
 
 
 def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
@@ -60,7 +60,7 @@ def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence
     long = sa.select(*(usage[name] for name in _KEY[1:]), usage.sums).join(aggregate_staging, sa.and_(*same))
     found = connection.execute(
         long.where(
-            *staged_rows(aggregate_staging, batch, attempts), usage.job == job, _spaces(usage.sums) >= MOST_FLOATS
+            *staged_rows(aggregate_staging, batch, attempts), usage.job == job, spaces(usage.sums) >= MOST_FLOATS
         )
     ).all()
     own = (usage[name] == sa.bindparam(f"of_{name}") for name in _KEY[1:])
@@ -70,14 +70,10 @@ def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence
             written,
             [
                 {f"of_{name}": value for name, value in zip(_KEY[1:], key, strict=True)}
-                | {"exact": _text(exact_sum(_floats(sums)))}
+                | {"exact": sums_text(exact_sum(sums_of(sums)))}
                 for *key, sums in found[start : start + _SUMS_AT_ONCE]
             ],
         )
-
-
-def _spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
-    return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))
 
 
 def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
@@ -124,7 +120,7 @@ def read(
     query = sa.select(*columns).where(*where).order_by(*order)
     for window_ms, group, count, sums, *rest in connection.execute(query, execution_options={"yield_per": _READ_ROWS}):
         key = PartialKey(specification, window_ms, group_of_text(group))
-        yield key, Partial.of_row((count, _floats(sums), *rest))
+        yield key, Partial.of_row((count, sums_of(sums), *rest))
 
 
 def _group_column(connection: sa.Connection, position: int) -> sa.ColumnElement[str]:
@@ -174,14 +170,6 @@ def _place(columns: Any, end: str) -> sa.Tuple:
 
 def _choose(is_added: sa.ColumnElement[bool], known: Any, added: Any, name: str) -> sa.ColumnElement[Any]:
     return sa.case((is_added, added[name]), else_=known[name])
-
-
-def _text(sums: Iterable[float]) -> str:
-    return " ".join(map(repr, sums))
-
-
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split()))
 
 
 class Retention:

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.aggregate.job import open_period_publisher
+from monasca_common.pipeline.aggregate.periods import MESSAGES
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.pipeline.backfill.history import History
@@ -65,7 +66,7 @@ class BackfillJob(Job):
             backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_seconds * 1000, history)
             replaced = backfill.run(request.from_ms, request.to_ms, watched)
             published = publisher.publish(clock.time_ms())
-            results = {"published_messages": published.messages, UNDELIVERED: published.undelivered}
+            results = {name: published[name] for name in (MESSAGES, UNDELIVERED)}
             progress = replaced.plus(JobProgress(batch_seconds=clock.monotonic() - began, results=results))
             watched.tell(progress)
             return progress

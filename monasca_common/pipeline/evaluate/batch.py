@@ -56,7 +56,7 @@ from monasca_common.pipeline.spark.arrow import (
     numbers,
     row_batches,
 )
-from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
+from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
@@ -262,7 +262,9 @@ class RecordFold:
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
         self.on_counts(taken, len(rejected), newest_ms, non_finite)
-        self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
+        # The last record by offset instead of time, because a producer's clock can be a day ahead.
+        last = greatest(partitions, zip(offsets, kafka_ms, strict=True))
+        self.on_arrivals(last, {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
 
 class _TaskFold:
@@ -308,17 +310,6 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
 def _matcher(definitions: bytes) -> _Matcher:
     """Return the matcher of this worker process. The next batch reuses its cache."""
     return _Matcher(pickle.loads(definitions))
-
-
-def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return the last record of each partition, by offset instead of time, because a producer's clock can be a day
-    ahead."""
-    if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads only one partition at a time
-        return {partitions[0]: max(zip(offsets, times_ms, strict=True))}
-    last: dict[int, tuple[int, int]] = {}
-    for partition, found in zip(partitions, zip(offsets, times_ms, strict=True), strict=True):
-        last[partition] = max(found, last.get(partition, found))
-    return last
 
 
 class StagedMerge:

@@ -27,7 +27,7 @@ from monasca_common.alarms.evaluation import (
     needed_from_ms,
 )
 from monasca_common.alarms.expression import SubExpression
-from monasca_common.alarms.partials import WindowPartial, readings_of, runs, sums_of
+from monasca_common.alarms.partials import WindowPartial, readings_of, runs
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.evaluate import definitions, transitions, watermark
@@ -330,11 +330,7 @@ def _measured(sub: SubExpression, windows: Mapping[int, list[Any]] | None) -> Me
 
 def _merged(sub: SubExpression, rows: Sequence[Any]) -> WindowPartial:
     """Merge the rows exactly, because concatenated sums and readings can be long and unordered."""
-    partials = [_partial(*row) for row in rows]
+    partials = list(map(WindowPartial.of_row, rows))
     if len(partials) == 1 and len(partials[0].sums) < 2 and len(partials[0].decisive) < 2:
         return partials[0]
     return reduce(lambda one, other: one.merge(other, sub), partials[1:], partials[0].normalised(sub))
-
-
-def _partial(count: int, sums: str, least: float, greatest: float, newest_ms: float, readings: str) -> WindowPartial:
-    return WindowPartial(count, sums_of(sums), least, greatest, newest_ms, readings_of(readings))

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.evaluation import IdlePeriod
 from monasca_common.kafka.clock import Clock
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.spark.counts import Adder, Greatest, accumulator
+from monasca_common.pipeline.spark.counts import Adder, Greatest, Union, accumulator
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql.tables import alarm_evaluator
 
@@ -244,24 +244,13 @@ def _row(state: EvaluatorState) -> dict[str, Any]:
     }
 
 
-class Union:
-    """The union of sets of buckets, as an ``AccumulatorParam`` of Spark."""
-
-    def zero(self, _value: Set[int]) -> Set[int]:
-        return frozenset()
-
-    def addInPlace(self, one: Set[int], other: Set[int]) -> Set[int]:  # noqa: N802
-        whole = one | other
-        return whole if len(whole) <= MOST_BUCKETS else set(sorted(whole)[-MOST_BUCKETS:])
-
-
 class Arrivals:
     """The arrival times in Kafka of the records of one batch. Executors add times, and the driver reads them after the
     batch. ``spark``: see `accumulator`."""
 
     def __init__(self, spark: SparkSession | None) -> None:
         self._last: Accumulator[Mapping[int, tuple[int, int]]] = accumulator(spark, {}, Greatest())
-        self._buckets: Accumulator[Set[int]] = accumulator(spark, frozenset(), Union())
+        self._buckets: Accumulator[Set[int]] = accumulator(spark, frozenset(), Union(MOST_BUCKETS))
 
     @property
     def last_ms(self) -> dict[int, int]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.partials import WindowPartial, readings_of, readings_text, runs, sums_of, sums_text
+from monasca_common.alarms.partials import WindowPartial, readings_of, readings_text, runs
 from monasca_common.models import json_text
-from monasca_common.models.readings import Reading
+from monasca_common.models.readings import Reading, sums_text
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
-from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
+from monasca_common.pipeline.spark.staging import StagedAttempts, spaces, staged_rows
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import (
     alarm_changed,
@@ -166,19 +166,13 @@ def merged_rows(rows: Iterable[FoldedRow], sub_expressions: Mapping[str, Indexed
             yield same[0] if len(same) == 1 else _merged(same, sub_expressions)
 
 
-def partial_of(row: FoldedRow) -> WindowPartial:
-    """Return the partial of a window's row. Its sums can be concatenated, as in the database."""
-    count, least, greatest, newest = row.record_count, row.least, row.greatest, row.newest
-    assert count is not None and least is not None and greatest is not None and newest is not None
-    return WindowPartial(count, sums_of(row.sums), least, greatest, newest, readings_of(row.readings))
-
-
 def _merged(rows: list[FoldedRow], sub_expressions: Mapping[str, IndexedSubExpression]) -> FoldedRow:
     sub = sub_expressions[rows[0].sub_expression_id].expression
     named = rows[0][:4]
     if sub.function == "last":
         return _last_row(named, runs(sub, (reading for row in rows for reading in readings_of(row.readings))))
-    whole = reduce(lambda one, other: one.merge(other, sub), map(partial_of, rows))
+    partials = (WindowPartial.of_row(row[5:11]) for row in rows)
+    whole = reduce(lambda one, other: one.merge(other, sub), partials)
     window_start = rows[0].window_start
     assert window_start is not None
     return _window_row(named, window_start, whole)
@@ -270,7 +264,7 @@ def _shorten(
     """Rewrite long sums and readings of the merged windows."""
     window = alarm_window.c
     same = [window[name] == alarm_staging.c[name] for name in _KEY]
-    is_long = sa.or_(_spaces(window.sums) >= MOST_FLOATS, _spaces(window.readings) >= MOST_READINGS)
+    is_long = sa.or_(spaces(window.sums) >= MOST_FLOATS, spaces(window.readings) >= MOST_READINGS)
     of_part = (alarm_part.c[name] == window[name] for name in ("sub_expression_id", "match_key"))
     is_waiting = sa.exists().where(alarm_part.c.alarm_id == alarm_changed.c.alarm_id, *of_part)
     columns = [window[name] for name in (*_KEY, *_PARTIAL)]
@@ -290,20 +284,17 @@ def _shorten(
 
 def _shortened(row: Sequence[Any], sub_expressions: Mapping[str, IndexedSubExpression]) -> dict[str, Any]:
     key = {f"of_{name}": value for name, value in zip(_KEY, row, strict=False)}
-    count, sums, least, greatest, newest, readings, added, is_waiting = row[len(_KEY) :]
-    sub, found = sub_expressions[row[0]].expression, readings_of(readings)
+    *whole, added, is_waiting = row[len(_KEY) :]
+    sub = sub_expressions[row[0]].expression
     if sub.function == "last":
+        found = readings_of(whole[-1])
         if not is_waiting:
             found = _unevaluated(found, readings_of(added))
         return key | {"exact_sums": "", "fewer_readings": readings_text(runs(sub, found))}
-    exact = WindowPartial(count, sums_of(sums), least, greatest, newest, found).normalised(sub)
+    exact = WindowPartial.of_row(whole).normalised(sub)
     return key | {"exact_sums": sums_text(exact.sums), "fewer_readings": readings_text(exact.decisive)}
 
 
 def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Reading, ...]:
     """Return the new readings and the newest earlier reading, with which a new alarm begins."""
     return (*sorted(set(found).difference(added))[-1:], *added)
-
-
-def _spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
-    return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
+_Value = TypeVar("_Value", float, tuple[int, int])
 
 #: Called with the numbers of accepted and rejected records, the newest event time of each partition, and the
 #: number of records that were skipped because their value is not finite.
@@ -36,6 +37,31 @@ class Greatest:
 
     def addInPlace(self, one: Mapping[int, Any], other: Mapping[int, Any]) -> Mapping[int, Any]:  # noqa: N802
         return {each: max(found[each] for found in (one, other) if each in found) for each in {**one, **other}}
+
+
+def greatest(partitions: Sequence[int], values: Iterable[_Value]) -> dict[int, _Value]:
+    """Return the greatest value of each partition. ``partitions``: the partition of each value."""
+    if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads only one partition at a time
+        return {partitions[0]: max(values)}
+    found: dict[int, _Value] = {}
+    for partition, value in zip(partitions, values, strict=True):
+        found[partition] = max(value, found.get(partition, value))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The union of sets of numbers, as Spark's ``AccumulatorParam``. Only the ``most`` greatest numbers are kept, to
+    limit the memory of the driver."""
+
+    most: int
+
+    def zero(self, _value: Set[int]) -> Set[int]:
+        return frozenset()
+
+    def addInPlace(self, one: Set[int], other: Set[int]) -> Set[int]:  # noqa: N802
+        whole = one | other
+        return whole if len(whole) <= self.most else frozenset(sorted(whole)[-self.most :])
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import SerializationError
-from monasca_common.pipeline.spark.counts import Adder, accumulator
+from monasca_common.pipeline.spark.counts import Adder, Union, accumulator
 from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeSchema
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class BatchSchemas:
         if self.reader.schema is None:
             return attempt(self.reader)
         if self._noted is None:
-            self._noted = accumulator(self._spark, frozenset(), _Ids())
+            self._noted = accumulator(self._spark, frozenset(), Union(_MOST_IDS))
         while True:
             schemas = {each: self._resolve(each) for each in sorted(self._ids)}
             self._noted.value = frozenset()
@@ -107,16 +107,6 @@ def readable(batches: Iterable[pa.RecordBatch], envelopes: EnvelopeReader) -> It
         is_complete = envelopes.knows(batch) and is_complete
         if is_complete:
             yield batch
-
-
-class _Ids:
-    """The union of sets of ids, as Spark's ``AccumulatorParam``."""
-
-    def zero(self, _value: Set[int]) -> Set[int]:
-        return frozenset()
-
-    def addInPlace(self, one: Set[int], other: Set[int]) -> Set[int]:  # noqa: N802
-        return frozenset(sorted(one | other)[:_MOST_IDS])
 
 
 @functools.lru_cache(maxsize=2)

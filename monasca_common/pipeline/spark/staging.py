@@ -155,6 +155,11 @@ def staged_rows(table: sa.Table, batch: str, attempts: Sequence[int]) -> tuple[s
     return table.c.batch == batch, table.c.attempt.in_(attempts)
 
 
+def spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
+    """Return the number of spaces in a text, which joins the sums or readings of several partials."""
+    return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))
+
+
 def clear(connection: sa.Connection, table: sa.Table, batch: str, now_ms: int) -> None:
     """Remove the rows staged for ``batch``, and rows that crashes left more than a day ago."""
     old = sa.or_(table.c.batch == batch, table.c.staged < now_ms - ABANDONED_MS)

@@ -359,10 +359,10 @@ def clears_first():
     """Mark a period as published before it is sent."""
     publish = PeriodPublisher._publish
 
-    def published(publisher, due):
+    def published(publisher, due, results):
         publisher._clear(due)
         failpoints.fail_point("pipeline.before_clearing")
-        return publish(publisher, due)
+        publish(publisher, due, results)
 
     with mock.patch.object(PeriodPublisher, "_publish", published):
         yield

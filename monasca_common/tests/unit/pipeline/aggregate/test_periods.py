@@ -11,7 +11,8 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.pipeline.aggregate import output, periods, usage_table
-from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
+from monasca_common.pipeline.aggregate.periods import MESSAGES, PERIODS, Closing, Period, PeriodPublisher
+from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.spark import staging
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
@@ -86,15 +87,15 @@ class DueTest(PublisherCase):
         self.add(1.0, 2.0)
         publisher = self.publisher()
         published = publisher.publish(self.now_ms)
-        self.assertEqual((1, 2, 0), (published.periods, published.messages, published.undelivered))
-        self.assertEqual(0, publisher.publish(self.now_ms).messages)
-        self.assertEqual(0, self.publisher().publish(self.now_ms).messages)
+        self.assertEqual((1, 2, 0), tuple(map(published.get, (PERIODS, MESSAGES, UNDELIVERED))))
+        self.assertEqual(0, publisher.publish(self.now_ms)[MESSAGES])
+        self.assertEqual(0, self.publisher().publish(self.now_ms)[MESSAGES])
         self.assertEqual([("a", 1.0), ("b", 2.0)], [row[1:3] for row in self.log()])
 
     def test_more_messages_than_the_producer_can_hold_are_published_in_steps(self):
         self.add(*map(float, range(8)))
         published = self.publisher(budget_messages=4).publish(self.now_ms)
-        self.assertEqual((8, 0), (published.messages, published.undelivered))
+        self.assertEqual((8, 0), (published[MESSAGES], published[UNDELIVERED]))
         self.assertEqual([*"abcdefgh"], [row[1] for row in self.log()])
 
     def test_a_change_has_a_greater_version_even_if_the_clock_stops_or_goes_back(self):
@@ -111,9 +112,9 @@ class DueTest(PublisherCase):
         self.add(1.0)
         self.add(5.0, hour=-1)
         publisher = self.publisher()
-        self.assertEqual(2, publisher.publish(self.now_ms).periods)
+        self.assertEqual(2, publisher.publish(self.now_ms)[PERIODS])
         self.add(7.0, hour=-1)
-        self.assertEqual(1, publisher.publish(self.now_ms).periods)
+        self.assertEqual(1, publisher.publish(self.now_ms)[PERIODS])
 
     def test_a_period_that_changes_during_its_publication_is_published_again(self):
         self.add(1.0)
@@ -126,9 +127,9 @@ class DueTest(PublisherCase):
 
         with mock.patch.object(PeriodPublisher, "_publish_bulk", overtaken):
             publisher.publish(self.now_ms)
-        self.assertEqual(1, publisher.publish(self.now_ms).messages)
+        self.assertEqual(1, publisher.publish(self.now_ms)[MESSAGES])
         self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the averages of one value and of both values
-        self.assertEqual(0, publisher.publish(self.now_ms).messages)
+        self.assertEqual(0, publisher.publish(self.now_ms)[MESSAGES])
 
     def test_two_processes_that_publish_a_period_send_equal_messages(self):
         self.add(1.0, 2.0)
@@ -149,13 +150,13 @@ class DueTest(PublisherCase):
         with self.offset_store.writing() as connection:
             period = Period(self.specs.transforms["cpu_total_host"].id, START_MS)
             periods.touch(connection, "other", [period], Closing(self.specs, 0), self.now_ms)
-        self.assertEqual(0, self.publisher().publish(self.now_ms).periods)
+        self.assertEqual(0, self.publisher().publish(self.now_ms)[PERIODS])
 
     def test_periods_of_other_specifications_are_not_published(self):
         self.add(1.0)
         other = self.by_host(filter_by_list=[FILTER])
-        self.assertEqual(0, self.publisher(specs=other).publish(self.now_ms).periods)
-        self.assertEqual(1, self.publisher().publish(self.now_ms).periods)
+        self.assertEqual(0, self.publisher(specs=other).publish(self.now_ms)[PERIODS])
+        self.assertEqual(1, self.publisher().publish(self.now_ms)[PERIODS])
 
 
 FILTER = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "include"}
@@ -166,7 +167,7 @@ class CrashTest(PublisherCase):
         self.add(1.0, 2.0)
         with failpoints.armed("pipeline.before_clearing", "raise"):
             self.assertRaises(failpoints.FailPointReached, self.publisher().publish, self.now_ms)
-        self.assertEqual(2, self.publisher().publish(self.now_ms + 90_000).messages)
+        self.assertEqual(2, self.publisher().publish(self.now_ms + 90_000)[MESSAGES])
         rows = self.log()
         self.assertEqual(rows[:2], rows[2:])
 
@@ -174,9 +175,9 @@ class CrashTest(PublisherCase):
         self.add(1.0, 2.0)
         publisher = self.publisher()
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=2)
-        self.assertEqual((2, 1), (publisher.publish(self.now_ms).messages, len(self.log())))
+        self.assertEqual((2, 1), (publisher.publish(self.now_ms)[MESSAGES], len(self.log())))
         published = publisher.publish(self.now_ms)
-        self.assertEqual((2, 0), (published.messages, published.undelivered))
+        self.assertEqual((2, 0), (published[MESSAGES], published[UNDELIVERED]))
         self.assertEqual({"a", "b"}, {row[1] for row in self.log()})
         self.assertEqual(2, len(set(self.log())))
 
@@ -185,17 +186,17 @@ class CrashTest(PublisherCase):
         publisher = self.publisher()
         publish = PeriodPublisher._publish
 
-        def published(self_, due):
+        def published(self_, due, results):
             self_._clear(due)
             failpoints.fail_point("pipeline.before_clearing")
-            return publish(self_, due)
+            publish(self_, due, results)
 
         with (
             mock.patch.object(PeriodPublisher, "_publish", published),
             failpoints.armed("pipeline.before_clearing", "raise"),
         ):
             self.assertRaises(failpoints.FailPointReached, publisher.publish, self.now_ms)
-        self.assertEqual(0, publisher.publish(self.now_ms).messages)
+        self.assertEqual(0, publisher.publish(self.now_ms)[MESSAGES])
         self.assertEqual([], self.log())
 
 
@@ -210,14 +211,14 @@ class ManyTest(PublisherCase):
 
     def test_all_messages_of_several_bulks_are_published_once(self):
         published = self.publisher().publish(self.now_ms)
-        self.assertEqual((5, 0), (published.messages, published.undelivered))
+        self.assertEqual((5, 0), (published[MESSAGES], published[UNDELIVERED]))
         self.assertEqual([("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0), ("e", 5.0)], sorted(self.values()))
 
     def test_an_undelivered_message_of_one_bulk_keeps_the_period_unpublished(self):
         publisher = self.publisher()
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=3)
-        self.assertEqual(1, publisher.publish(self.now_ms).undelivered)
-        self.assertEqual(0, publisher.publish(self.now_ms).undelivered)
+        self.assertEqual(1, publisher.publish(self.now_ms)[UNDELIVERED])
+        self.assertEqual(0, publisher.publish(self.now_ms)[UNDELIVERED])
         self.assertEqual(5, len(set(self.values())))
 
     def values(self):
@@ -231,7 +232,7 @@ class EndedPeriodTest(PublisherCase):
         self.add(1.0)
         publisher = self.publisher()
         for now_ms, messages in ((self.now_ms, 1), (self.END_MS - 1, 0), (self.END_MS, 1), (self.END_MS + 1, 0)):
-            self.assertEqual(messages, publisher.publish(now_ms).messages)
+            self.assertEqual(messages, publisher.publish(now_ms)[MESSAGES])
         (first_id, *_, first_version, first_marked), (second_id, *_, second_version, second_marked) = self.log()
         self.assertEqual((True, False), (first_marked, second_marked))
         self.assertGreater(second_version, first_version)
@@ -241,11 +242,11 @@ class EndedPeriodTest(PublisherCase):
         self.add(1.0)
         publisher = self.publisher("final")
         self.assertEqual(
-            [0, 0, 1], [publisher.publish(at).messages for at in (self.now_ms, self.END_MS - 1, self.END_MS)]
+            [0, 0, 1], [publisher.publish(at)[MESSAGES] for at in (self.now_ms, self.END_MS - 1, self.END_MS)]
         )
         self.now_ms = self.END_MS + 5
         self.add(3.0)
-        self.assertEqual(1, publisher.publish(self.now_ms).messages)
+        self.assertEqual(1, publisher.publish(self.now_ms)[MESSAGES])
         self.assertEqual([(1.0, False), (2.0, False)], [(row[2], row[4]) for row in self.log()])
 
     def test_the_mark_is_stored_before_publication(self):

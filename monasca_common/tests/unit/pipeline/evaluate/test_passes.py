@@ -32,8 +32,6 @@ from monasca_common.alarms.partials import (
     readings_of,
     readings_text,
     runs,
-    sums_of,
-    sums_text,
     window_start_ms,
 )
 from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS, AlarmChange
@@ -44,7 +42,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.serialization.registry_client import MAX_BACKOFF_SECONDS
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
 from monasca_common.models import avro
-from monasca_common.models.readings import Reading
+from monasca_common.models.readings import Reading, sums_of, sums_text
 from monasca_common.pipeline.errors import EvaluatorFenced
 from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark
 from monasca_common.pipeline.evaluate.cleanup import Cleanup

@@ -14,14 +14,12 @@ from monasca_common.alarms.partials import (
     readings_of,
     readings_text,
     runs,
-    sums_of,
-    sums_text,
     window_start_ms,
 )
-from monasca_common.models.readings import Reading
+from monasca_common.models.readings import Reading, sums_of, sums_text
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, SubExpressionIndex
-from monasca_common.pipeline.evaluate.windows import WindowFold, merged_rows, partial_of
+from monasca_common.pipeline.evaluate.windows import WindowFold, merged_rows
 
 SERIES = Series(series_id("t", "r", "cpu", {"host": "h"}), "t", "r", "cpu", {"host": "h"})
 TEXTS = (
@@ -67,13 +65,13 @@ class WindowFoldTest(base.BaseTestCase):
         for reading in readings:
             windows.setdefault(window_start_ms(sub, reading.timestamp_ms), []).append(reading)
         expected = {start: WindowPartial.of(sub, each) for start, each in windows.items()}
-        self.assertEqual(expected, {start: partial_of(row) for start, row in merged.items()})
+        self.assertEqual(expected, {start: WindowPartial.of_row(row[5:11]) for start, row in merged.items()})
 
     def test_a_window_of_many_readings_is_folded_in_limited_memory(self):
         one = active("sum(cpu) > 5")
         readings = [Reading(float(offset), 0, offset, 0.1) for offset in range(2000)]
         row, _ = folded(one, readings)
-        self.assertEqual(WindowPartial.of(one.expression, readings), partial_of(row))
+        self.assertEqual(WindowPartial.of(one.expression, readings), WindowPartial.of_row(row[5:11]))
 
     def test_each_row_has_the_generation_of_its_windows(self):
         self.assertEqual({3}, {row.windows for row in folded(active("max(cpu) > 5"), [(1.0, 0, 0, 1.0)])})
