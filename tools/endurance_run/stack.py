@@ -32,6 +32,7 @@ GRACE_SECONDS = 90
 _DATABASE = "monasca"
 # The totals of `audit serve` and of the dashboard grow until their window is full: within the warm-up of an hour's run.
 _AUDIT_WINDOW_SECONDS = 600
+_ENVIRONMENT = ("MALLOC_ARENA_MAX=2",)  # as in deploy/
 _DISK_BYTES = 2 << 30
 _READY_SECONDS = 480.0
 _STOP_SECONDS = 30.0
@@ -198,7 +199,14 @@ class Instance:
         self.log = folder / "logs" / f"{name}.log"
         self._process = ServerProcess(supervisor, self.log)
         own = folder / f"{name}.conf"
-        self._command = [sys.executable, "-m", "monasca_common.cli.main", *service.command.split()]
+        self._command = [
+            "env",
+            *_ENVIRONMENT,
+            sys.executable,
+            "-m",
+            "monasca_common.cli.main",
+            *service.command.split(),
+        ]
         self._command += ["--config-file", str(folder / "monasca.conf"), "--config-file", str(own)]
         more = f"port = {ports.free_ports(1)[0]}\n" if self.kind in ("api", "dashboard") else ""
         self.api_port = int(more.split()[-1]) if more else 0
