@@ -51,7 +51,7 @@ _RESUME, _INTERRUPTED = "resume", "interrupted"
 
 @dataclass(slots=True)
 class RunState:
-    """What a resumed run needs. ``elapsed``: seconds of load so far."""
+    """The stored state for a resumed run. ``elapsed``: seconds of load so far."""
 
     seed: int
     minutes: int

@@ -95,7 +95,7 @@ class LogReader:
                 waiting.check(left, received=bool(batch.partitions))
 
     def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
-        """Return existing and new messages until ``done`` returns true; it is called several times per second."""
+        """Return existing and new messages until ``done``, which is called several times per second, returns true."""
         with self._open(starts) as consumer:
             while not done():
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)

@@ -83,7 +83,7 @@ class StorageUrl:
 
 @dataclass(frozen=True, slots=True)
 class OldInfluxdb:
-    """The server in ``[influxdb]``; its defaults are those of the old services."""
+    """The server in ``[influxdb]``, with the defaults of the old services."""
 
     ip_address: str = option("127.0.0.1", help="The server's name or address.")
     port: int = option(8086, type=cfg.PortOpt, help="The server's port.")

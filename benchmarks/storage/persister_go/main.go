@@ -24,7 +24,7 @@ import (
 
 const (
 	batchSize    = 20_000
-	ahead        = 2 // batches between the goroutine that parses and the one that stores
+	ahead        = 2 // maximum number of batches between the parsing and the storing goroutine
 	rowBytes     = 62
 	header       = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	trailer      = "\xff\xff"

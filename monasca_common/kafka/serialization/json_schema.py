@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON with a schema id: the checks of `json`, and those of the schema by jsonschema."""
+"""JSON with a schema id: checks values as `json` does, and against the schema with jsonschema."""
 
 from __future__ import annotations
 

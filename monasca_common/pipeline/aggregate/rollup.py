@@ -8,7 +8,7 @@ an average of averages: a window with few records has the same weight as a windo
 These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. A rate uses the
 latest quantity, not the average. A rate is computed for each group, not only for the first. Its count is the number of
 its records, not twice that number. A rate whose oldest quantity is zero is dropped and counted instead of stopping the
-job. Name and period are always those of the specification. Sums do not depend on the order of their parts.
+job. The specification always determines name and period. Sums do not depend on the order of their parts.
 
 A period is aggregated block by block, so that memory does not grow with the number of its groups. A block consists of
 all partials of one output row, which agree in the columns that every stage keeps.
@@ -159,7 +159,7 @@ def _finite(rows: Iterable[Usage], dropped: Counter[str]) -> Aggregate:
 # An entry point of ``monasca_common.pipeline.usages``.
 RATES = components.UsageComponent(_rates, operations=(), rolls_up=True)
 
-# Entry points of ``monasca_common.pipeline.setters``. Name and period are always those of the specification.
+# Entry points of ``monasca_common.pipeline.setters``. The specification always determines name and period.
 ROLLUP = components.SetterComponent(_rolled_up)
 NAMING = components.SetterComponent(lambda _, rows: rows)
 

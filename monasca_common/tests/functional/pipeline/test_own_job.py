@@ -70,7 +70,8 @@ class OwnJobTest(PipelineCase):
         self.install_example()
 
     def install_example(self):
-        """Install the package here and on the executors. It stays installed, because a session keeps its files."""
+        """Install the package here and on the executors. It remains installed there, because a session keeps its
+        files."""
         if not any(path.endswith("spread.zip") for path in sys.path):
             self.spark.sparkContext.addPyFile(str(zipped("spread")))
         forget_what_is_installed()
