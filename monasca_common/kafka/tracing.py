@@ -2,8 +2,8 @@
 """Tracing with OpenTelemetry: carries the context of a trace (W3C: traceparent, tracestate) in the headers of messages.
 
 A producer continues its caller's trace if that is sampled, and never starts one. A batch has many messages, so its span
-has no parent, and links the spans that published them. Imported only if ``[kafka] tracing`` is on; the SDK is that of
-the application. Without an SDK no trace is sampled, and nothing is carried.
+has no parent, and links the spans that published them. Imported only if ``[kafka] tracing`` is on; the application
+provides the SDK. Without an SDK no trace is sampled, and nothing is carried.
 """
 
 from __future__ import annotations

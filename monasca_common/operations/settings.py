@@ -49,8 +49,8 @@ class LagLimits:
         minimum=0.0,
         maximum=1.0,
         unit="fraction of the time",
-        help="Unread messages expire soon if, at the speed of their group, at most this fraction of their retention "
-        "time remains until a message is deleted unread; 0.25 is a quarter. Used by `monasca-common lag`, `durability "
+        help="Unread messages expire soon if, at the present speed of their group, retention deletes the first one "
+        "within this fraction of the retention time (0.25: a quarter). Used by `monasca-common lag`, `durability "
         "check`, the dashboard and the alert MonascaUnreadExpires. Too small: operators have no time to act. Too "
         "large: groups that are slow on purpose are reported.",
     )

@@ -17,7 +17,7 @@ _starting = threading.Lock()
 
 
 class PostgresqlFixture(Fixture):
-    """A server for one test, which may kill, freeze or fill it. It is ready in half a second."""
+    """A separate server, for a test that kills, freezes or fills its server. It is ready in half a second."""
 
     def __init__(self, **arguments: Any) -> None:
         self.server = PostgresqlServer(**arguments)

@@ -63,7 +63,7 @@ class CheckerTest(base.BaseTestCase):
             error = self.assertRaises(LostOrDuplicated, check({1: ACKED}, rows).raise_unless_clean)
             self.assertIsInstance(error, self.failureException)
 
-    def test_a_failed_check_in_a_block_of_each_once_raises_it(self):
+    def test_each_once_raises_the_failure_of_a_check_in_its_block(self):
         with each_once():
             self.assertEqual(1, 1)
 

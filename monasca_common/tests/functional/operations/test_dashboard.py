@@ -182,7 +182,7 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
             self.assertIsNone(self.process.poll(), self.log.read_text())
             return False
 
-    def test_figures_follow_kafka(self):
+    def test_figures_change_with_the_content_of_kafka(self):
         self.put("metrics", 30)
         self.put("metrics", 12, partition=1)
         reason = [

@@ -355,6 +355,6 @@ class TestRoutes(base.BaseTestCase):
         ):
             self.assertEqual(template, self.routes.find(path), path)
 
-    def test_a_path_without_a_route_is_other(self):
+    def test_a_path_without_a_route_has_the_label_other(self):
         for path in ("/v2", "/v2x0/alarms/count", "/v2.0/alarms/a/b/state-history", "//x"):
             self.assertEqual("other", self.routes.find(path), path)

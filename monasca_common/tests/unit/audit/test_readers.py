@@ -338,7 +338,7 @@ class CleanRunsTest(AuditCase):
     """Random runs without losses, with brokers in memory, are never reported as incomplete. Messages are at most 30
     s old, and all reports arrive within 25 s, so the grace period is sufficient."""
 
-    def test_nothing_is_missing(self):
+    def test_random_runs_have_no_missing_messages(self):
         for seed in range(min(CASES, 60)):
             with self.subTest(seed=seed):
                 self.run_once(random.Random(seed))

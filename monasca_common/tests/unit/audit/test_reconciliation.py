@@ -396,7 +396,7 @@ class CleanRunsTest(base.BaseTestCase):
     """A clean run is reported as clean, however its reports are divided, repeated and reordered."""
 
     @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 3))
-    def test_nothing_is_missing(self, chance, messages, again):
+    def test_a_complete_topic_has_no_missing_messages(self, chance, messages, again):
         found = reconciliations(self.run_of(chance, messages, again), LATER, RULES)
 
         self.assertEqual([], [each for each in found if each.verdict is not AuditVerdict.OK])

@@ -113,7 +113,7 @@ class TestCache(FetchCase):
         self.assertEqual([str(self.folder)] * 2, found)
         self.assertEqual([f"{name}-1.0.jar" for name in NAMES], self.registry.asked_for)
 
-    def test_a_lock_that_is_never_released_ends_in_an_error_that_names_it(self):
+    def test_a_lock_that_is_never_released_causes_an_error_with_its_name(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.cache._LOCK_SECONDS", 0.0))
         self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.cache._LOCK_EVERY_SECONDS", 0.0))
         with mock.patch("monasca_common.jars.cache._try_lock", return_value=False):

@@ -154,7 +154,7 @@ class SecurityTest(ConfigurationTestCase):
 
         self.assertIn("tls_key_file in group [kafka] is missing", self.refused(producer_settings, conf))
 
-    def test_files_of_tls_have_no_effect_without_it(self):
+    def test_tls_files_without_tls_are_refused(self):
         conf = self.with_kafka(f"tls_ca_file = {self.path_of('')}")
 
         self.assertIn("tls_ca_file in group [kafka] has no effect", self.refused(producer_settings, conf))

@@ -93,7 +93,7 @@ class ProducerTest(KafkaTracingCase):
 
         self.assertEqual([None, context_of(span), context_of(span)], self.carried())
 
-    def test_the_state_of_a_trace_is_carried_too(self):
+    def test_messages_carry_the_tracestate(self):
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         carrier = {"traceparent": CONTEXT.decode(), "tracestate": "vendor=1"}

@@ -119,7 +119,7 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
         self.assertIn("the value is out of range", row.reason)
         self.assertEqual([], self.reasons())
 
-    def test_an_attempt_is_repeated_rarely_if_the_database_refuses_to_give_it_up_too(self):
+    def test_an_attempt_that_the_database_refuses_to_begin_or_give_up_is_repeated_rarely(self):
         self.retry()
         with self.refuses(self.delivery._ledger, "begin"), self.refuses(self.pipeline.deferred, "complete"):
             self.assertEqual(10, self.attempts(3600))

@@ -48,7 +48,7 @@ class TestDurabilityFindings(base.BaseTestCase):
                 found = [(each.rule, each.partitions) for each in durability_findings(topic)]
                 self.assertEqual(expected, found)
 
-    def test_errors_come_first(self):
+    def test_findings_list_errors_before_warnings(self):
         found = durability_findings(replace(_PAIR, leaders=(1, None), in_sync=((1, 2), (2,))))
         self.assertEqual(["offline", "no_spare_copy"], [each.rule for each in found])
         self.assertEqual([Severity.ERROR, Severity.WARNING], [each.severity for each in found])

@@ -65,7 +65,7 @@ class MappingTest(SinkTestCase):
             'id = "double"',
         )
 
-    def test_elements_require_each(self):
+    def test_columns_of_elements_require_the_option_each(self):
         self.assert_fault(
             "[orders] columns.id reads 'element.id', but the entry has no each: name the path of an array in each",
             "",

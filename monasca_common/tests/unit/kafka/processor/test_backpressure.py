@@ -31,7 +31,7 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual({A}, self.decide(a=(60, 0), b=(40, 0)).pause)
 
     # Rule 19
-    def test_bytes_also_count(self):
+    def test_a_partition_is_paused_for_its_bytes(self):
         self.assertEqual({B}, self.decide(a=(1, 499), b=(1, 501)).pause)
 
     def test_a_partition_is_resumed_only_below_half_of_its_share(self):

@@ -35,7 +35,7 @@ class TestTopic(base.BaseTestCase):
         after = following({"g": {TP: UNREAD, OTHER: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
         self.assertEqual(after, history_of(pairs(records(LagHistory(), after))))
 
-    def test_other_programs_can_read_it(self):
+    def test_the_history_is_json_for_other_programs(self):
         after = following({"g": {TP: UNREAD}}, NOW, WINDOW)
         (key, value), (survey, surveyed) = pairs(records(LagHistory(), after))
         self.assertEqual({"group": "g", "topic": "metrics", "partition": 0}, json.loads(key))

@@ -593,7 +593,7 @@ class TestOpenTransactions(base.BaseTestCase):
     def test_the_idle_time_before_a_transaction_does_not_count(self):
         self.assertEqual((LagStatus.OK, 0), self.lag((600_000, 10, False), (10_000, 10, True)))
 
-    def test_transactions_that_follow_each_other_are_not_one(self):
+    def test_successive_transactions_do_not_count_as_one(self):
         self.assertEqual((LagStatus.OK, 0), self.lag((600_000, 8, True), (10_000, 10, True)))
 
     def test_a_scan_stores_whether_a_transaction_is_open(self):

@@ -329,7 +329,7 @@ class CredentialsTest(ConfigurationTestCase):
     def test_reading_does_not_need_the_option(self):
         self.assertIsNone(storage_of(self.storage("influxdb://mona:hidden@host/monasca")))
 
-    def test_an_old_file_needs_the_option_too(self):
+    def test_an_old_file_needs_tls_or_the_option_for_insecure_credentials(self):
         refusal = self.refused(load_storage, self.configured(_OLD))
         self.assertIn("sends a password to influx.example.org without TLS", refusal)
         self.assertIn("[influxdb] ssl = true", refusal)

@@ -178,7 +178,7 @@ class GroupedTransactionsTest(base.BaseTestCase):
         self.assertEqual(["a", "b", "c"], self.notes())
         self.assertEqual(2, self.commits)
 
-    def test_a_failed_work_does_not_fail_the_others(self):
+    def test_a_failed_write_of_a_group_does_not_fail_the_other_writes(self):
         self.database.prepare()
         grouped = self.open()
         fault = ValueError("mine")
