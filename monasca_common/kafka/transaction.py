@@ -26,7 +26,7 @@ from monasca_common.kafka.transport.producer_clients import ProducerClients
 LOG = logging.getLogger(__name__)
 
 _NO_TRANSACTION = (
-    "_STATE"  # an abort is refused because no transaction is open, since the interrupted commit has ended it
+    "_STATE"  # the client refuses an abort, because the interrupted commit has already ended the transaction
 )
 
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
