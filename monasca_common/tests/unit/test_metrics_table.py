@@ -54,7 +54,7 @@ _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - 
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
 _PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
-_SERVICE = re.compile(r'(?:(?:(?:Service|Loop)Health|members_health)\(\s*f?|    service = )"([a-z_]+)')
+_SERVICE = re.compile(r'(?:(?:(?:Service|Loop)Health|members_health)\(\s*f?|    service = )"([a-z_]+)(?![a-z_.])')
 _CODE = re.compile(r"/\w+|\b[a-z]+_[a-z_]+\b")
 
 
