@@ -52,6 +52,8 @@ grace_seconds = 60
 """
 _SECONDS = 600
 _DONE = "the page's commands have ended"
+# The persister is the leader of its own process group, so killing the shell's group does not end it.
+_STOP_ALL = "trap 'kill $(jobs -p); wait' EXIT"
 
 
 @periodic("a walk-through; test_prometheus_driver has the same writes through failures")
@@ -121,14 +123,16 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
             attach_file(self, name, self.folder / "prometheus" / name)
         with output.open("wb") as file:
             process = subprocess.Popen(
-                ["bash", "-c", "\n".join(["set -euo pipefail", *blocks, f"echo {_DONE!r}", "wait"])],
+                ["bash", "-c", "\n".join(["set -euo pipefail", _STOP_ALL, *blocks, f"echo {_DONE!r}", "read -r"])],
+                stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
                 env={**os.environ, **self.ports, **variables},
                 start_new_session=True,
             )
-        self.addCleanup(process.wait, PATIENCE_SECONDS)
         self.addCleanup(kill_group, process)
+        self.addCleanup(process.wait, PATIENCE_SECONDS)
+        self.addCleanup(process.stdin.close)
         self.wait_until(lambda: process.poll() is not None or _DONE in output.read_text(), seconds=_SECONDS)
         self.assertIsNone(process.poll(), output.read_text())
         return output.read_text()
