@@ -220,10 +220,11 @@ def _targets(
     parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[PartitionOffsets]
 ) -> dict[TopicPartition, int]:
     logs = {each.partition: each.log for each in standings if each.log is not None}
+    ends = {partition: log.end for partition, log in logs.items()}
     if parsed_args.to_earliest:
         return {partition: log.first for partition, log in logs.items()}
     if parsed_args.to_latest:
-        return {partition: log.end for partition, log in logs.items()}
+        return ends
     if parsed_args.shift_by is not None:
         return offset_plan.shifted_targets(standings, parsed_args.shift_by)
     if parsed_args.to_offset is not None:
@@ -231,7 +232,7 @@ def _targets(
     since_ms = parsed_args.to_datetime
     if since_ms is None:
         since_ms = max(0, SystemClock().time_ms() - parsed_args.by_duration * _MS)
-    return offset_plan.targets_at_time(admin, logs, since_ms)
+    return offset_plan.targets_at_time(admin, ends, since_ms)
 
 
 def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:

@@ -22,6 +22,7 @@ from monasca_common.cli.topic import known_topic
 from monasca_common.kafka import Admin, ConfigurationError, Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.log_reading import LogReader
+from monasca_common.operations.offset_plan import targets_at_time
 
 _SAMPLE = 10
 _MAX_SAMPLE = 1000
@@ -109,7 +110,7 @@ class TopicTail(_MessagesCommand):
         self, parsed_args: argparse.Namespace, admin: Admin, ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         if not parsed_args.from_beginning and parsed_args.last is None:
-            return dict(ends) if parsed_args.since is None else _at_time(admin, ends, parsed_args.since)
+            return dict(ends) if parsed_args.since is None else targets_at_time(admin, ends, parsed_args.since)
         firsts = admin.first_offsets(ends)
         if parsed_args.from_beginning:
             return firsts
@@ -140,9 +141,9 @@ class TopicSample(_MessagesCommand):
         ends = admin.end_offsets(_partitions(admin, parsed_args.topic))
         starts = admin.first_offsets(ends)
         if parsed_args.since is not None:
-            starts = _at_time(admin, ends, parsed_args.since)
+            starts = targets_at_time(admin, ends, parsed_args.since)
         if parsed_args.until is not None:
-            ends = _at_time(admin, ends, parsed_args.until)
+            ends = targets_at_time(admin, ends, parsed_args.until)
         reader = LogReader(connection)
         if messages.selects_by_content(parsed_args):
             drawn = draw_messages(self._selected(parsed_args, reader, starts, ends), parsed_args.count)
@@ -205,12 +206,6 @@ def _partitions(admin: Admin, topic: tuple[str, Sequence[int]]) -> list[TopicPar
             f"topic {name!r} has {count} partitions, but no partition {missing[0]}: numbers begin with 0"
         )
     return [TopicPartition(name, number) for number in numbers or range(count)]
-
-
-def _at_time(admin: Admin, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset at or after this time, or the end if there is none."""
-    found = admin.offsets_for_times(dict.fromkeys(ends, time_ms))
-    return {partition: end if (at := found[partition]) is None else at for partition, end in ends.items()}
 
 
 def _sample_size(text: str) -> int:

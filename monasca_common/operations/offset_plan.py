@@ -138,10 +138,10 @@ def read_partition_offsets(
     return found
 
 
-def targets_at_time(admin: Admin, logs: Mapping[TopicPartition, LogSpan], time_ms: int) -> dict[TopicPartition, int]:
+def targets_at_time(admin: Admin, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
     """Return the first offset with this time or a later time, or the end of the log."""
-    found = admin.offsets_for_times(dict.fromkeys(logs, time_ms))
-    return {partition: log.end if (at := found[partition]) is None else at for partition, log in logs.items()}
+    found = admin.offsets_for_times(dict.fromkeys(ends, time_ms))
+    return {partition: end if (at := found[partition]) is None else at for partition, end in ends.items()}
 
 
 def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> dict[TopicPartition, int]:

@@ -18,6 +18,7 @@ from monasca_common.operations.mirror.comparison import (
 )
 from monasca_common.operations.mirror.positions import MirrorPosition, read_positions
 from monasca_common.operations.mirror.settings import MirrorSettings
+from monasca_common.operations.offset_plan import targets_at_time
 
 _PATIENCE_SECONDS = 60.0
 
@@ -45,8 +46,10 @@ class MirrorVerification:
         ends = self._target.end_offsets(partitions)
         source_ends = self._source.end_offsets(partitions)
         firsts, source_firsts = self._target.first_offsets(partitions), self._source.first_offsets(partitions)
-        starts = _starts(self._target, firsts, ends, since_ms)
-        source_starts = _starts(self._source, source_firsts, source_ends, since_ms)
+        starts, source_starts = firsts, source_firsts
+        if since_ms is not None:
+            starts = targets_at_time(self._target, ends, since_ms)
+            source_starts = targets_at_time(self._source, source_ends, since_ms)
         return [
             ComparedRange(
                 partition,
@@ -115,15 +118,6 @@ class MirrorVerification:
         partition = compared.partition
         end = self._source.end_offsets([partition])[partition]
         return {each.key for each in _read(self._settings.source, partition, compared.source_end, end)}
-
-
-def _starts(
-    admin: Admin, firsts: dict[TopicPartition, int], ends: dict[TopicPartition, int], since_ms: int | None
-) -> dict[TopicPartition, int]:
-    if since_ms is None:
-        return firsts
-    found = admin.offsets_for_times(dict.fromkeys(firsts, since_ms))
-    return {partition: ends[partition] if offset is None else offset for partition, offset in found.items()}
 
 
 def _read(connection: ConnectionSettings, partition: TopicPartition, start: int, end: int) -> Iterator[Message]:
