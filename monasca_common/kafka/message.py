@@ -137,6 +137,10 @@ class Columns(ABC):
     def column(self, name: str) -> list[Any]:
         """One of `COLUMNS`."""
 
+    def header(self, name: str) -> list[bytes | None]:
+        """Return the value of the last header with this name of each message, or None."""
+        return [dict(headers).get(name) for headers in self.column("headers")]
+
     def pick(self, indices: Sequence[int]) -> Columns:
         """Return the messages at these ascending positions, without a reference to the other messages."""
         columns = {name: self.column(name) for name in COLUMNS}
@@ -261,6 +265,11 @@ class PartitionBatch(Generic[T_co]):
     @cached_property
     def headers(self) -> list[Headers]:
         return self._columns.column("headers")
+
+    def header(self, name: str) -> list[bytes | None]:
+        """Return the value of the last header with this name of each message, ``None`` without one. Cheaper than
+        `headers` for messages of the native client."""
+        return self._columns.header(name)
 
     def message(self, index: int) -> Message[T_co]:
         return Message(

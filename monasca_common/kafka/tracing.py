@@ -107,7 +107,8 @@ class TracingHook(Hook):
         self._open: dict[PartitionBatch, Any] = {}  # the span, and the token of its context
 
     def before_handle(self, part: PartitionBatch, attempt: int) -> None:
-        span = self._start("process", "process", trace.SpanKind.CONSUMER, part.topic_partition, part.headers)
+        links = _links(part.header(_PARENT), lambda index: part.headers[index])
+        span = self._start("process", "process", trace.SpanKind.CONSUMER, part.topic_partition, len(part), links)
         if span is not None:
             self._open[part] = span, attach(trace.set_span_in_context(span, Context()))
 
@@ -120,18 +121,24 @@ class TracingHook(Hook):
 
     def after_dead_letter(self, message: Message, error: Exception) -> None:
         partition = message.topic, message.partition
-        span = self._start("dead_letter", "settle", trace.SpanKind.CLIENT, partition, [message.headers])
+        links = _links([dict(message.headers).get(_PARENT)], lambda _: message.headers)
+        span = self._start("dead_letter", "settle", trace.SpanKind.CLIENT, partition, 1, links)
         if span is not None:
             _end(span, error)
 
     def _start(
-        self, name: str, kind: str, span_kind: trace.SpanKind, partition: tuple[str, int], headers: list[Headers]
+        self,
+        name: str,
+        kind: str,
+        span_kind: trace.SpanKind,
+        partition: tuple[str, int],
+        count: int,
+        links: list[trace.Link],
     ) -> trace.Span | None:
-        """Start a span that links the spans of messages with these headers, if any is sampled."""
-        links = _links(headers)
+        """Start a span for messages with these links, if any is sampled."""
         if not links:
             return None
-        attributes = _attributes(self._settings.connection, name, kind, partition[0], len(headers))
+        attributes = _attributes(self._settings.connection, name, kind, partition[0], count)
         if attributes:
             attributes["messaging.consumer.group.name"] = self._settings.group_id
             attributes["messaging.destination.partition.id"] = str(partition[1])
@@ -145,15 +152,16 @@ def _end(span: trace.Span, error: BaseException | None) -> None:
     span.end()
 
 
-def _links(headers_of_messages: list[Headers]) -> list[trace.Link]:
-    """Return links to the sampled spans that published the messages, each once. Invalid contexts are not sampled."""
+def _links(parents: Sequence[bytes | None], headers_of: Callable[[int], Headers]) -> list[trace.Link]:
+    """Return links to the sampled spans that published the messages, each once. Invalid contexts are not sampled.
+
+    ``parents``: the header ``traceparent`` of each message. ``headers_of``: called with the index of a message."""
     carried = {
-        value: headers
-        for headers in headers_of_messages
-        for name, value in headers
-        if name == _PARENT and value and value[_FLAG_AT:] and value[_FLAG_AT] in _SAMPLED
+        value: index
+        for index, value in enumerate(parents)
+        if value and value[_FLAG_AT:] and value[_FLAG_AT] in _SAMPLED
     }
-    first = list(carried.values())[:_MAX_LINKS]
+    first = map(headers_of, list(carried.values())[:_MAX_LINKS])
     texts = [{name: (value or b"").decode("latin-1") for name, value in headers} for headers in first]
     contexts = [trace.get_current_span(PROPAGATOR.extract(text)).get_span_context() for text in texts]
     return [trace.Link(context) for context in contexts if context.trace_flags.sampled]

@@ -28,6 +28,9 @@ class ConsumerContract(Scenario):
         self.assertEqual(
             [(("h", b"%d" % n),) for n in range(3)], [headers for part in parts for headers in part.headers]
         )
+        for part in parts:
+            self.assertEqual(part.values, part.header("h"))
+            self.assertEqual([None] * len(part), part.header("H"))
         self.assertEqual(3, parts[-1].next_offset)
 
     def test_a_poll_returns_at_most_max_messages(self) -> None:

@@ -12,6 +12,8 @@ from oslotest import base
 from monasca_common.kafka.extras import missing_distributions
 
 SCRIPT = Path(__file__).parents[3] / "tools" / "environment.sh"
+SOURCES = "upper-constraints.txt", "requirements.txt", "setup.cfg", "setup.py", "pyproject.toml"
+NATIVE = "monasca_common/kafka/transport/native"
 _PYTHON = """#!/bin/sh
 echo "$*" >> calls
 if [ "$1 $2" = "-m venv" ]; then touch .venv/bin/pip; chmod +x .venv/bin/pip; fi
@@ -22,7 +24,8 @@ class EnvironmentTest(base.BaseTestCase):
     def test_an_environment_without_pip_is_recreated(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         (folder / ".venv" / "bin").mkdir(parents=True)
-        for name in ("upper-constraints.txt", "requirements.txt", "setup.cfg", "pyproject.toml"):
+        (folder / NATIVE).mkdir(parents=True)
+        for name in (*SOURCES, f"{NATIVE}/client.h"):
             (folder / name).touch()
         python = folder / ".venv" / "bin" / "python"  # left by an interrupted attempt
         python.write_text(_PYTHON)

@@ -9,7 +9,7 @@ import sysconfig
 
 from monasca_common.kafka.settings import ProducerSettings
 
-_INTERFACE = 2  # of the extension module: the same number as in client.h
+_INTERFACE = 3  # of the extension module: the same number as in client.h
 
 
 @functools.cache

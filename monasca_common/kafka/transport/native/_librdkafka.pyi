@@ -53,6 +53,8 @@ class Rows:
     values: list[bytes | None]
     timestamps: list[int | None]
     headers: list[tuple[tuple[str, bytes | None], ...]]
+    # Returns the value of the last header with this name of each message; None: the messages are released.
+    def header(self, name: str, /) -> list[bytes | None] | None: ...
     def __len__(self) -> int: ...
 
 class Consumer:

@@ -14,7 +14,7 @@
 #include "rdkafka_abi.h"
 
 #define MODULE "monasca_common.kafka.transport.native._librdkafka"
-#define INTERFACE 2 /* increase it when _librdkafka.pyi changes; the package has the same number, and compares them */
+#define INTERFACE 3 /* increase it when _librdkafka.pyi changes; the package has the same number, and compares them */
 
 #define MOST_WAIT_MS 100 /* the longest delay of a signal's handler */
 

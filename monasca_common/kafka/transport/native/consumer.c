@@ -90,21 +90,49 @@ static void release_messages(rows_t *self) {
     Py_XDECREF((PyObject *)client);
 }
 
+typedef struct {
+    const void *messages;
+    const char *name;
+} named_t;
+
+static PyObject *named_header_at(const void *from, size_t index) {
+    const named_t *named = from;
+    rd_kafka_headers_t *headers;
+    bytes_t value = {0};
+    if (!rd.message_headers(message_at(named->messages, index), &headers))
+        rd.header_get_last(headers, named->name, (const void **)&value.start, &value.size);
+    return bytes_or_none(value);
+}
+
 /* Nothing else runs while a column is built: no finalizer may release the messages. */
+static PyObject *build_column(build_item_t *build_item, const void *from, size_t count) {
+    int collects = PyGC_Disable();
+    PyObject *column = build_list(build_item, from, count);
+    if (collects)
+        PyGC_Enable();
+    return column;
+}
+
 static PyObject *rows_get(PyObject *object, void *column) {
     rows_t *self = (rows_t *)object;
     PyObject **built = self->columns + (intptr_t)column;
     if (!*built) {
-        int collects = PyGC_Disable(), left = 0;
-        *built = build_list(builders[(intptr_t)column], self->messages.items, self->messages.count);
-        if (collects)
-            PyGC_Enable();
+        int left = 0;
+        *built = build_column(builders[(intptr_t)column], self->messages.items, self->messages.count);
         for (int i = 0; i < COLUMNS; i++)
             left += !self->columns[i];
         if (!left)
             release_messages(self);
     }
     return Py_XNewRef(*built);
+}
+
+static PyObject *rows_header(PyObject *object, PyObject *name) {
+    rows_t *self = (rows_t *)object;
+    named_t named = {self->messages.items, as_text("the name of a header", name)};
+    if (!named.name)
+        return NULL;
+    return self->client ? build_column(named_header_at, &named, self->messages.count) : Py_NewRef(Py_None);
 }
 
 static Py_ssize_t rows_length(PyObject *self) { return ((rows_t *)self)->messages.count; }
@@ -434,8 +462,11 @@ static PyGetSetDef rows_columns[] = {
     {"headers", rows_get, NULL, NULL, (void *)4}, {NULL, NULL, NULL, NULL, NULL},
 };
 
+static PyMethodDef rows_methods[] = {{"header", rows_header, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+
 static PyType_Slot rows_slots[] = {
     {Py_tp_dealloc, rows_dealloc},
+    {Py_tp_methods, rows_methods},
     {Py_tp_getset, rows_columns},
     {Py_sq_length, rows_length},
     {0, NULL},

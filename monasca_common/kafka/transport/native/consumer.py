@@ -145,6 +145,10 @@ class NativeColumns(Columns):
     def column(self, name: str) -> list[Any]:
         return getattr(self._rows, name)  # type: ignore[no-any-return]
 
+    def header(self, name: str) -> list[bytes | None]:
+        found = self._rows.header(name)
+        return super().header(name) if found is None else found
+
     def copy(self) -> None:
         """Build all columns, which releases the client's messages."""
         for name in COLUMNS:

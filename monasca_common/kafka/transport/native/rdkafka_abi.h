@@ -122,6 +122,7 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(message_headers, int, (const rd_kafka_message_t *, rd_kafka_headers_t **))                                       \
     F(header_cnt, size_t, (const rd_kafka_headers_t *))                                                                \
     F(header_get_all, int, (const rd_kafka_headers_t *, size_t, const char **, const void **, size_t *))               \
+    F(header_get_last, int, (const rd_kafka_headers_t *, const char *name, const void **, size_t *))                   \
     F(assignment_lost, int, (rd_kafka_t *))                                                                            \
     F(rebalance_protocol, const char *, (rd_kafka_t *))                                                                \
     F(topic_partition_list_new, rd_kafka_partitions_t *, (int size))                                                   \

@@ -132,8 +132,10 @@ class Reading:
 
 
 def check(rows: Rows) -> None:
+    named = rows.header("h")
     columns = rows.offsets, rows.keys, rows.values, rows.timestamps, rows.headers
     assert {len(column) for column in columns} == {len(rows)}, columns
+    assert named in (None, [dict(headers).get("h") for headers in rows.headers]), named
     assert rows.offsets == sorted(rows.offsets), rows.offsets
 
 

@@ -266,6 +266,15 @@ class TestWithBroker(NativeConsumerCase):
         self.assertEqual([12345] * 3, columns.column("timestamps"))
         self.assertIs(columns.column("values"), columns.column("values"))
 
+    def test_a_header_is_the_last_one_with_its_name(self):
+        ((_, columns),), _ = self.read(self.reading("facts", 1), 3)
+        self.assertRaises(ValueError, columns.header, "h\0")
+        for _ in range(2):
+            last = [dict(headers).get("h") for headers in columns.column("headers")]
+            self.assertEqual(last, columns.header("h"))
+            self.assertEqual([None] * 3, columns.header("unknown"))
+            columns.copy()  # then read from the columns
+
     def test_a_selection_keeps_no_reference_to_the_others(self):
         ((partition, columns),), _ = self.read(self.reading("facts", 1), 3)
         part = PartitionBatch(partition, 1, columns)
