@@ -24,7 +24,7 @@ from monasca_common.models.limits import (
     Limits,
     too_many_dimensions,
 )
-from monasca_common.models.post import ParsedPost, envelope_ends, members_of, parse_each, split
+from monasca_common.models.post import MOST_BYTES, ParsedPost, envelope_ends, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, LogEntry, decode_each
 from monasca_common.models.times import ANY_TIME, Window
 
@@ -78,6 +78,10 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
         raise InvalidEnvelope([Violation("logs", "is required: an array of logs")])
     common = _common_dimensions(members.get("dimensions", b"{}"), max_dimensions)
     elements = split(members["logs"], "logs")
+    common_bytes = len(json_text.write(common))
+    if common_bytes * len(elements) > MOST_BYTES:  # each log has a copy
+        rule = f"has {common_bytes} bytes, which {len(elements)} logs repeat: send fewer of them at a time"
+        raise InvalidEnvelope([Violation("dimensions", rule, too_large=True)])
     parse = partial(_parse_element, common=common, allowed=allowed, max_dimensions=max_dimensions)
     return parse_each(elements, parse, "logs[{}]".format)
 

@@ -14,6 +14,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
 
 MOST_ELEMENTS = 20_000
+MOST_BYTES = 16 * 1024 * 1024  # maximum bytes of a converted request, because a worker serves several at a time
 _MOST_VIOLATIONS = 10_000  # a body of 5 MB can have a million violations
 _MOST_OF_ONE = 100
 

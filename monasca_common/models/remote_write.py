@@ -74,6 +74,7 @@ class _Request:
         if not self._add_known(data):
             self._add_series(data)
         self._series += 1
+        self._samples.check_count(self._series)  # a small body can have millions of series without samples
 
     def _add_known(self, data: bytes) -> bool:
         """Add the sample of a series if its labels are in the cache, so that the sample begins after them, and its time
@@ -93,7 +94,7 @@ class _Request:
     def _add_series(self, data: bytes) -> None:
         at = _labels_end(data)
         labels = data[:at]
-        head, faults = self._heads.find(labels), _NONE
+        head, faults, place = self._heads.find(labels), _NONE, ""
         if head is None:
             head, faults = self._checked(labels)
         for key, content in _fields(data, at):
@@ -106,7 +107,8 @@ class _Request:
             else:
                 continue
             if broken:
-                self._samples.refuse(f"timeseries[{self._series}] ({_shown(labels)})", broken)
+                place = place or f"timeseries[{self._series}] ({_shown(labels)})"
+                self._samples.refuse(place, broken)
 
     def _add(self, head: str, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""
@@ -148,7 +150,7 @@ class _Request:
         if faults:
             return "", faults
         head = series_head(name, dimensions)
-        self._heads.keep(labels, head, len(labels))
+        self._heads.keep(labels, head, len(head))
         return head, faults
 
 

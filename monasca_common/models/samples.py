@@ -13,12 +13,11 @@ from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED, too_many_dimensions
 from monasca_common.models.metric import RESERVED
 from monasca_common.models.numbers import STALE, value_text
-from monasca_common.models.post import MOST_ELEMENTS, ParsedPost
+from monasca_common.models.post import MOST_BYTES, MOST_ELEMENTS, ParsedPost
 from monasca_common.models.times import ANY_TIME, Window
 
 NO_META = "null"
 STALE_META = json_text.write(STALE).decode()
-_MOST_BYTES = 16 * 1024 * 1024  # maximum bytes of one request, because a worker serves several at a time
 _MOST_VIOLATIONS = 100
 _NOT_FINITE = {"nan", "inf", "-inf"}
 
@@ -45,7 +44,7 @@ class Samples:
         self._reserved_names = reserved_names
         self._most = most
         self._indices: list[int] = []
-        self._bytes_left = _MOST_BYTES
+        self._bytes_left = MOST_BYTES
         self._violations: list[Violation] = []
 
     def faults(self, name: str, dimensions: Mapping[str, str]) -> list[str]:
@@ -80,15 +79,19 @@ class Samples:
         self.total += 1
 
     def refuse(self, place: str, rules: Iterable[str]) -> None:
-        """Count a refused sample."""
-        if self.total >= self._most:
-            raise self._too_large()
+        """Count a refused sample. Raises `InvalidEnvelope` like `add`."""
+        self.check_count(self.total + 1)
         self.total += 1
         if len(self._violations) < _MOST_VIOLATIONS:
             self._violations += [Violation(place, rule) for rule in rules]
 
+    def check_count(self, count: int) -> None:
+        """Raise `InvalidEnvelope` if a request has too many samples, or series."""
+        if count > self._most:
+            raise self._too_large()
+
     def _too_large(self) -> InvalidEnvelope:
-        rule = f"has more than {self._most} samples, or {_MOST_BYTES} bytes of envelopes: send fewer at a time"
+        rule = f"has more than {self._most} samples or series, or {MOST_BYTES} bytes of envelopes: send fewer at a time"
         return InvalidEnvelope([Violation("", rule, too_large=True)])
 
     def post(self) -> ParsedPost:

@@ -24,6 +24,7 @@ from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.batch_handler import Faults, rows_of_kind
 
 _MOST_SAMPLES = 200_000  # samples of a message; a message of a megabyte with histograms has 130,000 samples
+_MOST_LOG_BYTES = 64 * 1024 * 1024  # logs of a message; short logs have several times their size with all dimensions
 _SHOWN_VIOLATIONS = 10
 
 
@@ -90,7 +91,9 @@ class OtlpDecoder:
             raise InvalidEnvelope([Violation("", "has no value")])
         if self._kind is Kind.LOGS:
             request = from_protobuf(value, ExportLogsServiceRequest())
-            return parse_logs(request, self._attributes, max_dimensions=self._max_dimensions)
+            return parse_logs(
+                request, self._attributes, max_dimensions=self._max_dimensions, most_bytes=_MOST_LOG_BYTES
+            )
         samples = Samples(max_dimensions=self._max_dimensions, most=_MOST_SAMPLES)
         add_samples(from_protobuf(value, ExportMetricsServiceRequest()), self._attributes, samples)
         return samples.post()

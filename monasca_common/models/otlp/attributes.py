@@ -12,9 +12,12 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from monasca_common.models import json_text
+from monasca_common.models.limits import LONGEST_TEXT
 from monasca_common.models.otlp.requests import ItemCount
 
 SCOPE_NAME, SCOPE_VERSION = "otel.scope.name", "otel.scope.version"
+#: Longer texts are cut. They are refused in any case, but each item of a resource, a scope or a metric checks them.
+MOST_TEXT = 4 * LONGEST_TEXT
 
 
 def plain(value: AnyValue) -> Any:
@@ -48,15 +51,14 @@ def text(value: AnyValue) -> str:
 def dimensions(attributes: Iterable[KeyValue]) -> dict[str, str]:
     """Return attributes as dimensions, without those that have an empty value, which Prometheus does not distinguish
     from missing attributes."""
-    return {attribute.key: value for attribute in attributes if (value := text(attribute.value))}
+    return {attribute.key: value[:MOST_TEXT] for attribute in attributes if (value := text(attribute.value))}
 
 
-def common_dimensions(
-    resource: Resource, scope: InstrumentationScope, allowed: frozenset[str], items: ItemCount
-) -> dict[str, str]:
-    """Return the dimensions of all items of a scope: attributes of the resource and the scope, and the name and version
-    of the scope, if ``allowed`` contains their keys."""
-    found = dimensions(attribute for attribute in items.of(resource.attributes) if attribute.key in allowed)
-    found |= dimensions(attribute for attribute in items.of(scope.attributes) if attribute.key in allowed)
-    named = {SCOPE_NAME: scope.name, SCOPE_VERSION: scope.version}
-    return found | {key: value for key, value in named.items() if value and key in allowed}
+def common_dimensions(of: Resource | InstrumentationScope, allowed: frozenset[str], items: ItemCount) -> dict[str, str]:
+    """Return the dimensions of all items of a resource or a scope: its attributes, and the name and version of a scope,
+    if ``allowed`` contains their keys."""
+    found = dimensions(attribute for attribute in items.of(of.attributes) if attribute.key in allowed)
+    if isinstance(of, InstrumentationScope):
+        named = {SCOPE_NAME: of.name[:MOST_TEXT], SCOPE_VERSION: of.version[:MOST_TEXT]}
+        found |= {key: value for key, value in named.items() if value and key in allowed}
+    return found

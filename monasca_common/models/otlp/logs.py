@@ -14,11 +14,11 @@ from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED
 from monasca_common.models.otlp.attributes import common_dimensions, plain_members, text
-from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount
-from monasca_common.models.post import ParsedPost
+from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount, too_large
+from monasca_common.models.post import MOST_BYTES, ParsedPost
 from monasca_common.models.times import ANY_TIME, Window
 
-_MOST_VIOLATIONS = 10  # the maximum size of one log
+_MOST_VIOLATIONS, _MOST_OF_ONE = 100, 10  # of all logs, and of one
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
 
 
@@ -28,25 +28,33 @@ def parse_logs(
     *,
     allowed: Window = ANY_TIME,
     max_dimensions: int = MOST_DIMENSIONS,
+    most_bytes: int = MOST_BYTES,
 ) -> ParsedPost:
     """Parse the log records; the limits are `limits.STORED`. ``attributes``: see `common_dimensions`. ``allowed``: the
-    range of timestamps. Raises `InvalidEnvelope` if the request is too large."""
+    range of timestamps. ``most_bytes``: the size of all logs. Raises `InvalidEnvelope` if the request is too large."""
     items = ItemCount()
     valid: list[bytes] = []
     indices: list[int] = []
     violations: list[Violation] = []
-    total = 0
+    total, bytes_left = 0, most_bytes
     for of_resource in items.of(request.resource_logs):
+        of_all = common_dimensions(of_resource.resource, attributes, items)
         for of_scope in items.of(of_resource.scope_logs):
-            common = common_dimensions(of_resource.resource, of_scope.scope, attributes, items)
+            common = of_all | common_dimensions(of_scope.scope, attributes, items)
             for index, record in enumerate(items.of(of_scope.log_records), total):
                 items.of(record.attributes)
                 fields = Fields(_members(record, common), [])
                 try:
-                    valid.append(log.normalised(fields, STORED, {}, allowed=allowed, max_dimensions=max_dimensions))
-                    indices.append(index)
+                    written = log.normalised(fields, STORED, {}, allowed=allowed, max_dimensions=max_dimensions)
                 except InvalidEnvelope as error:
-                    violations += [each.within(f"log {index}") for each in error.violations[:_MOST_VIOLATIONS]]
+                    if len(violations) < _MOST_VIOLATIONS:
+                        violations += [each.within(f"log {index}") for each in error.violations[:_MOST_OF_ONE]]
+                    continue
+                valid.append(written)
+                indices.append(index)
+                bytes_left -= len(written)
+                if bytes_left < 0:  # each log has the dimensions of its resource
+                    raise too_large(f"has more than {most_bytes} bytes of envelopes")
             total += len(of_scope.log_records)
     return ParsedPost(valid, indices, total, tuple(violations))
 

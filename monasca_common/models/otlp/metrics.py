@@ -30,7 +30,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from monasca_common.models import json_text
 from monasca_common.models.limits import too_many_dimensions
-from monasca_common.models.otlp.attributes import common_dimensions, dimensions
+from monasca_common.models.otlp.attributes import MOST_TEXT, common_dimensions, dimensions
 from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount
 from monasca_common.models.samples import NO_META, STALE_META, Samples, series_head, shown
 
@@ -67,15 +67,16 @@ def add_samples(request: ExportMetricsServiceRequest, attributes: frozenset[str]
     """
     items = ItemCount()
     for of_resource in items.of(request.resource_metrics):
+        of_all = common_dimensions(of_resource.resource, attributes, items)
         for of_scope in items.of(of_resource.scope_metrics):
-            common = common_dimensions(of_resource.resource, of_scope.scope, attributes, items)
+            common = of_all | common_dimensions(of_scope.scope, attributes, items)
             for metric in items.of(of_scope.metrics):
-                data = getattr(metric, metric.WhichOneof("data") or "gauge")
+                name, data = metric.name[:MOST_TEXT], getattr(metric, metric.WhichOneof("data") or "gauge")
                 for point in items.of(data.data_points):
                     try:
-                        values = list(_values(metric.name, data, point, common, samples))
+                        values = list(_values(name, data, point, common, samples))
                     except _PointRefused as refused:
-                        samples.refuse(f"metric {shown(metric.name)}", refused.rules)
+                        samples.refuse(f"metric {shown(name)}", refused.rules)
                         continue
                     time_ms, meta = point.time_unix_nano // NS_PER_MS, _meta(data, point)
                     for head, value in values:

@@ -33,11 +33,11 @@ class ItemCount:
         """Return the items. Raises `InvalidEnvelope`."""
         self._left -= len(items)
         if self._left < 0:
-            raise _too_large(f"has more than {MOST_ITEMS} items and attributes")
+            raise too_large(f"has more than {MOST_ITEMS} items and attributes")
         return items
 
 
-def _too_large(rule: str) -> InvalidEnvelope:
+def too_large(rule: str) -> InvalidEnvelope:
     return InvalidEnvelope([Violation("", f"{rule}: send it in parts", too_large=True)])
 
 
@@ -53,7 +53,7 @@ def from_protobuf(body: bytes, request: M) -> M:
 def from_json(body: bytes, request: M) -> M:
     """Parse a body into ``request``, and ignore unknown members. Raises `NotJson`, or `InvalidEnvelope`."""
     if body.count(b"{") > MOST_JSON_OBJECTS:
-        raise _too_large(f"has more than {MOST_JSON_OBJECTS} objects of JSON")
+        raise too_large(f"has more than {MOST_JSON_OBJECTS} objects of JSON")
     document = json_text.read(body)
     try:
         if isinstance(document, dict):

@@ -102,6 +102,19 @@ def in_protobuf():
     yield METRICS, histogram(10, field(8, b"\x08\x00" + field(2, bytes(LIMIT - 300))) + counts)
 
 
+def repeated():
+    """Yield pairs of a path and a body whose many items repeat a text of their resource or metric."""
+    key, number = field(1, b"service.name"), b"\x19" + TIME_NS.to_bytes(8, "little") + b"\x31" + bytes(8)
+    for size, count in ((255, 80_000), (LIMIT // 2, 15_000)):
+        resource = field(1, field(1, key + field(2, field(1, b"x" * size))))
+        points, records = field(5, field(1, number) * count), b"\x12\x00" * count
+        yield METRICS, field(1, resource + field(2, field(2, field(1, b"cpu") + points)))
+        yield METRICS, field(1, field(2, field(2, field(1, b"x" * size) + points)))
+        yield METRICS, field(1, resource + b"\x12\x00" * count)
+        yield LOGS, field(1, resource + field(2, records))
+        yield LOGS, field(1, resource + b"\x12\x00" * count)
+
+
 def in_json():
     """Yield pairs of a path and a body."""
     value = b'{"arrayValue":{"values":[' * 20_000 + b"]}}" * 20_000
@@ -197,6 +210,9 @@ class HostileOtlpTest(ApiProcessCase):
 
     def test_hostile_protobuf_causes_no_server_error(self):
         self.check({200, 400, 413}, in_protobuf())
+
+    def test_texts_that_many_items_repeat_cause_no_server_error(self):
+        self.check({200, 413}, repeated())
 
     def test_hostile_json_causes_no_server_error(self):
         self.check({200, 400, 413}, ((path, body, JSON) for path, body in in_json()))

@@ -43,6 +43,7 @@ def messages():
     yield part(1, _NAME + part(2, b"\xff" * 4 * _MIB))
     yield up((1.0, NOW_MS), a="x" * 5_000_000)
     yield up((1.0, NOW_MS), a=b"\xff" * 5_000_000)
+    yield up(*[(1.0, -1)] * 19_000, a="x" * 4_000_000)
     yield nested(100_000)
     yield b"\x0b" * (4 * _MIB)
     yield b"\x80" * (4 * _MIB)

@@ -75,6 +75,13 @@ class TestLogPost(base.BaseTestCase):
         for text in (b"", b"{", b"hello", b"\xff"):
             self.assertRaises(NotJson, log.parse_post, text)
 
+    def test_common_dimensions_that_many_logs_repeat_are_too_large(self):
+        common = {f"key{number}": "x" * 255 for number in range(100)}
+        body = {"dimensions": common, "logs": [{"message": "a"}] * 1000}
+        error = self.assertRaises(InvalidEnvelope, log.parse_post, json.dumps(body).encode())
+        self.assertTrue(error.violations[0].too_large)
+        self.assertIn("bytes, which 1000 logs repeat: send fewer of them at a time", str(error))
+
     def test_invalid_common_dimensions_refuse_all_logs(self):
         error = self.assertRaises(InvalidEnvelope, log.parse_post, body({"message": "a"}, dimensions={"k": ""}))
         self.assertEqual("dimensions.k", error.violations[0].where)

@@ -2,6 +2,7 @@
 import json
 import math
 import struct
+import time
 
 from google.protobuf import json_format
 from hypothesis import given
@@ -10,6 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as otlp
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -277,6 +279,17 @@ class TestRefusals(base.BaseTestCase):
         error = self.assertRaises(InvalidEnvelope, parsed, message)
         self.assertTrue(error.violations[0].too_large)
 
+    def test_the_time_of_a_long_text_does_not_grow_with_the_items(self):
+        size = 1_000_000
+        for message in (
+            request(gauge(*[point()] * 2000), resource=attributes(**{"service.name": "x" * size})),
+            request(gauge(*[point()] * 2000, name="x" * size)),
+            request(*[gauge(point())] * 2000, resource=attributes(**{"service.name": "x" * size})),
+        ):
+            began = time.process_time()
+            self.assertEqual((2000, []), (parsed(message).total, parsed(message).valid))
+            self.assertLess(time.process_time() - began, 5)
+
 
 class TestAttributes(base.BaseTestCase):
     def test_a_value_that_is_not_a_string_becomes_its_json(self):
@@ -352,6 +365,21 @@ class TestLogs(base.BaseTestCase):
         self.assertIn("has a NUL character", violation)
         [violation] = logs(log_request(body=AnyValue(string_value="x" * (1024 * 1024 + 1))))
         self.assertIn("message has 1048577 bytes", violation)
+
+    def test_logs_that_repeat_many_bytes_of_their_resource_are_too_large(self):
+        message = log_request()
+        of_resource = message.resource_logs[0]
+        of_resource.resource.attributes[0].value.string_value = "🌡" * 255
+        of_resource.scope_logs[0].log_records.extend([LogRecord()] * 20_000)
+        error = self.assertRaises(InvalidEnvelope, logs, message)
+        self.assertTrue(error.violations[0].too_large)
+        self.assertIn("has more than 16777216 bytes of envelopes: send it in parts", str(error))
+
+    def test_the_violations_of_many_logs_are_few(self):
+        message = log_request()
+        message.resource_logs[0].scope_logs[0].log_records.extend([LogRecord(body=AnyValue(string_value="\0"))] * 5000)
+        post = parse_logs(message, frozenset())
+        self.assertEqual((5001, 1, 100), (post.total, len(post.valid), len(post.violations)))
 
 
 class TestRequests(base.BaseTestCase):

@@ -188,6 +188,7 @@ class RefusedTest(WriteRequestCase):
             part(3, b"") * (size // 2),
             part(1, label("__name__", "up") + part(4, b"") * 19_000 + part(3, b"") * (size // 4)),
             up((1.0, 5), a="x" * size),
+            up(*[(1.0, -1)] * 19_000, a="x" * size),
         ):
             began = time.process_time()
             remote_write.parse(body)
@@ -197,4 +198,9 @@ class RefusedTest(WriteRequestCase):
         error = self.assertRaises(InvalidEnvelope, remote_write.parse, up(*[(1.0, 5)] * 20_001))
         self.assertTrue(error.violations[0].too_large)
         error = self.assertRaises(InvalidEnvelope, remote_write.parse, series({}, *[(1.0, 5)] * 20_001))
+        self.assertTrue(error.violations[0].too_large)
+
+    def test_too_many_series_without_samples_are_too_large(self):
+        self.assertEqual(0, remote_write.parse(part(1, b"") * 20_000).total)
+        error = self.assertRaises(InvalidEnvelope, remote_write.parse, part(1, b"") * 20_001)
         self.assertTrue(error.violations[0].too_large)
