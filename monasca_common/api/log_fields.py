@@ -15,7 +15,8 @@ REASON = "monasca.reason"
 
 
 class MessageCounts(NamedTuple):
-    """The messages of a post by outcome. ``rejected``: invalid messages, published as dead letters."""
+    """The messages of a post by outcome. ``rejected``: invalid messages, refused or published as dead
+    letters."""
 
     delivered: int = 0
     failed: int = 0

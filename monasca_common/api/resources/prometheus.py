@@ -33,9 +33,11 @@ class RemoteWrite:
         if post is not None and post.valid:
             publish_samples(posts, post, request, created)
         if post is not None and post.violations:
+            refused = post.total - len(post.valid)
             raise bad_request(
-                f"{post.total - len(post.valid)} of {post.total} samples were refused, the others are stored: "
-                f"{violations_text(post.violations)}"
+                f"{refused} of {post.total} samples were refused, the others are stored: "
+                f"{violations_text(post.violations)}",
+                details={"delivered": len(post.valid), "rejected": refused},
             )
         response.status = falcon.HTTP_204
 

@@ -50,6 +50,10 @@ class WriteTest(RemoteWriteCase):
         answer = self.write(up((1.0, NOW_MS)), up((1.0, 5), job="old"), up((3.0, NOW_MS), job="new"))
         self.assertEqual(400, answer.status_code)
         self.assertIn("1 of 3 samples were refused, the others are stored: timeseries[1]", self.message(answer))
+        self.assertEqual((2, 1), (answer.json["error"]["delivered"], answer.json["error"]["rejected"]))
+        counted = self.client.simulate_get("/metrics").text
+        for outcome, count in (("delivered", 2), ("rejected", 1)):
+            self.assertIn(f'monasca_api_messages_total{{kind="metrics",outcome="{outcome}"}} {count}.0', counted)
         self.assertEqual([1.0, 3.0], sorted(row.value for row in self.rows()))
 
     def test_limits_of_storage_apply(self):
