@@ -136,7 +136,8 @@ def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[st
 def _unusable(existing: Any, column: StoredColumn, *, is_key: bool, dialect: str) -> str:
     """Return the reason why a column cannot store a column of the mapping, with the remedy, or empty."""
     kind = existing["type"]
-    rounds = column.type.name == "numeric" and dialect == "sqlite" and isinstance(kind, sa.Numeric)
+    inexact = sa.Numeric if dialect == "sqlite" else sa.Float
+    rounds = column.type.name == "numeric" and isinstance(kind, inexact)
     if rounds or not isinstance(kind, SQL_TYPES[column.type.name][1]):
         return f"of type {kind}, which does not store {column.type.name}: change the type in the mapping"
     if _is_generated(existing) or (existing.get("identity") or {}).get("always"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.dialects import sqlite
 
 from monasca_common.storage.base import Claim, Writer
+from monasca_common.storage.batch_rows import RowOrigin
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
@@ -26,6 +26,7 @@ from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, T
 _quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _MERGES = 16  # a failed copy costs less than one batch, and copying rows with new keys halves the time
+_MOST_TRIALS = 1000  # of rows together with the rows before them, up to the whole batch
 _PLAN = "run `monasca-common sink plan`"
 
 
@@ -35,6 +36,10 @@ class _KeyTaken(Exception):
 
 class _RowRefused(Exception):
     """The database refuses a row, for the reason in the text."""
+
+
+class _RowNeedsAnother(_RowRefused):
+    """A row refers to a row that does not exist, or not yet."""
 
 
 class _Undone(Exception):
@@ -117,34 +122,47 @@ class TablesWriter:
         if misfit := self._describe():
             raise StorageUnavailable(f"{misfit}: {_PLAN}")
         count, stored = len(changes), sum(len(each.stored) for each in changes.tables)
+        left_out: set[RowOrigin] = set()
+        waiting: set[str] = set()  # the reasons of rows that refer to others
+        trials = iter(range(_MOST_TRIALS))
+
+        def tried(chosen: TopicChanges) -> str | None:
+            try:
+                self._attempt(writer, claim, chosen, merge=True, trial=True)
+            except _RowRefused as error:
+                if isinstance(error, _RowNeedsAnother):
+                    waiting.add(str(error))
+                return str(error)
+            except _Undone:
+                pass
+            return None
 
         def deleting(start: int, stop: int) -> str | None:
-            return self._tried(writer, claim, changes.positions(stored + start, stored + stop))
+            return tried(changes.positions(stored + start, stored + stop))
 
         def storing(start: int, stop: int) -> str | None:
-            chosen = changes.positions(start, stop).tables
+            chosen = changes.positions(start, stop).without(left_out).tables
             tables = [replace(one, deleted=other.deleted) for one, other in zip(chosen, changes.tables, strict=True)]
-            return self._tried(writer, claim, TopicChanges(tuple(tables)))
+            return tried(TopicChanges(tuple(tables)))
+
+        def in_order(start: int, stop: int) -> str | None:
+            if next(trials, None) is None:
+                return next((alone[each] for each in range(start, stop) if each in alone), None)
+            reason = storing(0, stop)
+            if reason is not None and stop == start + 1:
+                left_out.add(changes.origin(start))
+            return reason
 
         if refused := find_refused(count - stored, deleting):
             return RowsRefused(refused, first=stored)
-        if refused := find_refused(stored, storing):
+        refused = alone = find_refused(stored, storing)
+        if not alone or not waiting.isdisjoint(alone.values()):
+            # Rows exclude each other, for example by another unique index, or refer to others of the batch. So each is
+            # tried together with the rows before it.
+            refused = find_refused(stored, in_order)
+        if refused:
             return RowsRefused(refused)
-        # The rows exclude each other, for example by another unique index, so find the first row that fails after the
-        # rows before it.
-        first = bisect_left(range(stored), 1, key=lambda last: int(storing(0, last + 1) is not None))
-        if first == stored:
-            raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
-        return RowsRefused({first: cause})
-
-    def _tried(self, writer: SqlWriter, claim: Claim, changes: TopicChanges) -> str | None:
-        try:
-            self._attempt(writer, claim, changes, merge=True, trial=True)
-        except _RowRefused as error:
-            return str(error)
-        except _Undone:
-            pass
-        return None
+        raise StorageUnavailable(f"the database refused a batch, but now accepts it: {cause}")
 
     def _attempt(
         self, writer: SqlWriter, claim: Claim, changes: TopicChanges, *, merge: bool, trial: bool = False
@@ -238,7 +256,8 @@ def _errors_of_postgresql(*, merge: bool) -> Iterator[None]:
         if isinstance(error, errors.UniqueViolation) and not merge:
             raise _KeyTaken from error
         if is_of_a_row(error) or isinstance(error, errors.CardinalityViolation):  # keys that the index treats as equal
-            raise _RowRefused(reason(error)) from error
+            kind = _RowNeedsAnother if isinstance(error, errors.ForeignKeyViolation) else _RowRefused
+            raise kind(reason(error)) from error
         raise
 
 

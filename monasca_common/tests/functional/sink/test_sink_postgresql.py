@@ -10,6 +10,23 @@ from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, messag
 
 _TABLE = '[{0}]\ntopic = "{0}"\nmode = "upsert"\nkey = ["n"]\n[{0}.columns]\nn = "integer"\n{0} = "text"\n'
 
+_ORDERS = """\
+[orders]
+topic = "orders"
+key = ["id"]
+[orders.columns]
+id = "integer"
+
+[lines]
+topic = "orders"
+each = "value.lines"
+key = ["id", "line"]
+[lines.columns]
+id = {type = "integer", from = "value.id"}
+line = {type = "integer", from = "index"}
+article = "text"
+"""
+
 
 class SinkPostgresqlTest(SinkTestCase):
     def use_database(self, name):
@@ -73,6 +90,12 @@ class SinkPostgresqlTest(SinkTestCase):
         self.execute("CREATE TABLE one (n VARCHAR(9) PRIMARY KEY)")
         self.assertEqual([], table_steps(self.settings, self.mapping(text.format("text"))))
 
+    def test_a_column_that_rounds_exact_numbers_is_refused(self):
+        for kind, stores in (("DOUBLE PRECISION", False), ("REAL", False), ("NUMERIC", True), ("TEXT", True)):
+            found = self.findings(f"n BIGINT PRIMARY KEY, one TEXT, price {kind}", columns='price = "numeric"\n')
+            rule = f"has column 'price' of type {kind}, which does not store numeric: change the type in the mapping"
+            self.assertEqual([] if stores else [rule], found)
+
     def test_views_and_generated_columns_are_refused(self):
         generated = "n BIGINT PRIMARY KEY, one TEXT, twice BIGINT NOT NULL GENERATED ALWAYS AS (2 * n) STORED"
         more = "id BIGINT NOT NULL GENERATED ALWAYS AS IDENTITY"
@@ -94,6 +117,19 @@ class SinkPostgresqlTest(SinkTestCase):
         self.assertEqual({1}, letters.keys())
         self.assertIn("violates foreign key constraint", letters[1])
         self.assertEqual([(1,)], self.execute("SELECT n FROM one"))
+
+    def test_a_refused_row_does_not_refuse_rows_that_refer_to_others_of_the_batch(self):
+        self.open(_ORDERS, create=False)
+        self.execute("CREATE TABLE orders (id BIGINT PRIMARY KEY CHECK (id < 100))")
+        self.execute(
+            "CREATE TABLE lines (id BIGINT REFERENCES orders, line BIGINT, article TEXT, PRIMARY KEY (id, line))"
+        )
+        value = b'{"id": %d, "lines": [{"article": "bolt"}, {"article": "nut"}]}'
+        letters = self.process(batch("orders", [message(value % number) for number in (1, 100, 2, 3)]))
+        self.assertEqual({1}, letters.keys())
+        self.assertIn("violates check constraint", letters[1])
+        lines = self.execute("SELECT id, count(*) FROM lines GROUP BY id ORDER BY id")
+        self.assertEqual([(1, 2), (2, 2), (3, 2)], lines)
 
     def test_keys_that_become_equal_in_the_database_do_not_block_a_batch(self):
         text = '[one]\ntopic = "one"\nmode = "upsert"\nkey = ["n"]\n[one.columns]\nn = "text"\none = "text"\n'

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import sqlite3
+from unittest import mock
 
 import fixtures
 
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import FailPointReached, armed
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.storage.tables.writer import TablesWriter
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
 _FACTS = '[facts]\ntopic = "t"\nkey = ["n"]\n[facts.columns]\nn = "integer"\ntext = "text"\n'
@@ -119,6 +121,16 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual({3, 4}, letters.keys())
         self.assertIn("UNIQUE constraint failed", letters[3])
         self.assertEqual(([0, 1, 2], 5), (self.numbers(), self.offset()))
+
+    def test_many_rows_that_exclude_each_other_need_few_trials(self):
+        self.open(_FACTS)
+        self.execute("CREATE UNIQUE INDEX other ON facts (text)")
+        messages = [message(b'{"n": %d, "text": "%d"}' % (n, n // 2)) for n in range(100)]
+        attempt = mock.patch.object(TablesWriter, "_attempt", autospec=True, side_effect=TablesWriter._attempt)
+        with attempt as attempts:
+            self.assertEqual(set(range(1, 100, 2)), self.process(batch("t", messages)).keys())
+        self.assertLess(attempts.call_count, 1200)
+        self.assertEqual(list(range(0, 100, 2)), self.numbers())
 
     def test_rows_refused_in_a_later_part_belong_to_its_messages(self):
         self.open(_FACTS)
