@@ -31,7 +31,9 @@ def _members(values: Sequence[Any], step: str | int) -> Sequence[Any]:
 
 def _member(value: Any, step: str | int) -> Any:
     if isinstance(value, Mapping):
-        return value.get(step)
+        with contextlib.suppress(TypeError):  # a map of Protobuf raises this error for a key of another type
+            return value.get(step)
+        return None
     if isinstance(step, int):
         is_array = isinstance(value, Sequence) and not isinstance(value, str | bytes)
         return value[step] if is_array and step < len(value) else None

@@ -142,6 +142,9 @@ class PathsTest(SinkTestCase):
         paths = [("buyer", "name"), ("lines", 1), ("lines", 2), ("unset",), ("other",), ("buyer", "__class__")]
         self.assert_read(["Ada", "nut", None, None, None, None], Order(), paths)
 
+    def test_a_map_of_protobuf_has_no_key_of_another_type(self):
+        self.assert_read([5, None], order_class()(tags={"a": 5}), [("tags", "a"), ("tags", 0)])
+
     def test_a_text_has_neither_fields_nor_positions(self):
         self.assert_read([None, None, None], {"a": "text"}, [("a", 0), ("a", "b"), ("a", "upper")])
         self.assert_read([None], {"a": 5}, [("a", "b")])
