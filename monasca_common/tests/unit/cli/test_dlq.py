@@ -11,7 +11,7 @@ import yaml
 from monasca_common.audit import reports
 from monasca_common.cli.main import main
 from monasca_common.kafka import Record, TopicPartition, TransportError, dead_letters, plugins
-from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.testing import MemoryKafka, MemoryRegistry
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
 from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.tests.unit.cli.command_case import CommandCase
@@ -43,14 +43,14 @@ class DlqCase(CommandCase):
         """The memory driver has no admin client."""
         return dict.fromkeys(self.kafka.broker.topics(), 1)
 
-    def bury(self, count, *, origin="metrics", topic="metrics.dlq", servers="memory:9092", **headers):
+    def bury(self, count, *, origin="metrics", topic="metrics.dlq", servers="memory:9092", value=b"x", **headers):
         named = {
             dead_letters.ORIGIN_TOPIC: origin,
             dead_letters.ERROR_CLASS: "ValueError",
             dead_letters.ERROR_TEXT: "no number",
             **headers,
         }
-        record = Record(b"x", headers=tuple((name, value.encode()) for name, value in named.items() if value))
+        record = Record(value, headers=tuple((name, text.encode()) for name, text in named.items() if text))
         connection = replace(self.kafka.connection(), bootstrap_servers=servers)
         self.kafka.producer(connection=connection).publish(topic, [record] * count).raise_for_undelivered()
 
@@ -205,6 +205,13 @@ class ShowTest(DlqCase):
         found = [self.rows("show", f"metrics.dlq/0/{offset}")["first_origin"] for offset in (0, 1)]
         self.assertEqual(["metrics/0/17", "metrics/0/4"], found)
         self.assertIn("metrics/0/4", self.run_command("show", "metrics.dlq/0/1")[1])
+
+    def test_a_value_with_a_schema_is_shown_as_json(self):
+        registry = self.useFixture(MemoryRegistry())
+        registry.answer("POST", "/subjects/metrics-value/versions", {"schema": '"string"'})
+        self.bury(1, value=b"\0\0\0\0\1" + b"\x0ahello")
+        text = f"{_CONFIGURATION}[schema_registry]\nurl = {registry.url}\n"
+        self.assertEqual('"hello"', self.rows("show", "metrics.dlq/0/0", "--payload", text=text)["value"])
 
     def test_a_missing_dead_letter_ends_with_status_3(self):
         for place in ("metrics.dlq/0/0", "metrics.dlq/7/0", "nowhere.dlq/0/0"):
