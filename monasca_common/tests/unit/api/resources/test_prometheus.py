@@ -41,6 +41,11 @@ class WriteTest(RemoteWriteCase):
         ids = [dict(record.headers)["message-id"] for record in self.records()]
         self.assertEqual((4, 3), (len(ids), len(set(ids))))
 
+    def test_a_sample_of_another_region_has_another_id(self):
+        for region in ("north", "south"):
+            self.write(up((1.0, NOW_MS)), client=self.new_client(region=region))
+        self.assertEqual(2, len({dict(record.headers)["message-id"] for record in self.records()}))
+
     def test_a_request_without_samples_is_accepted(self):
         for body in (b"", part(3, b"metadata"), up()):
             self.assertEqual(204, self.write(body).status_code)
