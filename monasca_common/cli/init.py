@@ -74,7 +74,7 @@ class NeededTopic:
             found = self.admin.describe_topic(self.name, timeout=_ASK_SECONDS)
             return {**facts, "partitions": found.partitions, "replicas": len(found.replicas[0]), "missing": False}
         try:
-            self.admin.check_new_topic(self.name, **self._size(wanted))
+            self.admin.create_topic(self.name, **self._size(wanted), validate_only=True)
         except TransportError as error:
             raise ConfigurationError(f"topic {self.name} cannot be created: {error}") from error
         return {

@@ -110,13 +110,13 @@ class TopicCreate(ClusterCommand):
         if not is_topic_name(name):
             raise ConfigurationError(f"{name!r} is not the name of a topic: {TOPIC_NAME_RULE}")
         admin, _ = self.cluster(parsed_args)
-        call = admin.create_topic if parsed_args.execute else admin.check_new_topic
         try:
-            call(
+            admin.create_topic(
                 name,
                 parsed_args.partitions,
                 replication_factor=parsed_args.replication_factor,
                 config=dict(parsed_args.setting),
+                validate_only=not parsed_args.execute,
             )
         except TransportError as error:
             if isinstance(error, RetriableError):

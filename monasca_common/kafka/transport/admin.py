@@ -52,32 +52,18 @@ _GROUPS_AT_ONCE = 50
 # The client's errors for brokers that do not respond or are unreachable. The brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 
-# The errors for a leader or coordinator that has just moved; the client finds the new one after such an error.
-_MOVED = frozenset(
-    {
-        "NOT_LEADER_FOR_PARTITION",
-        "FENCED_LEADER_EPOCH",
-        "UNKNOWN_LEADER_EPOCH",
-        "LEADER_NOT_AVAILABLE",
-        "OFFSET_NOT_AVAILABLE",
-        "NOT_COORDINATOR",
-        "COORDINATOR_NOT_AVAILABLE",
-        "COORDINATOR_LOAD_IN_PROGRESS",
-        "_DESTROY_BROKER",
-    }
-)
 _MOVE_SECONDS = 0.2
 
 
 def repeat_after_moves(ask: Callable[[float], T], timeout: float) -> T:
-    """Return ``ask(seconds left)``, which is repeated while a leader or coordinator moves, at most for ``timeout``
-    seconds. ``ask``: a request that changes nothing."""
+    """Return ``ask(seconds left)``, which is repeated after temporary errors of brokers, such as those of a leader or
+    coordinator that has just moved, at most for ``timeout`` seconds. ``ask``: a request that changes nothing."""
     deadline = time.monotonic() + timeout
     while True:
         try:
             return ask(deadline - time.monotonic())
         except RetriableError as error:
-            if error.name not in _MOVED or time.monotonic() + _MOVE_SECONDS >= deadline:
+            if error.name in _UNANSWERED or time.monotonic() + _MOVE_SECONDS >= deadline:
                 raise
         time.sleep(_MOVE_SECONDS)
 
@@ -120,7 +106,7 @@ class GroupAssignment:
 
 
 class Admin:
-    """An administrator of the cluster that ``options`` (librdkafka's names) connect to; ``lazy``: from the first call.
+    """An administrator of the cluster that ``options`` (librdkafka's names) connect to, from the first call.
 
     Its connections and threads end with the last reference to it. Several threads may call it concurrently.
 
@@ -129,7 +115,7 @@ class Admin:
     their time-out while a leader or coordinator moves.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, lazy: bool = False) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self._login = _Login()  # not `self`: a reference cycle would keep the client alive after its last use
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
@@ -138,8 +124,8 @@ class Admin:
         own = {"allow.auto.create.topics": False, "error_cb": self._login.handle_error}
         self._client_options: dict[str, Any] = {"log_level": 2, **options, **own}
         self._lock = threading.Lock()
-        self._opened: AdminClient | None = None if lazy else AdminClient(self._client_options)
-        self._opened_at = time.monotonic()
+        self._opened: AdminClient | None = None
+        self._opened_at = float("-inf")
 
     @property
     def _client(self) -> AdminClient:
@@ -180,10 +166,15 @@ class Admin:
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
+        validate_only: bool = False,
     ) -> None:
         """Create one topic, like `create_topics`."""
         self.create_topics(
-            {name: partitions}, replication_factor=replication_factor, configs={name: config or {}}, timeout=timeout
+            {name: partitions},
+            replication_factor=replication_factor,
+            configs={name: config or {}},
+            timeout=timeout,
+            validate_only=validate_only,
         )
 
     def create_topics(
@@ -193,50 +184,36 @@ class Admin:
         replication_factor: int = 1,
         configs: Mapping[str, Mapping[str, str]],
         timeout: float = 30.0,
+        validate_only: bool = False,
     ) -> None:
         """Create topics with one request, and wait until the leader of every partition serves them. Raises an error if
         a topic already exists; the other topics may then exist too. ``partitions``: the number of partitions by topic.
-        ``replication_factor``: -1 for the brokers' default.
+        ``replication_factor``: -1 for the brokers' default. ``validate_only``: raise the error of the brokers, if any,
+        but create nothing.
 
         A controller responds before the brokers know the topic. Until they do, a leader can still accept messages for
         the former topic of the same name, acknowledge them, and delete them with its log.
         """
         deadline = time.monotonic() + timeout
-        brokers = self._metadata(timeout=timeout).brokers
-        admins = _OwnAdmins(self._options)
-        admins.open(brokers)
-        earlier = admins.topic_ids(partitions, brokers)
         topics = [
             NewTopic(name, count, replication_factor, config=dict(configs[name])) for name, count in partitions.items()
         ]
-        self._all(self._client.create_topics(topics, operation_timeout=timeout), timeout + _REASON_SECONDS)
+        create = partial(self._client.create_topics, topics, operation_timeout=timeout)
+        if validate_only:
+            self._all(create(validate_only=True), timeout + _REASON_SECONDS)
+            return
+        observer = Admin(self._options)  # another request would change the metadata that `_topic_ids_at` needs
+        earlier = observer._ids_by_broker(partitions, self.broker_ids(timeout))
+        self._all(create(), timeout + _REASON_SECONDS)
         left = dict(partitions)
-        while left := self._unserved(left, admins, earlier):
+        while left := observer._unserved(left, earlier):
             if time.monotonic() >= deadline:
                 raise TransportError(
                     f"topic {min(left)!r} was created, but not every leader serves it after {timeout} s"
                 )
             time.sleep(_LOOK_AGAIN_SECONDS)
 
-    def check_new_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        replication_factor: int = 1,
-        config: Mapping[str, str] | None = None,
-        timeout: float = 30.0,
-    ) -> None:
-        """Raise the error that `create_topic` would raise; brokers only validate the request."""
-        topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
-        self._all(
-            self._client.create_topics([topic], operation_timeout=timeout, validate_only=True),
-            timeout + _REASON_SECONDS,
-        )
-
-    def _unserved(
-        self, partitions: Mapping[str, int], admins: _OwnAdmins, earlier: Mapping[str, Mapping[int, str]]
-    ) -> dict[str, int]:
+    def _unserved(self, partitions: Mapping[str, int], earlier: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
         """Return topics without a leader for each partition, or whose leaders do not report the same new id."""
         try:
             answer = self._metadata(timeout=1.0)
@@ -248,16 +225,27 @@ class Admin:
             if name in answer.topics and len(answer.topics[name].partitions) == count
         }
         led = {name: numbers for name, numbers in leaders.items() if numbers <= answer.brokers.keys()}
-        admins.open(answer.brokers)
-        ids = admins.topic_ids(led, sorted(set().union(*led.values())))
+        ids = self._ids_by_broker(led, set().union(*led.values()))
         served = {
             name
             for name, numbers in led.items()
-            if numbers <= ids[name].keys()
-            and len(reported := {ids[name][number] for number in numbers}) == 1
-            and reported.isdisjoint(earlier[name].values())
+            if len(reported := {ids[number].get(name) for number in numbers}) == 1
+            and reported.isdisjoint({None, *(known.get(name) for known in earlier.values())})
         }
         return {name: count for name, count in partitions.items() if name not in served}
+
+    def _ids_by_broker(self, topics: Iterable[str], brokers: Iterable[int]) -> dict[int, dict[str, str]]:
+        return {number: self._topic_ids_at(topics, number) for number in sorted(brokers)}
+
+    def _topic_ids_at(self, topics: Iterable[str], broker: int) -> dict[str, str]:
+        """Return the topics' ids at this broker; empty without a response. The client sends the request to the
+        controller in its latest metadata, which under KRaft is a random broker, so request metadata until it names this
+        broker."""
+        with contextlib.suppress(TransportError):
+            for _ in range(_MOST_DRAWS):
+                if self._metadata(timeout=_OWN_ANSWER_SECONDS).controller_id == broker:
+                    return self.topic_ids(topics, _OWN_ANSWER_SECONDS)
+        return {}
 
     def delete_topic(self, name: str, timeout: float = 30.0) -> None:
         """Delete a topic and wait until the brokers no longer report it."""
@@ -282,22 +270,8 @@ class Admin:
         if not names:
             return {}
         futures = self._client.describe_topics(TopicCollection(names), request_timeout=_CLIENT_SECONDS)
-        found = self._each(futures, timeout, may_lack=(KafkaError.UNKNOWN_TOPIC_OR_PART,))
+        found = self._all(futures, timeout, may_lack=(KafkaError.UNKNOWN_TOPIC_OR_PART,))
         return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
-
-    def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
-        """Send the request to this broker. The client sends it to the controller in its latest metadata, which under
-        KRaft is a random broker, so refresh the metadata until it names this broker. Return an empty mapping if it
-        never does."""
-        wanted = TopicCollection(list(topics))
-        for _ in range(_MOST_DRAWS):
-            with contextlib.suppress(TransportError):
-                if self._metadata(timeout=_OWN_ANSWER_SECONDS).controller_id == broker:
-                    asked: Mapping[str, concurrent.futures.Future[Any]] = self._client.describe_topics(
-                        wanted, request_timeout=_CLIENT_SECONDS
-                    )
-                    return asked
-        return {}
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
         """Return the partition count of a topic, from metadata only. Raises `TransportError` if it does not exist."""
@@ -409,7 +383,7 @@ class Admin:
 
     def _described(self, groups: list[str], may_lack: Collection[int], timeout: float) -> dict[str, Any]:
         futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
-        return self._each(futures, timeout, may_lack=may_lack)
+        return self._all(futures, timeout, may_lack=may_lack)
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group: the next offset of each partition with a commit."""
@@ -494,14 +468,11 @@ class Admin:
         threading.Thread(target=ask, name="kafka-metadata", daemon=True).start()
         return self._answer(answer, timeout, timeout + _REASON_SECONDS)
 
-    def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
-        """Return the responses to the sent requests; raise the first error."""
-        return self._each(futures, timeout, may_lack=())
-
-    def _each(
-        self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float, *, may_lack: Collection[int]
+    def _all(
+        self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float, *, may_lack: Collection[int] = ()
     ) -> dict[T, Any]:
-        """Return responses like `_all`, with ``None`` for errors with these codes."""
+        """Return the responses to the sent requests, with ``None`` for errors with these codes; raise the first other
+        error."""
         found = {}
         for what, outcome in self._outcomes(futures, timeout):
             if isinstance(outcome, TransportError) and outcome.code not in may_lack:
@@ -581,32 +552,6 @@ def _description(name: str, topic: Any) -> TopicDescription:
         replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
         in_sync=tuple(tuple(node.id for node in p.isr) for p in partitions),
     )
-
-
-class _OwnAdmins:
-    """Holds an administrator for each broker, which sends requests only to that broker."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = options
-        self._admins: dict[int, Admin] = {}
-
-    def open(self, brokers: Mapping[int, Any]) -> None:
-        """Open the administrators. ``brokers``: the brokers in the metadata, by id."""
-        for number, broker in brokers.items():
-            if number not in self._admins:
-                address = {"bootstrap.servers": f"{broker.host}:{broker.port}"}
-                self._admins[number] = Admin({**self._options, **address})
-
-    def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
-        """Return each topic's id at each of these brokers, without missing topics and requests that got no response."""
-        futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
-        asked = time.monotonic()
-        ids: dict[str, dict[int, str]] = {name: {} for name in names}
-        for number, of_broker in futures.items():
-            for name, future in of_broker.items():
-                with contextlib.suppress(TransportError):
-                    ids[name][number] = str(self._admins[number]._result(future, _OWN_ANSWER_SECONDS, asked).topic_id)
-        return ids
 
 
 class _Login:

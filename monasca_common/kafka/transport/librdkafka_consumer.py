@@ -49,7 +49,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         # leaves the group.
         self._leaves = settings.group_instance_id is None
         self._started: dict[TopicPartition, int] = {}
-        self._admin = Admin(admin_options(settings.connection), lazy=True)
+        self._admin = Admin(admin_options(settings.connection))
         self._guard = ForkGuard("KafkaConsumer")
         self._guard.pin(self._admin)
 

@@ -16,7 +16,7 @@ class LibrdkafkaProducer(ProducerTransport):
     """A producer with an administrator, which a forked child must keep, like this client. Closing releases it."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
-        self._admin: Admin | None = Admin(admin_options(connection), lazy=True)
+        self._admin: Admin | None = Admin(admin_options(connection))
 
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
         admin = self._admin

@@ -42,12 +42,12 @@ class Cluster:
         count = self.topics[name]
         return TopicDescription(name, "id", count, (1,) * count, ((1, 2),) * count, ((1, 2),) * count)
 
-    def check_new_topic(self, name, *, partitions, replication_factor):
-        if self.refusal is not None:
-            raise self.refusal
-        self.asked.append(name)
-
-    def create_topic(self, name, *, partitions, replication_factor, config):
+    def create_topic(self, name, *, partitions, replication_factor, config=None, validate_only=False):
+        if validate_only:
+            if self.refusal is not None:
+                raise self.refusal
+            self.asked.append(name)
+            return
         if self.meanwhile:
             raise TransportError("the topic exists", code=36, name="TOPIC_ALREADY_EXISTS")
         self.topics[name], self.copies[name] = partitions, replication_factor

@@ -78,13 +78,11 @@ class MemoryAdmin:
     def topic_configs(self, names):
         return {name: {"retention.ms": "1000", "cleanup.policy": "delete"} for name in names}
 
-    def check_new_topic(self, name, partitions, *, replication_factor, config):
+    def create_topic(self, name, partitions, *, replication_factor, config, validate_only):
         if self.refusal is not None:
             raise self.refusal
-
-    def create_topic(self, name, partitions, *, replication_factor, config):
-        self.check_new_topic(name, partitions, replication_factor=replication_factor, config=config)
-        self.created.append((name, partitions, replication_factor, config))
+        if not validate_only:
+            self.created.append((name, partitions, replication_factor, config))
 
 
 class TopicCase(CommandCase):
