@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,34 +105,34 @@ class MemoryKafka(fixtures.Fixture):
 
         Waits after failures are shortened. It does not wait for a partition whose handler repeatedly raises
         `RetryLater` (see ``put_off``). Raises the handler's exception if it ends the run, otherwise the reason for the
-        end. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the remaining offsets, or the
-        members that own the partitions if its consumer was assigned none.
+        end. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the remaining offsets.
         """
-        observer = _Observer()
+        observer, consumer, end = _Observer(), processor.consumer, Future[None]()
         processor.observe(observer)
-        run = _Draining(processor)
+        threading.Thread(target=_run, args=(processor, end), daemon=True).start()
         give_up = time.monotonic() + timeout
-        while run.alive and not self._is_drained(processor.consumer, observer):
-            if time.monotonic() > give_up:
-                break
+        while not (end.done() or self._is_drained(consumer, observer) or time.monotonic() > give_up):
             self._let_time_pass(processor)
-        left = {} if run.error is not None else self._left(processor.consumer)
-        owned = run.error is not None or processor.consumer.assignment()
-        owners = "" if owned else self._owners(processor.consumer)
-        stopper = threading.Thread(target=processor.stop, daemon=True)
-        stopper.start()
-        while run.alive and time.monotonic() < give_up + _STOP_SECONDS:
+        failed = end.done() and end.exception() is not None
+        left = {} if failed else self._left(consumer)
+        owned = failed or consumer.assignment()
+        threading.Thread(target=processor.stop, daemon=True).start()
+        while not end.done() and time.monotonic() < give_up + _STOP_SECONDS:
             self._let_time_pass(processor)
-        if run.error is not None:
-            own = run.error.__cause__ if isinstance(run.error, HandlerError) else None
-            raise own or run.error
+        error = end.exception() if end.done() else None
+        if error is not None:
+            own = error.__cause__ if isinstance(error, HandlerError) else None
+            raise own or error
         if not owned:
-            raise TimeoutError(f"the consumer was assigned no partition within {timeout} s: {owners}")
+            raise TimeoutError(
+                f"the consumer was assigned no partition within {timeout} s: close the other consumers of group "
+                f"{consumer.settings.group_id}, or use a longer timeout"
+            )
         put_off = {partition: times for partition, times in observer.put_off.items() if partition in left}
         if left.keys() - put_off.keys():
             named = ", ".join(f"{tp.topic}/{tp.partition}: {count}" for tp, count in left.items())
             raise TimeoutError(f"not everything was committed within {timeout} s; offsets left: {named}")
-        return Drained(self.broker.committed(processor.consumer.settings.group_id), tuple(observer.letters), put_off)
+        return Drained(self.broker.committed(consumer.settings.group_id), tuple(observer.letters), put_off)
 
     def _is_drained(self, consumer: KafkaConsumer, observer: _Observer) -> bool:
         left = self._left(consumer)
@@ -145,18 +146,6 @@ class MemoryKafka(fixtures.Fixture):
             low, high = self.broker.watermarks(partition)
             left[partition] = high - max(low, committed.get(partition, 0))
         return {partition: count for partition, count in left.items() if count > 0}
-
-    def _owners(self, consumer: KafkaConsumer) -> str:
-        """Return the members that own partitions of the consumer's topics, with the remedy."""
-        group, topics = consumer.settings.group_id, consumer.settings.topics
-        owners = []
-        for member in self.broker.members(group):
-            owned = ", ".join(f"{tp.topic}/{tp.partition}" for tp in member.partitions if tp.topic in topics)
-            if owned:
-                owners.append(f"member {member.member_id} (client id {member.client_id}) owns {owned}")
-        if not owners:
-            return f"no member of group {group} owns partitions of {', '.join(topics)}; use a longer timeout"
-        return f"{'; '.join(owners)}; close the other consumers of group {group}, or use another group"
 
     def _let_time_pass(self, processor: Processor) -> None:
         processor.retry_now()
@@ -180,21 +169,10 @@ class _Observer(Hook):
         self.letters.append((message, error))
 
 
-class _Draining:
-    """A processor that runs on its own thread."""
-
-    def __init__(self, processor: Processor) -> None:
-        self.error: BaseException | None = None
-        self._processor = processor
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def _work(self) -> None:
-        try:
-            self._processor.run()
-        except BaseException as error:
-            self.error = error
+def _run(processor: Processor, end: Future[None]) -> None:
+    try:
+        processor.run()
+    except BaseException as error:
+        end.set_exception(error)
+    else:
+        end.set_result(None)
