@@ -2,7 +2,8 @@
 """Kafka without a broker: the same producers and consumers over a log in this process's memory.
 
 As far as this library can observe, it behaves like librdkafka and a broker, and it fails on demand
-(`MemoryBroker.inject`). It has no transactions, no replicas, no compaction and no permissions.
+(`MemoryBroker.inject`). It has no transactions, no replicas, no compaction and no permissions. Groups rebalance
+incrementally, and have no static members.
 """
 
 from monasca_common.kafka.transport.memory.broker import (

@@ -39,7 +39,6 @@ class MemberInfo:
     """A live member of a group and its current partitions."""
 
     member_id: str
-    client_id: str
     partitions: tuple[TopicPartition, ...]
 
 
@@ -54,16 +53,6 @@ class Answer:
     connection_lost: bool = False
 
 
-class Changes(threading.Condition):
-    """Counts notifications, so that a reader that found nothing fetches again only after a change."""
-
-    count = 0
-
-    def notify_all(self) -> None:
-        self.count += 1
-        super().notify_all()
-
-
 class MemoryBroker:
     """A broker in memory. The first produce request or subscription creates a topic with ``default_partitions``."""
 
@@ -72,7 +61,7 @@ class MemoryBroker:
         self.default_partitions = default_partitions
         self.reachable = True
         self.lock = threading.RLock()
-        self.changed = Changes(self.lock)
+        self.changed = threading.Condition(self.lock)
         self._faults = FaultPlan()
         self.hanging = 0  # requests that currently hang
         self._topics: dict[str, Topic] = {}
@@ -200,7 +189,7 @@ class MemoryBroker:
         """Return the live members of a group, oldest first."""
         with self.lock:
             return [
-                MemberInfo(member.member_id, member.client_id, tuple(sorted(member.owned)))
+                MemberInfo(member.member_id, tuple(sorted(member.owned)))
                 for member in self.group(group).members.values()
             ]
 
@@ -280,11 +269,6 @@ class MemoryBroker:
             self._pass_time(kind, fault.seconds, deadline)
             if fault.error is not None:
                 raise translate(raw_error(fault.error))
-
-    @property
-    def planned(self) -> bool:
-        """Whether faults are planned; a planned fault counts requests."""
-        return bool(self._faults)
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
         """Return the planned `Fail` error for a poll of a topic, if any."""

@@ -2,8 +2,7 @@
 """A consumer group: its members, their partitions, and its commits. Pure state; the broker's lock protects it.
 
 A rebalance sets a new *target*. Each member moves towards it by the steps of `Group.next_step`: it first releases
-partitions outside its share, then gets the partitions of its share that no other member holds. An eager member releases
-all partitions first; that is the only difference between the two protocols.
+partitions outside its share, then gets the partitions of its share that no other member holds.
 """
 
 from __future__ import annotations
@@ -21,13 +20,9 @@ class MemoryMember:
     """The membership of one consumer; a consumer that lost its membership rejoins with another object."""
 
     member_id: str
-    client_id: str
     topics: tuple[str, ...]
-    eager: bool
-    static: bool
     max_poll_seconds: float
     owned: set[TopicPartition] = field(default_factory=set)
-    generation: int = -1
     expires_at: float = math.inf
     ended: str | None = None  # the name of the error that ended the membership
 
@@ -51,18 +46,11 @@ class Group:
     def __init__(self) -> None:
         self.members: dict[str, MemoryMember] = {}
         self.offsets: dict[TopicPartition, int] = {}
-        self.generation = 0
         self._targets: dict[str, set[TopicPartition]] = {}
 
     def join(self, member: MemoryMember, partition_counts: Mapping[str, int]) -> None:
-        """Add a member. The successor of a static member takes over its share and fences it."""
-        known = self.members.get(member.member_id)
         self.members[member.member_id] = member
-        if known is None:
-            self.rebalance(partition_counts)
-        else:
-            known.ended = "FENCED_INSTANCE_ID"
-            member.generation = self.generation
+        self.rebalance(partition_counts)
 
     def remove(self, member: MemoryMember, reason: str, partition_counts: Mapping[str, int]) -> None:
         """Remove a member: ``reason`` is the Kafka error that its next request gets."""
@@ -81,25 +69,17 @@ class Group:
         return min((member.expires_at for member in self.members.values()), default=math.inf)
 
     def rebalance(self, partition_counts: Mapping[str, int]) -> None:
-        self.generation += 1
         self._targets = balance(self.members.values(), partition_counts)
 
     def next_step(self, member: MemoryMember) -> Step | None:
         """Return the next step of ``member``; ``None`` if it has no step, or other members must release partitions
         first."""
         target = self._targets.get(member.member_id, set())
-        starts_over = member.eager and member.generation != self.generation
-        surplus = member.owned if starts_over else member.owned - target
+        surplus = member.owned - target
         if surplus:
             return Step("revoke", tuple(sorted(surplus)))
-        member.generation = self.generation
-        taken = set().union(*(other.owned for other in self.members.values() if other is not member))
-        wanted = target - member.owned
-        ready = wanted - taken
-        # An eager member gets all its partitions in one step, once all are free.
-        if not ready or (member.eager and ready != wanted):
-            return None
-        return Step("assign", tuple(sorted(ready)))
+        ready = target.difference(*(other.owned for other in self.members.values()))
+        return Step("assign", tuple(sorted(ready))) if ready else None
 
     def may_commit(self, member: MemoryMember | None) -> bool:
         """Return whether a client may commit: any live member, for any partition; a non-member only if the group is

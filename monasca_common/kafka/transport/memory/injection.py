@@ -99,9 +99,6 @@ class FaultPlan:
         hits = [rule.fault for rule in self._rules if rule.applies(kind, topic, partition)]
         return hits[0] if hits else None
 
-    def __bool__(self) -> bool:
-        return bool(self._rules)
-
     def clear(self) -> None:
         self._rules.clear()
         self.cleared += 1

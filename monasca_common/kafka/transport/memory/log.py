@@ -10,8 +10,7 @@ from monasca_common.kafka.message import Message
 
 KAFKA_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default
 
-_BATCH_BYTES = 61  # the header of a batch with one record
-_RECORD_BYTES = 3  # its attributes and its differences from the batch's time and offset, all 0
+_BATCH_BYTES = 61  # the header of a batch
 
 
 class PartitionLog:
@@ -79,17 +78,7 @@ class Topic:
 
 
 def batch_bytes(message: Message) -> int:
-    """Return the size of an uncompressed batch with only this message, which Kafka compares with a topic's limit."""
-    size = _RECORD_BYTES + _field_bytes(message.key) + _field_bytes(message.value) + _varint_bytes(len(message.headers))
-    size += sum([_field_bytes(name.encode()) + _field_bytes(value) for name, value in message.headers])
-    return _BATCH_BYTES + _varint_bytes(size) + size
-
-
-def _field_bytes(value: bytes | None) -> int:
-    """Return the size of a field and its length prefix, which is -1 for a missing field."""
-    return 1 if value is None else _varint_bytes(len(value)) + len(value)
-
-
-def _varint_bytes(number: int) -> int:
-    """Return the size of a non-negative number as a varint: seven bits per byte, and one bit in total for the sign."""
-    return max(1, (number.bit_length() + 7) // 7)
+    """Return the size of an uncompressed batch with only this message, without the few bytes that store the lengths of
+    fields."""
+    fields = [message.key, message.value, *(part for name, value in message.headers for part in (name.encode(), value))]
+    return _BATCH_BYTES + sum([len(field or b"") for field in fields])

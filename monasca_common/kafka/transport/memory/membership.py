@@ -15,8 +15,6 @@ from monasca_common.kafka.transport.memory.broker import MemoryBroker
 from monasca_common.kafka.transport.memory.group import MemoryMember, Step
 from monasca_common.kafka.transport.memory.injection import raw_error
 
-_EAGER_STRATEGIES = frozenset({"range", "roundrobin"})
-_DEFAULT_SESSION_SECONDS = 45.0
 _numbers = itertools.count(1)
 
 
@@ -29,7 +27,6 @@ class Membership:
         self._settings = settings
         self._topics: tuple[str, ...] = ()
         self._callbacks: RebalanceCallbacks | None = None
-        self._fenced = False
 
     @property
     def killed(self) -> bool:
@@ -45,14 +42,9 @@ class Membership:
         """Begin a poll. Return the error to report first if a membership has ended."""
         self._broker.expire_overdue(self._settings.group_id)
         member = self.member
-        if member is None or self._fenced:
-            return None
-        if member.ended is None:
+        if member is not None and member.ended is None:
             member.hold()
-        elif member.ended == "FENCED_INSTANCE_ID":
-            self._fenced = True
-            return raw_error("FENCED_INSTANCE_ID", fatal=True)
-        elif member.ended == "_MAX_POLL_EXCEEDED":
+        elif member is not None and member.ended == "_MAX_POLL_EXCEEDED":
             # Reported once, by this poll; the next poll calls `on_lost`.
             member.ended = "UNKNOWN_MEMBER_ID"
             return raw_error("_MAX_POLL_EXCEEDED")
@@ -64,7 +56,7 @@ class Membership:
             self.member.touch(self._broker.clock.monotonic())
 
     def next_step(self) -> Step | None:
-        if self._callbacks is None or self._fenced or not self._broker.reachable:
+        if self._callbacks is None or not self._broker.reachable:
             return None
         if self.member is not None and self.member.ended is not None:
             if self.member.owned:
@@ -116,27 +108,12 @@ class Membership:
             if owned:
                 self.take(Step(kind, owned))
         finally:
-            self._depart(member)
-
-    def _depart(self, member: MemoryMember) -> None:
-        with self._broker.changed:
-            if member.static and member.ended is None:
-                # A static member keeps its share for its successor until the session ends.
-                session = self._settings.session_timeout_seconds or _DEFAULT_SESSION_SECONDS
-                member.expires_at = self._broker.clock.monotonic() + session
-            else:
+            with self._broker.changed:
                 self._broker.remove(self._settings.group_id, member, "UNKNOWN_MEMBER_ID")
 
     def _join(self) -> MemoryMember:
         settings = self._settings
-        client_id = settings.connection.client_id
-        member = MemoryMember(
-            member_id=settings.group_instance_id or f"{client_id}-{next(_numbers)}",
-            client_id=client_id,
-            topics=self._topics,
-            eager=settings.group_protocol == "classic" and settings.assignment_strategy in _EAGER_STRATEGIES,
-            static=settings.group_instance_id is not None,
-            max_poll_seconds=settings.max_poll_interval_seconds,
-        )
+        member_id = f"{settings.connection.client_id}-{next(_numbers)}"
+        member = MemoryMember(member_id, self._topics, settings.max_poll_interval_seconds)
         self._broker.join(settings.group_id, member)
         return member

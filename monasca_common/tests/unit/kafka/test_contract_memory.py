@@ -3,7 +3,6 @@
 
 import contextlib
 import threading
-from typing import ClassVar
 
 from oslotest import base
 
@@ -45,8 +44,8 @@ class MemoryCluster(contracts.Cluster):
     capabilities = frozenset(Capability) - {Capability.TRANSACTIONS}
     patience_seconds = 5.0
 
-    def __init__(self, kafka, defer, **consumer_changes):
-        super().__init__(defer, **consumer_changes)
+    def __init__(self, kafka, defer):
+        super().__init__(defer)
         self.broker = kafka.broker
         self.connection = kafka.connection()
 
@@ -92,10 +91,9 @@ class MemoryCluster(contracts.Cluster):
 
 class MemoryCase(base.BaseTestCase):
     cluster: contracts.Cluster
-    consumer_changes: ClassVar[dict[str, str]] = {}
 
     def setUp(self):
-        self.cluster = MemoryCluster(self.useFixture(MemoryKafka()), self.addCleanup, **self.consumer_changes)
+        self.cluster = MemoryCluster(self.useFixture(MemoryKafka()), self.addCleanup)
         super().setUp()
 
 
@@ -115,10 +113,6 @@ class MemoryGroupTest(contracts.GroupContract, MemoryCase):
     pass
 
 
-class EagerMemoryGroupTest(contracts.GroupContract, MemoryCase):
-    consumer_changes: ClassVar = {"assignment_strategy": "range"}
-
-
 class MemoryTransactionTest(contracts.TransactionContract, MemoryCase):
     pass
 
@@ -126,8 +120,8 @@ class MemoryTransactionTest(contracts.TransactionContract, MemoryCase):
 class AsyncMemoryCluster(MemoryCluster):
     """The asyncio classes over the memory transport."""
 
-    def __init__(self, kafka, defer, **consumer_changes):
-        super().__init__(kafka, defer, **consumer_changes)
+    def __init__(self, kafka, defer):
+        super().__init__(kafka, defer)
         self._loop = LoopThread(defer)
 
     def open_producer(self, settings):

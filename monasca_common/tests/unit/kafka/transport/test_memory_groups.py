@@ -155,27 +155,6 @@ class IncrementalTest(GroupCase):
         poller.join(50)
 
 
-class EagerTest(GroupCase):
-    def test_all_partitions_are_revoked_and_distributed_again(self):
-        first, second = self.reader(assignment_strategy="range"), self.reader(assignment_strategy="range")
-        first.poll()
-        second.poll()
-        first.poll()
-        second.poll()
-        self.assertEqual([("assign", [0, 1, 2, 3]), ("revoke", [0, 1, 2, 3]), ("assign", [2, 3])], first.events)
-        self.assertEqual([("assign", [0, 1])], second.events)
-
-    def test_no_member_starts_before_the_others_have_revoked(self):
-        first, second = self.two_settled_readers(assignment_strategy="roundrobin")
-        third = self.reader(assignment_strategy="roundrobin")
-        third.poll()
-        first.poll()
-        self.assertEqual([], third.events)
-        second.poll()
-        third.poll()
-        self.assertEqual(1, len(third.events))
-
-
 class LostTest(GroupCase):
     def test_a_member_whose_session_expired_rejoins_at_its_next_poll(self):
         first, second = self.two_settled_readers()
@@ -262,38 +241,6 @@ class CommitTest(GroupCase):
         reader.transport.commit({TopicPartition("t", 0): 1})
         self.broker.delete_topic("t")
         self.assertEqual({}, self.broker.committed(GROUP))
-
-
-class StaticMemberTest(GroupCase):
-    def test_a_static_member_that_restarts_keeps_its_share_without_a_rebalance(self):
-        first = self.reader(group_instance_id="a")
-        second = self.reader(group_instance_id="b")
-        for reader in (first, second, first, second):
-            reader.poll()
-        second.events.clear()
-        first.transport.close()
-        again = self.reader(group_instance_id="a")
-        again.poll()
-        second.poll()
-        self.assertEqual([("assign", [2, 3])], again.events)
-        self.assertEqual([], second.events)
-
-    def test_a_second_process_with_the_same_instance_id_fences_the_first(self):
-        first = self.reader(group_instance_id="a")
-        first.poll()
-        self.reader(group_instance_id="a").poll()
-        [element] = first.poll()
-        self.assertEqual(("FENCED_INSTANCE_ID", True), (element.error.name, element.error.fatal))
-
-    def test_a_static_member_that_does_not_return_loses_its_share_with_its_session(self):
-        first = self.reader(group_instance_id="a", session_timeout_seconds=30)
-        second = self.reader(group_instance_id="b", max_poll_interval_seconds=3600)
-        for reader in (first, second, first, second):
-            reader.poll()
-        first.transport.close()
-        self.clock.advance(31)
-        second.poll()
-        self.assertEqual(("assign", [2, 3]), second.events[-1])
 
 
 class ReadingTest(GroupCase):
