@@ -254,17 +254,18 @@ class ConsumerTransport(ABC):
     def fetched_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the ends of logs as of their last fetches, without a request; without logs that were not fetched."""
 
-    @abstractmethod
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """Return the first existing offset in each log."""
+        return self.offsets_for_times(dict.fromkeys(partitions, BEGINNING), timeout)
 
-    @abstractmethod
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """Return the offset that will be written next in each log."""
+        return self.offsets_for_times(dict.fromkeys(partitions, END), timeout)
 
     @abstractmethod
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
-        """Return the first offset at or after each time, or the end if there is no such record."""
+        """Return the first offset at or after each time, or the end if there is no such record. `BEGINNING` and `END`
+        stand for the ends of the log."""
 
     @abstractmethod
     def partition_count(self, topic: str, timeout: float) -> int: ...

@@ -205,8 +205,6 @@ class BoundedConsumer(ConsumerTransport):
     group_metadata = _direct(ConsumerTransport.group_metadata)
 
     committed = _on_helper(ConsumerTransport.committed)
-    first_offsets = _on_helper(ConsumerTransport.first_offsets)
-    end_offsets = _on_helper(ConsumerTransport.end_offsets)
     offsets_for_times = _on_helper(ConsumerTransport.offsets_for_times)
     partition_count = _on_helper(ConsumerTransport.partition_count)
     topic_ids = _on_helper(ConsumerTransport.topic_ids, thread="topic_thread")

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError
+from confluent_kafka import OFFSET_INVALID, KafkaError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import RetriableError, TransportError
@@ -15,7 +15,7 @@ from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.admin import Admin, repeat_after_moves
-from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCallbacks
+from monasca_common.kafka.transport.base import END, ConsumerTransport, RebalanceCallbacks
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import admin_options
 
@@ -137,12 +137,6 @@ class LibrdkafkaConsumer(ConsumerTransport):
         answers = self._ask("fetched_ends", _without_offsets(partitions))
         return {tp: answer.offset for tp, answer in answers.items() if answer.error is None and answer.offset >= 0}
 
-    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout)
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_END), timeout)
-
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         if not times_ms:
             return {}  # otherwise the client raises "invalid argument"
@@ -156,7 +150,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
             answers = ask(times_ms)
             later = [tp for tp, offset in answers.items() if offset is None]  # than the last record
             if later:
-                answers |= ask(dict.fromkeys(later, OFFSET_END))
+                answers |= ask(dict.fromkeys(later, END))
         except TransportError as error:
             if error.code != KafkaError._UNKNOWN_PARTITION:
                 raise

@@ -143,14 +143,6 @@ class MemoryConsumer(ConsumerTransport):
             return self.end_offsets(partitions, 0)
         return {}
 
-    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        with self._use(), self._broker.serve("metadata", None, timeout):
-            return {partition: self._log(partition).low for partition in partitions}
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        with self._use(), self._broker.serve("metadata", None, timeout):
-            return {partition: self._log(partition).high for partition in partitions}
-
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         with self._use(), self._broker.serve("metadata", None, timeout):
             return {partition: self._log(partition).offset_at(at) for partition, at in times_ms.items()}
@@ -220,8 +212,7 @@ class MemoryConsumer(ConsumerTransport):
         for partition, offset in positions.items():
             log, topic = self._broker.find_log(partition), self._broker.find_topic(partition.topic)
             if offset in (BEGINNING, END):
-                low, high = (log.low, log.high) if log is not None else (0, 0)
-                offset = low if offset == BEGINNING else high
+                offset = 0 if log is None else log.offset_at(offset)
             self._cursors[partition] = _ReadPosition(offset, None if topic is None else topic.topic_id)
         self._broker.changed.notify_all()
 

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 
 from monasca_common.kafka.message import Message
+from monasca_common.kafka.transport.base import BEGINNING, END
 
 KAFKA_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default
 
@@ -52,7 +53,10 @@ class PartitionLog:
         return found, self.low + position
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """Return the first offset whose record is not older than ``timestamp_ms``; the end if there is none."""
+        """Return the first offset whose record is not older than ``timestamp_ms``; the end if there is none.
+        `BEGINNING` and `END` stand for the ends of the log."""
+        if timestamp_ms in (BEGINNING, END):
+            return self.low if timestamp_ms == BEGINNING else self.high
         for index, record in enumerate(self._records):
             if record is not None and (record.timestamp_ms or 0) >= timestamp_ms:
                 return self.low + index

@@ -21,7 +21,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.base import ConsumerTransport
+from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.kafka.transport.raw_messages import grouped
 from monasca_common.tests.unit.kafka.raw_message import FakeMessage
@@ -95,14 +95,8 @@ class ScriptedTransport(ConsumerTransport):
     def fetched_ends(self, partitions):
         return dict.fromkeys(partitions, 50)
 
-    def first_offsets(self, partitions, timeout):
-        return dict.fromkeys(partitions, 3)
-
-    def end_offsets(self, partitions, timeout):
-        return dict.fromkeys(partitions, 50)
-
     def offsets_for_times(self, times_ms, timeout):
-        return dict.fromkeys(times_ms, 20)
+        return {partition: {BEGINNING: 3, END: 50}.get(at, 20) for partition, at in times_ms.items()}
 
     def partition_count(self, topic, timeout):
         return 2
