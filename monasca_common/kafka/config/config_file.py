@@ -74,14 +74,15 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
     Logs old names that have no effect. Raises `ConfigurationError` for a name that never existed.
     """
-    in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
-        for option in sorted(in_files[name] - registered[name]):
-            _check_name(name, option, registered)
+        old_options = legacy.options_of_group(name)
+        log_old_group(conf, old_options)
+        check_group(conf, name, old={old.name for old in old_options.options})
     for variable in filter(_ENVIRONMENT.fullmatch, os.environ):
         _check_variable(conf, variable)
     for old in legacy.OLD_GROUPS:
         log_old_group(conf, old)
+    in_files, registered = names_in_files(conf), _registered(conf)
     ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered, *(old.name for old in legacy.OLD_GROUPS)}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
         # An unknown group may belong to a consumer that is loaded later, unless it is similar to a known group and so
@@ -93,8 +94,7 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
 def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
     """Check the option names of one group in files. Raises `ConfigurationError` for a name that is neither registered
-    nor ``old``. Services use it for their own groups; `check_names` checks the groups of producers and consumers.
-    """
+    nor ``old``."""
     registered = _registered(conf)[group.lower()]
     for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(
@@ -139,22 +139,6 @@ def _unreadable(error: Exception) -> ConfigurationError:
     if isinstance(error, OSError):
         return ConfigurationError(f"{error.filename} cannot be read ({error.strerror}): correct --config-file")
     return ConfigurationError(f"the configuration cannot be read: {error}")
-
-
-def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:
-    old = legacy.find(group, option)
-    if old is None and option in registered[KAFKA_GROUP]:
-        raise ConfigurationError(
-            f"{option} in group [{group}] is the same for all producers and consumers of a configuration: move it to "
-            f"[{KAFKA_GROUP}]"
-        )
-    if old is None:
-        raise ConfigurationError(
-            f"[{group}] has an unknown option {option!r}{_suggestion(option, registered[group])}: correct "
-            "its name or remove it. (A service registers its own options before it loads producers and consumers.)"
-        )
-    if old.action is legacy.Action.IGNORED:
-        warn_once(f"[{group}] {option} is ignored: {old.note}")
 
 
 def warn_once(text: str) -> None:

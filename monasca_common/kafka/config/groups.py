@@ -73,22 +73,17 @@ def _inheriting(declared: Option) -> Option:
     return replace(declared, default=None, example=None, help=f"{declared.help} Inherited from [{KAFKA_GROUP}].")
 
 
-@dataclass(frozen=True, slots=True)
-class _OldConsumer:
-    """The defaults of an old service's consumer, and the options of ``[kafka]`` that set them."""
-
-    topic: str
-    group_id: str
-    old_topic: str | None = None
-    old_group_id: str | None = None
-
-
+# The default topic and group id of the consumers of old services
 _KNOWN_CONSUMERS = {
-    "kafka_metrics": _OldConsumer("metrics", "1_metrics"),
-    "kafka_alarm_history": _OldConsumer("alarm-state-transitions", "1_alarm-state-transitions"),
-    "kafka_logs": _OldConsumer("log", "1_logs"),
-    "kafka_events": _OldConsumer("monevents", "1_events"),
-    "kafka_notifications": _OldConsumer("alarm-state-transitions", "monasca-notification", "alarm_topic", "group"),
+    "kafka_metrics": ("metrics", "1_metrics"),
+    "kafka_alarm_history": ("alarm-state-transitions", "1_alarm-state-transitions"),
+    "kafka_logs": ("log", "1_logs"),
+    "kafka_events": ("monevents", "1_events"),
+    "kafka_notifications": ("alarm-state-transitions", "monasca-notification"),
+}
+_OLD_NAMES = {
+    ("kafka_notifications", "topic"): (f"{KAFKA_GROUP}.alarm_topic",),
+    ("kafka_notifications", "group_id"): (f"{KAFKA_GROUP}.group",),
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 
@@ -117,13 +112,11 @@ def group_of(name: str) -> OptionGroup:
 
 
 def _known(declared: Option, group: str) -> Option:
-    known = _KNOWN_CONSUMERS.get(group)
-    if known is None or declared.name not in ("topic", "group_id"):
+    if group not in _KNOWN_CONSUMERS or declared.name not in ("topic", "group_id"):
         return declared
-    default, old = (
-        ((known.topic,), known.old_topic) if declared.name == "topic" else (known.group_id, known.old_group_id)
-    )
-    return replace(declared, default=default, old_names=(f"{KAFKA_GROUP}.{old}",) if old else ())
+    topic, group_id = _KNOWN_CONSUMERS[group]
+    default = (topic,) if declared.name == "topic" else group_id
+    return replace(declared, default=default, old_names=_OLD_NAMES.get((group, declared.name), ()))
 
 
 def register(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> None:

@@ -92,10 +92,7 @@ OLD_GROUPS = (
     OldGroup("kafka_retry_notifications", "retries are rows of the database; remove the group"),
 )
 
-_BY_NAME = {old.name: old for old in OLD_OPTIONS}
 
-
-def find(group: str, name: str) -> OldOption | None:
-    """Return the entry of ``name`` in ``[<group>]``; ``None`` if it was never an option there."""
-    old = _BY_NAME.get(name)
-    return old if old and (old.consumers or group == KAFKA_GROUP) else None
+def options_of_group(name: str) -> OldGroup:
+    """Return the old options of ``[kafka]`` or of a consumer's group."""
+    return OldGroup(name, None, tuple(old for old in OLD_OPTIONS if old.consumers or name == KAFKA_GROUP))

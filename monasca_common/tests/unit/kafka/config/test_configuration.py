@@ -225,7 +225,7 @@ class OptionNamesTest(ConfigurationTestCase):
 
         refusal = self.refused(consumer_settings, conf, "kafka_metrics")
 
-        self.assertIn("driver in group [kafka_metrics] is the same for all producers and consumers", refusal)
+        self.assertIn("[kafka_metrics] has an unknown option 'driver'", refusal)
 
 
 class OptionsTest(ConfigurationTestCase):

@@ -98,7 +98,7 @@ class LegacyFilesTest(ConfigurationTestCase):
                 "queue_buffering_max_messages",
                 "wait_time",
             ],
-            [record.getMessage().split()[1] for record in logs.records],
+            sorted(record.getMessage().split()[1] for record in logs.records),
         )
 
     def test_old_names_are_logged_once_even_if_files_are_read_again(self):
