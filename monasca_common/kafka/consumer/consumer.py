@@ -28,7 +28,6 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import Batch, Columns, OffsetAndEpoch, PartitionBatch, TopicPartition
-from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import ConsumerTransport, Fetched
 from monasca_common.kafka.transport.bounded import BoundedConsumer
@@ -60,7 +59,7 @@ class ConsumerHealth:
     driver: str = ""
 
 
-class KafkaConsumer(RefusesOldArguments):
+class KafkaConsumer:
     """Reads ``settings.topics`` as a member of ``settings.group_id``, or exactly ``partitions``.
 
     One thread polls, seeks, pauses and closes; any thread may call `commit`, `lag`, `health` and other queries. Each

@@ -40,7 +40,6 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
-from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.outgoing import as_list, check, checked, new_id_prefix, plain_bulk, split
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
@@ -112,7 +111,7 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
     return call
 
 
-class KafkaProducer(RefusesOldArguments):
+class KafkaProducer:
     """A thread-safe producer, one for a whole process, and a context manager. Outcomes are never raised as exceptions;
     only misuse raises (`MisuseError`), and `send` raises `QueueFull` if the budget has no room.
     """
