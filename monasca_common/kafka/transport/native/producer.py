@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.errors import ConfigurationError, TransportError
+from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import DeliveryCounts
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import (
@@ -21,7 +21,7 @@ from monasca_common.kafka.transport.base import (
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
 from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
-from monasca_common.kafka.transport.native import _librdkafka, native_can
+from monasca_common.kafka.transport.native import _librdkafka
 from monasca_common.kafka.transport.native.client import ClientEvents, milliseconds, open_client
 
 LOG = logging.getLogger(__name__)
@@ -58,10 +58,7 @@ class NativeProducer(LibrdkafkaProducer):
     def __init__(
         self, settings: ProducerSettings, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:
-        """Open the client. Raises `ConfigurationError` for settings that it does not support (`native_can`)."""
-        unable = native_can(settings)
-        if unable is not None:
-            raise ConfigurationError(f"driver=native cannot be used: {unable}; use driver=confluent")
+        """Open the client, for settings that it supports (`native_can`)."""
         super().__init__(settings.connection)
         self.clock: Clock = SystemClock()
         self._on_error = on_error
