@@ -258,10 +258,6 @@ class PartitionBatch(Generic[T_co]):
         """Milliseconds since the epoch."""
         return self._columns.column("timestamps")
 
-    def timestamp(self, index: int) -> int | None:
-        """The timestamp of one message."""
-        return self.timestamps[index]
-
     @cached_property
     def headers(self) -> list[Headers]:
         return self._columns.column("headers")

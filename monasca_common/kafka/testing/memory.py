@@ -53,18 +53,15 @@ class MemoryKafka(fixtures.Fixture):
 
     broker: MemoryBroker
 
-    def __init__(
-        self, *, bootstrap_servers: str = "memory:9092", clock: Clock | None = None, default_partitions: int = 1
-    ) -> None:
+    def __init__(self, *, bootstrap_servers: str = "memory:9092", clock: Clock | None = None) -> None:
         super().__init__()
         self.bootstrap_servers = bootstrap_servers
         self._clock = clock
-        self._default_partitions = default_partitions
 
     def _setUp(self) -> None:
         reset_brokers()
         self.addCleanup(reset_brokers)
-        self.broker = MemoryBroker(clock=self._clock, default_partitions=self._default_partitions)
+        self.broker = MemoryBroker(clock=self._clock)
         install_broker(self.bootstrap_servers, self.broker)
 
     def connection(self, client_id: str = "test") -> ConnectionSettings:

@@ -54,11 +54,10 @@ class Answer:
 
 
 class MemoryBroker:
-    """A broker in memory. The first produce request or subscription creates a topic with ``default_partitions``."""
+    """A broker in memory. The first produce request or subscription creates a topic with one partition."""
 
-    def __init__(self, *, clock: Clock | None = None, default_partitions: int = 1) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.default_partitions = default_partitions
         self.reachable = True
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -74,18 +73,18 @@ class MemoryBroker:
     def create_topic(
         self,
         name: str,
-        partitions: int | None = None,
+        partitions: int = 1,
         *,
         max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES,
     ) -> None:
         """Create a topic. Raises `ConfigurationError` if the topic exists or Kafka would refuse it."""
         with self.changed:
             self._check_new(name)
-            if partitions is not None and partitions < 1:
+            if partitions < 1:
                 raise ConfigurationError(f"topic {name!r} cannot have {partitions} partitions: use at least one")
             if max_message_bytes < 0:
                 raise ConfigurationError(f"max_message_bytes of topic {name!r} is {max_message_bytes}: use 0 or more")
-            logs = [PartitionLog() for _ in range(partitions or self.default_partitions)]
+            logs = [PartitionLog() for _ in range(partitions)]
             self._topics[name] = Topic(name, logs, max_message_bytes)
             self._rebalance(name)
 

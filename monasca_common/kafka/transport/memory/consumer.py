@@ -64,7 +64,6 @@ class MemoryConsumer(ConsumerTransport):
         self._cursors: dict[TopicPartition, _ReadPosition] = {}
         self._paused: set[TopicPartition] = set()  # kept after assignments, as in librdkafka
         self._turn = 0
-        self._knows_outage = False
         self._closed = False
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
@@ -98,11 +97,9 @@ class MemoryConsumer(ConsumerTransport):
                     return Fetched(events=[PartitionEvent(translate(news), None, -1, None)])
                 step, found = self._await_work(max_messages, deadline)
                 self._membership.go_away()
-            reported = self._report_outage()
-            if step is not None:
-                self._take(step)
-            elif found or not reported:
+            if step is None:
                 return found
+            self._take(step)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         with self._use():
@@ -194,8 +191,6 @@ class MemoryConsumer(ConsumerTransport):
             found = Fetched() if step is not None else self._collect(max_messages)
             if step is not None or found or self.clock.monotonic() >= deadline:
                 return step, found
-            if not self._broker.reachable and not self._knows_outage:
-                return None, found  # so that the outage is reported without holding the lock
             self._membership.wait(deadline)
 
     def _take(self, step: Step) -> None:
@@ -270,14 +265,6 @@ class MemoryConsumer(ConsumerTransport):
         if log is None:
             raise translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
         return log
-
-    def _report_outage(self) -> bool:
-        """Report each outage to `on_error` once; return whether one was reported."""
-        news = not self._broker.reachable and not self._knows_outage
-        self._knows_outage = not self._broker.reachable
-        if news and self.on_error is not None:
-            self.on_error(translate(raw_error("_ALL_BROKERS_DOWN")))
-        return news
 
 
 def _columns(messages: Sequence[Message]) -> Columns:

@@ -15,7 +15,8 @@ FOREIGN = TopicPartition(TOPIC, 99)
 class ConsumerCallsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.kafka = self.useFixture(MemoryKafka(default_partitions=2))
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic(TOPIC, 2)
         self.consumer = self.kafka.consumer(TOPIC)
 
     def publish(self, count):
