@@ -27,10 +27,8 @@ from monasca_common.kafka.producer.report import DeliveryReport
 
 LOG = logging.getLogger(__name__)
 
-_MESSAGES_A_POLL = 500
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_HAND_OUT_SHARE = 0.1  # share of max.poll.interval; the remainder is for the handler of the last message
 _NO_TIMESTAMP, _TIMESTAMP = 0, 1  # the numbers of confluent-kafka
 
 
@@ -161,9 +159,8 @@ class ServiceMessage:
 class ServiceConsumer(RebalanceListener):
     """An endless iterator of `ServiceMessage` and a context manager, for use by one thread.
 
-    To stay in the group with a slow handler, the iterator returns messages of a poll only during a tenth of
-    ``max_poll_interval_seconds``; the next poll reads the remaining messages again. The handler can spend the other
-    nine tenths on one message. Only `commit` commits; services call it when the returned messages are stored.
+    Each message is polled separately, so the handler of one message may take nearly ``max_poll_interval_seconds``. Only
+    `commit` commits; services call it when the returned messages are stored.
     """
 
     def __init__(
@@ -182,9 +179,6 @@ class ServiceConsumer(RebalanceListener):
         self._clock = clock or SystemClock()
         self._committed_at = self._clock.monotonic()
         self._polled: deque[tuple[int, Message]] = deque()
-        self._polled_at = self._clock.monotonic()
-        # no message of the poll was returned yet; each poll returns at least one message, even if it is late
-        self._is_fresh = True
         self._given: dict[TopicPartition, OffsetAndEpoch] = {}
 
     def __iter__(self) -> ServiceConsumer:
@@ -194,11 +188,8 @@ class ServiceConsumer(RebalanceListener):
         """Wait indefinitely for the next message and return it. Raises final errors, such as `AuthorizationError`."""
         while True:
             self._commit_if_due()
-            if self._polled and not self._is_fresh and self._is_time_to_poll():
-                self._put_back()
             if self._polled:
                 epoch, message = self._polled.popleft()
-                self._is_fresh = False
                 partition = TopicPartition(message.topic, message.partition)
                 self._given[partition] = OffsetAndEpoch(epoch, message.offset + 1)
                 return ServiceMessage(message)
@@ -254,10 +245,8 @@ class ServiceConsumer(RebalanceListener):
             self._given.pop(partition, None)
 
     def _poll(self) -> None:
-        batch = self._consumer.poll(_MESSAGES_A_POLL, _POLL_SECONDS)
-        self._polled_at = self._clock.monotonic()
-        self._is_fresh = True
-        # This line precedes any exception, because a caller that continues to iterate must not miss messages of this
+        batch = self._consumer.poll(1, _POLL_SECONDS)
+        # This line precedes any exception, because a caller that continues to iterate must not miss the message of this
         # poll.
         self._polled = deque((part.epoch, message) for part in batch.partitions for message in part)
         for error in batch.errors:
@@ -268,19 +257,6 @@ class ServiceConsumer(RebalanceListener):
                 raise error
             else:
                 LOG.warning("reading continues after: %s", error)
-
-    def _is_time_to_poll(self) -> bool:
-        budget = self._consumer.settings.max_poll_interval_seconds * _HAND_OUT_SHARE
-        return self._clock.monotonic() - self._polled_at > budget
-
-    def _put_back(self) -> None:
-        """Have the next poll read the remaining messages again; this consumer owns their partitions until that poll."""
-        firsts: dict[TopicPartition, int] = {}
-        for _, message in self._polled:
-            firsts.setdefault(TopicPartition(message.topic, message.partition), message.offset)
-        for partition, offset in firsts.items():
-            self._consumer.seek(partition, offset)
-        self._polled.clear()
 
     def _commit_if_due(self) -> None:
         if self._commit_callback is None:

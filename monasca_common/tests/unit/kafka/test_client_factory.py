@@ -310,18 +310,6 @@ class SlowHandlerTest(FactoryTestCase):
 
         self.assertEqual([0, 1, 2], sorted(self.handled(consumer, 3, 2.0)))
 
-    def test_a_quick_handler_receives_all_messages_of_a_poll(self):
-        self.filled(30)
-        consumer = self.slow_consumer()
-        next(consumer)
-        polls = []
-        poll = consumer._consumer.poll
-        consumer._consumer.poll = lambda *arguments: polls.append(poll(*arguments)) or polls[-1]
-
-        self.handled(consumer, 14, 0.01)
-
-        self.assertEqual(0, len(polls))
-
     def committed(self):
         return self.memory.broker.committed("group")
 
