@@ -14,12 +14,11 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.kafka.config import legacy
-from monasca_common.kafka.config.groups import CONSUMER_GROUPS, KAFKA_GROUP
+from monasca_common.kafka.config.groups import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError
 
 LOG = logging.getLogger(__name__)
 
-_MISSPELT = 0.85  # the similarity of two names, from 0 to 1
 # The text of oslo.config's error consists of a printed tuple and the rule.
 _REFUSED_VALUE = re.compile(
     r"option (?P<name>\S+) from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL
@@ -82,14 +81,6 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
         _check_variable(conf, variable)
     for old in legacy.OLD_GROUPS:
         log_old_group(conf, old)
-    in_files, registered = names_in_files(conf), _registered(conf)
-    ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered, *(old.name for old in legacy.OLD_GROUPS)}
-    for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
-        # An unknown group may belong to a consumer that is loaded later, unless it is similar to a known group and so
-        # misspelt.
-        close = difflib.get_close_matches(name, sorted(ours), n=1, cutoff=_MISSPELT)
-        if close:
-            warn_once(f"unused configuration group: [{name}] (did you mean {close[0]!r}?)")
 
 
 def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:

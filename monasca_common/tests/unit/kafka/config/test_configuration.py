@@ -214,12 +214,6 @@ class OptionNamesTest(ConfigurationTestCase):
 
         self.assertIsNotNone(producer_settings(conf))
 
-    def test_an_unused_group_is_logged(self):
-        with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
-            producer_settings(self.with_kafka(kafka_metric="topic = a"))
-
-        self.assertIn("[kafka_metric] (did you mean 'kafka_metrics'?)", logs.output[0])
-
     def test_drivers_cannot_differ_within_one_configuration(self):
         conf = self.with_kafka("driver = kafka", kafka_metrics="driver = memory")
 
