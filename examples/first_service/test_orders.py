@@ -44,7 +44,7 @@ class OrdersTest(unittest.TestCase):
             order_ids.append(order_id)
             if len(order_ids) == 1:
                 [member] = self.kafka.broker.members("shop")
-                self.kafka.broker.kill_member("shop", member.member_id)
+                self.kafka.broker.kill_member("shop", member)
 
         service = Orders(reserve_then_crash_once)
         self.producer.publish("orders", [b'{"item": "lamp", "count": 2}']).raise_for_undelivered()

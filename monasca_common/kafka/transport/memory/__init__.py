@@ -6,13 +6,7 @@ As far as this library can observe, it behaves like librdkafka and a broker, and
 incrementally, and have no static members.
 """
 
-from monasca_common.kafka.transport.memory.broker import (
-    MemberInfo,
-    MemoryBroker,
-    broker_for,
-    install_broker,
-    reset_brokers,
-)
+from monasca_common.kafka.transport.memory.broker import MemoryBroker, broker_for, install_broker, reset_brokers
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.kafka.transport.memory.consumer import MemoryConsumer
 from monasca_common.kafka.transport.memory.injection import Delay, Fail, Hang, LoseAnswer
@@ -23,7 +17,6 @@ __all__ = [
     "Fail",
     "Hang",
     "LoseAnswer",
-    "MemberInfo",
     "MemoryBroker",
     "MemoryConsumer",
     "MemoryProducer",

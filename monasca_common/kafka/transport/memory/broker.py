@@ -35,14 +35,6 @@ from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES, P
 
 
 @dataclass(frozen=True, slots=True)
-class MemberInfo:
-    """A live member of a group and its current partitions."""
-
-    member_id: str
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """The response to a produce request: its arrival time, the message (as stored, or as sent if the broker refused
     it), the content of the response, and whether the connection broke first."""
@@ -184,13 +176,10 @@ class MemoryBroker:
             log = self._existing(partition.topic).partitions[partition.partition]
             return log.low, log.high
 
-    def members(self, group: str) -> list[MemberInfo]:
-        """Return the live members of a group, oldest first."""
+    def members(self, group: str) -> list[str]:
+        """Return the ids of the live members of a group, oldest first."""
         with self.lock:
-            return [
-                MemberInfo(member.member_id, tuple(sorted(member.owned)))
-                for member in self.group(group).members.values()
-            ]
+            return list(self.group(group).members)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group: the next offset to read of each partition."""

@@ -36,7 +36,7 @@ class MemoryMember:
                     self._owns.set()
 
     def kill(self):
-        self._broker.kill_member(self._group, self._broker.members(self._group)[0].member_id)
+        self._broker.kill_member(self._group, self._broker.members(self._group)[0])
         self._thread.join(50)
 
 
@@ -65,7 +65,7 @@ class MemoryCluster(contracts.Cluster):
 
     def outlive_poll_interval(self, consumer):
         group = consumer.settings.group_id
-        self.broker.expire_member(group, self.broker.members(group)[0].member_id)
+        self.broker.expire_member(group, self.broker.members(group)[0])
 
     def recreate_topic(self, topic):
         self.broker.delete_topic(topic)

@@ -181,7 +181,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.until(lambda: self.positions.asked > 5)
         other = self.consumer()
         self.until(lambda: other.poll(1, 0) is not None and IN in other.assignment() | self.current.assignment())
-        self.broker.expire_member(GROUP, self.broker.members(GROUP)[0].member_id)
+        self.broker.expire_member(GROUP, self.broker.members(GROUP)[0])
         self.until(lambda: other.poll(1, 0) is not None and IN in other.assignment())
         self.assertEqual((0, [b"bad"]), (self.committed(), self.letters()))
 

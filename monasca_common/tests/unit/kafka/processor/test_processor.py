@@ -531,7 +531,7 @@ class RebalanceTest(ProcessorCase):
         consumer.listener = listener
         self.start(gate, consumer=consumer)
         self.until(lambda: gate.calls)
-        self.broker.expire_member(GROUP, self.broker.members(GROUP)[0].member_id)
+        self.broker.expire_member(GROUP, self.broker.members(GROUP)[0])
         self.until(lambda: "lost" in listener.events)
         self.broker.inject("fetch", Fail("LEADER_NOT_AVAILABLE"), count=None, topic="in")
         gate.open.set()

@@ -125,7 +125,7 @@ class ReadFromTest(ProcessorCase):
 
         self.start(handler)
         self.until(lambda: calls)
-        self.broker.expire_member(GROUP, self.broker.members(GROUP)[0].member_id)
+        self.broker.expire_member(GROUP, self.broker.members(GROUP)[0])
         self.pass_time(5)  # it rejoins, and receives the message again, which waits for the thread
         go_on.set()
         self.until(lambda: self.committed() == 1)

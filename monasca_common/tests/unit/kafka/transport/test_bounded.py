@@ -209,7 +209,7 @@ class ConsumerTest(BoundedCase):
             self.consumer.seek_to_committed()
         self.consumer.close(0)
         [member] = self.kafka.broker.members(self.settings.group_id)
-        self.kafka.broker.expire_member(self.settings.group_id, member.member_id)
+        self.kafka.broker.expire_member(self.settings.group_id, member)
         other = self.open()
         while not other.assignment():
             self.poll(other)

@@ -65,10 +65,10 @@ class GroupCase(base.BaseTestCase):
             producer.produce_record("t", b"v", None, partition, 0, (), partition)
 
     def member_id(self, index):
-        return self.broker.members(GROUP)[index].member_id
+        return self.broker.members(GROUP)[index]
 
     def owned(self):
-        return [numbers(member.partitions) for member in self.broker.members(GROUP)]
+        return [numbers(member.owned) for member in self.broker.group(GROUP).members.values()]
 
     def two_settled_readers(self, **changes):
         first, second = self.reader(**changes), self.reader(**changes)
