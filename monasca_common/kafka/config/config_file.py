@@ -125,11 +125,7 @@ def _unreadable(error: Exception) -> ConfigurationError:
         number = getattr(error.__context__, "lineno", None)
         place = error.config_file if number is None else f"line {number} of {error.config_file}"
         return ConfigurationError(f"{place} is neither [group] nor name = value: correct it")
-    if isinstance(error, (cfg.ConfigFilesNotFoundError, cfg.ConfigFilesPermissionDeniedError)):
-        return ConfigurationError(f"{error}: correct --config-file")
-    if isinstance(error, OSError):
-        return ConfigurationError(f"{error.filename} cannot be read ({error.strerror}): correct --config-file")
-    return ConfigurationError(f"the configuration cannot be read: {error}")
+    return ConfigurationError(f"the configuration cannot be read, correct it or --config-file: {error}")
 
 
 def warn_once(text: str) -> None:

@@ -17,8 +17,9 @@ class ReadTest(ConfigurationTestCase):
         self.assertNotIn("pa55word", reported)
 
     def test_a_missing_file_is_named(self):
-        self.assertIn("/nowhere.conf: correct --config-file", self.refusal("/nowhere.conf"))
+        reported = self.refusal("/nowhere.conf")
+        self.assertIn("correct it or --config-file: Failed to find some config files: /nowhere.conf", reported)
 
     def test_a_folder_instead_of_a_file_is_named(self):
         folder = self.useFixture(fixtures.TempDir()).path
-        self.assertIn(f"{folder} cannot be read (Is a directory)", self.refusal(folder))
+        self.assertIn(f"Is a directory: '{folder}'", self.refusal(folder))
