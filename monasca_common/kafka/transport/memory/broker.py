@@ -25,7 +25,7 @@ from monasca_common.kafka.transport.memory.injection import (
     Delay,
     Fail,
     Fault,
-    FaultPlan,
+    FaultRule,
     Hang,
     LoseAnswer,
     RequestKind,
@@ -53,7 +53,7 @@ class MemoryBroker:
         self.reachable = True
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self._faults = FaultPlan()
+        self._injected: list[FaultRule] = []
         self.hanging = 0  # requests that currently hang
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
@@ -127,14 +127,17 @@ class MemoryBroker:
         Each produced record is a separate request. ``partition``: the partition of a produced record; other kinds have
         none.
         """
+        if isinstance(fault, Fail | LoseAnswer) and fault.error is not None:
+            raw_error(fault.error)  # refuses a name that is not a Kafka error
+        last = math.inf if count is None else nth + count - 1
         with self.changed:
-            self._faults.add(kind, fault, nth=nth, count=count, topic=topic, partition=partition)
+            self._injected.append(FaultRule(kind, topic, partition, fault, nth, last))
             self.changed.notify_all()
 
     def clear_faults(self) -> None:
         """Serve all requests again. Earlier responses, and responses that never arrive, are unchanged."""
         with self.changed:
-            self._faults.clear()
+            self._injected = []
             self.changed.notify_all()
 
     def disconnect(self) -> None:
@@ -259,7 +262,7 @@ class MemoryBroker:
                 raise translate(raw_error(fault.error))
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
-        """Return the planned `Fail` error for a poll of a topic, if any."""
+        """Return the injected `Fail` error for a poll of a topic, if any."""
         fault = self._meet("fetch", topic)
         return raw_error(fault.error, fatal=fault.fatal) if isinstance(fault, Fail) else None
 
@@ -276,12 +279,13 @@ class MemoryBroker:
         self, kind: RequestKind, topic: str | None, partition: int | None = None
     ) -> Fail | Delay | LoseAnswer | None:
         """Return the fault of this request; a `Hang` ends before this returns."""
-        fault = self._faults.take(kind, topic, partition)
+        injected = self._injected
+        matching = [each.fault for each in injected if each.applies(kind, topic, partition)]  # each counts the request
+        fault = matching[0] if matching else None
         if not isinstance(fault, Hang):
             return fault
-        cleared = self._faults.cleared
         self.hanging += 1
-        while self._faults.cleared == cleared:
+        while self._injected is injected:
             self.changed.wait()
         self.hanging -= 1
         return None

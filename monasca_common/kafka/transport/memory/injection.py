@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,7 +55,9 @@ Fault = Fail | Delay | LoseAnswer | Hang
 
 
 @dataclass(slots=True)
-class _Rule:
+class FaultRule:
+    """A fault for the matching requests from number ``first`` to ``last`` since it was injected."""
+
     kind: RequestKind
     topic: str | None
     partition: int | None
@@ -70,38 +71,6 @@ class _Rule:
             return False
         self.seen += 1
         return self.first <= self.seen <= self.last
-
-
-class FaultPlan:
-    """The planned faults, each of which counts the matching requests since it was added."""
-
-    def __init__(self) -> None:
-        self._rules: list[_Rule] = []
-        self.cleared = 0  # number of times
-
-    def add(
-        self,
-        kind: RequestKind,
-        fault: Fault,
-        *,
-        nth: int,
-        count: int | None,
-        topic: str | None,
-        partition: int | None = None,
-    ) -> None:
-        if isinstance(fault, Fail | LoseAnswer) and fault.error is not None:
-            raw_error(fault.error)
-        last = math.inf if count is None else nth + count - 1
-        self._rules.append(_Rule(kind, topic, partition, fault, nth, last))
-
-    def take(self, kind: RequestKind, topic: str | None = None, partition: int | None = None) -> Fault | None:
-        """Return the fault of this request, if any. Every rule counts the request."""
-        hits = [rule.fault for rule in self._rules if rule.applies(kind, topic, partition)]
-        return hits[0] if hits else None
-
-    def clear(self) -> None:
-        self._rules.clear()
-        self.cleared += 1
 
 
 def raw_error(name: str, text: str | None = None, *, fatal: bool = False) -> KafkaError:
