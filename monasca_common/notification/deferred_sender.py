@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
-from typing import NamedTuple
 
 from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
@@ -28,22 +27,12 @@ LOG = logging.getLogger(__name__)
 
 RETRY_THREADS = 64
 _ROWS_A_PASS = 100
-_PASS_SECONDS = 1.0  # the time limit for releasing rows, after which due attempts are started
 _REST_SECONDS = 0.5
 _BUSY_REST_SECONDS = 0.05  # the pause between passes while rows are due
 _LEASE_MS = 30_000  # the time after which another process takes over the claims of a dead process
 _CHANGING_MS = 1_000  # the time after which an alarm is read again if another transaction was changing it
 _DATABASE_SECONDS = 1.0  # the pause between two tries of an attempt while the database is unavailable
-_LONGEST_MS = 600_000  # the pause between two tries of a row after permanent errors
-
-
-class _FailedRow(NamedTuple):
-    """Consecutive failures of a row. ``shown_until_ms``: if the row is not tried again until then, another process has
-    processed it."""
-
-    in_a_row: int
-    reason: str
-    shown_until_ms: int
+_FAILED_MS = 60_000  # the pause between two tries of a row that cannot be processed
 
 
 class DeferredSender(WorkerLoop):
@@ -74,7 +63,6 @@ class DeferredSender(WorkerLoop):
         self._executor = executor
         self._stop_seconds = stop_seconds
         self._attempts: dict[Future[None], ClaimedRetry] = {}
-        self._failures: dict[str, _FailedRow] = {}  # by row id
         self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
@@ -89,7 +77,7 @@ class DeferredSender(WorkerLoop):
     def serve(self) -> None:
         while not self.stopping.is_set():
             rows, retries = self.release_due(), self.send_retries()
-            self.health.turned(self._reason())
+            self.health.turned("")
             if rows < _ROWS_A_PASS:
                 self.stopping.wait(_BUSY_REST_SECONDS if retries or rows else _REST_SECONDS)
 
@@ -119,70 +107,30 @@ class DeferredSender(WorkerLoop):
                 following = self._handler(retry)
                 fail_point("notification.after_attempt")
                 self._deferred.complete(claimed, following, self.clock.time_ms())
-            except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
-                self._note(retry.id, error)
+            except (StorageUnavailable, QueryTimeout, DuplicateKey):
                 self.stopping.wait(_DATABASE_SECONDS)
             except Exception as error:
                 self._postpone_attempt(claimed, error)
                 return
             else:
-                self._failures.pop(retry.id, None)
                 return
 
     def _postpone_attempt(self, claimed: ClaimedRetry, error: Exception) -> None:
-        """Schedule the attempt again, or give it up after the ttl. If this also fails, extend the claim. The claim
-        ends by itself if the database refuses every statement."""
+        """Schedule the attempt again, or give it up after the ttl. If this also fails, the claim ends by itself."""
         retry = claimed.retry
-        delay_ms = self._log(retry.id, retry.notification.id, error)
+        _log(retry.id, retry.notification.id, error)
         try:
-            following = self._handler.postpone(retry, delay_ms / 1000, error)
+            following = self._handler.postpone(retry, _FAILED_MS / 1000, error)
             self._deferred.complete(claimed, following, self.clock.time_ms())
         except Exception:
             LOG.exception("row %s of notification_deferred cannot be replaced", retry.id)
-            self._deferred.renew([claimed], self._later(delay_ms))
-        else:
-            if following is None:
-                self._failures.pop(retry.id, None)
-
-    def _log(self, row_id: str, notification_id: str, error: Exception) -> int:
-        """Log a permanent error, and return the delay of the next try in ms."""
-        delay_ms = self._note(row_id, error)
-        LOG.error(
-            "row %s of notification_deferred cannot be processed, and is tried again in %d s: %s; correct the cause, "
-            "or delete the row and send its notification with `monasca-common notification resend %s`",
-            row_id,
-            delay_ms // 1000,
-            error,
-            notification_id,
-            exc_info=error,
-        )
-        return delay_ms
-
-    def _note(self, row_id: str, error: Exception) -> int:
-        """Record the failure of a row for the health, and return the delay of the next try after a permanent error."""
-        count = self._failures[row_id].in_a_row + 1 if row_id in self._failures else 1
-        delay_ms = min(_LEASE_MS << min(count - 1, 10), _LONGEST_MS)
-        reason = f"row {row_id} of notification_deferred: {str(error) or type(error).__name__}"
-        self._failures[row_id] = _FailedRow(count, reason, self._later(delay_ms + _LEASE_MS))
-        return delay_ms
-
-    def _reason(self) -> str:
-        """Return why rows fail, or an empty text if none does."""
-        now_ms, failures = self.clock.time_ms(), dict(self._failures)
-        for row_id in [row_id for row_id, failure in failures.items() if failure.shown_until_ms <= now_ms]:
-            del failures[row_id]
-            self._failures.pop(row_id, None)
-        more = f" (and {len(failures) - 1} more rows)" if len(failures) > 1 else ""
-        return next((failure.reason + more for failure in failures.values()), "")
 
     def release_due(self) -> int:
-        """Decide on due rows, and return the number of due rows. Rows that do not fit into the time of a pass stay
-        due. Raises `StorageError`."""
+        """Decide on due rows, and return their number. Raises `StorageError`."""
         rows = self._deferred.due(self.clock.time_ms(), _ROWS_A_PASS)
-        ends = self.clock.monotonic() + _PASS_SECONDS
         seen: set[str] = set()
         for row in rows:
-            if self.stopping.is_set() or self.clock.monotonic() > ends:
+            if self.stopping.is_set():
                 break
             together = (row.group_key if row.kind == HELD else "") or row.id
             if together not in seen:
@@ -195,21 +143,15 @@ class DeferredSender(WorkerLoop):
         """Release a row. A failure does not block other rows."""
         try:
             self._release(row)
-        except AddressUnreadable as error:
-            LOG.error("deferred notification %s is postponed: %s", row.id, error)
-            self._postpone(row, _LEASE_MS)
         except Exception as error:
-            if not affects_one_row(error):
+            if not (isinstance(error, AddressUnreadable) or affects_one_row(error)):
                 raise
-            self._postpone(row, self._log(row.id, row.notification_id, error))
-        else:
-            self._failures.pop(row.id, None)
-
-    def _postpone(self, row: DeferredRow, delay_ms: int) -> None:
-        if row.kind == HELD:
-            self._deferred.postpone(row.group_key, self._later(delay_ms))
-        else:
-            self._deferred.postpone_row(row.id, self._later(delay_ms))
+            _log(row.id, row.notification_id, error)
+            again_ms = self._later(_FAILED_MS)
+            if row.kind == HELD:
+                self._deferred.postpone(row.group_key, again_ms)
+            else:
+                self._deferred.postpone_row(row.id, again_ms)
 
     def _release(self, row: DeferredRow) -> None:
         if row.kind == HELD:
@@ -288,3 +230,15 @@ class DeferredSender(WorkerLoop):
 
     def _later(self, ms: int) -> int:
         return self.clock.time_ms() + ms
+
+
+def _log(row_id: str, notification_id: str, error: Exception) -> None:
+    LOG.error(
+        "row %s of notification_deferred cannot be processed, and is tried again in %d s: %s; correct the cause, or "
+        "delete the row and send its notification with `monasca-common notification resend %s`",
+        row_id,
+        _FAILED_MS // 1000,
+        error,
+        notification_id,
+        exc_info=error,
+    )
