@@ -46,5 +46,5 @@ class NtfyNotifier(Notifier):
         headers = {"Idempotency-Key": notification.id}
         body = json.dumps(document).encode()
         # Checks the address, sends, and raises SendFailed unless the server returns a success status.
-        answer = self._tools.http.post(form["server"], body, headers, self._timeout, tenant=change.tenant)
+        answer = self._tools.http.post(form["server"], body, headers, self._timeout)
         return f"responded with {answer.status}"

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from monasca_common.notification.errors import AddressRefused, SendFailed, SendPostponed
-from monasca_common.notification.slots import TenantSlots
+from monasca_common.notification.errors import AddressRefused, SendFailed
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -28,9 +27,6 @@ Lookup: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_SIGNS = re.compile(r"[\s\x00-\x20\x7f\\]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an IPv4 address; an IPv6 address
-_MOST_LOOKUPS = 64
-_LOOKUP_PATIENCE_SECONDS = 1.0
-_LOOKUP_AGAIN_SECONDS = 5.0
 
 # Global addresses that receivers must not use.
 _NEVER = tuple(
@@ -150,23 +146,19 @@ def _can_bind(address: IpAddress) -> bool:
 class Resolver:
     """Resolves hosts in limited time. Thread-safe.
 
-    ``lookup`` has no time-out, so it runs in a thread that may outlive the call. Tenants share the threads.
+    ``lookup`` has no time-out, so it runs in a thread that may outlive the call until the system's resolver gives up.
     """
 
     def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
         self._lookup = lookup
-        self._slots = TenantSlots(_MOST_LOOKUPS)
 
-    def addresses(
-        self, where: Endpoint, rules: AddressRules | None, seconds: float, tenant: str = ""
-    ) -> list[IpAddress]:
+    def addresses(self, where: Endpoint, rules: AddressRules | None, seconds: float) -> list[IpAddress]:
         """Return the addresses of the host, without duplicates, in the resolver's order. ``rules``: ``None`` for a host
         that the operator chose.
 
-        Raises `AddressRefused` if ``rules`` forbid one of them, `SendFailed` if none is found within ``seconds``, and
-        `SendPostponed` if the tenant's earlier look-ups have not ended.
+        Raises `AddressRefused` if ``rules`` forbid one of them, and `SendFailed` if none is found within ``seconds``.
         """
-        found = _literal(where.host) or list(dict.fromkeys(map(_address, self._entries(where, seconds, tenant))))
+        found = _literal(where.host) or list(dict.fromkeys(map(_address, self._entries(where, seconds))))
         if not found:
             raise SendFailed(f"{where.host} has no address")
         for address in found:
@@ -174,18 +166,14 @@ class Resolver:
                 raise _refusal(where.host, address)
         return found
 
-    def _entries(self, where: Endpoint, seconds: float, tenant: str) -> Sequence[tuple[Any, ...]]:
+    def _entries(self, where: Endpoint, seconds: float) -> Sequence[tuple[Any, ...]]:
         outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
-        if not self._slots.acquire(tenant, min(seconds, _LOOKUP_PATIENCE_SECONDS)):
-            raise SendPostponed("earlier look-ups of hosts have not ended", _LOOKUP_AGAIN_SECONDS)
 
         def look_up() -> None:
             try:
                 outcome.append(self._lookup(where.host, where.port, type=socket.SOCK_STREAM))
             except (OSError, UnicodeError) as error:
                 outcome.append(error)
-            finally:
-                self._slots.release(tenant)
 
         thread = threading.Thread(target=look_up, name="resolve", daemon=True)
         thread.start()

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.notification.errors import NotificationError, SendFailed, SendPostponed, SendRefused
+from monasca_common.notification.errors import NotificationError, SendFailed, SendRefused
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, SUPERSEDED, Ledger, NextStep
 from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.retries import Retry
-from monasca_common.notification.slots import Slot, Slots, TenantSlots
+from monasca_common.notification.slots import HANG_SECONDS, Slot, Slots, ThreadPool
 
 LOG = logging.getLogger(__name__)
 
-_LONGEST_TURN_SECONDS = 60.0  # with shorter turns, retries would be due before the receiver has a free slot
+_LEAST_TURN_SECONDS, _MOST_TURN_SECONDS = 1.0, 600.0  # the wait for the next try without a free slot
 _MAX_AT_ONE_METHOD = 8
 _MAX_AT_ONE_DESTINATION = 16
 _KEY_SECONDS = 60.0  # the pause between two attempts to decrypt an address
@@ -49,26 +49,18 @@ class NotificationDelivery:
         self._policy = policy
         self._clock = clock
         self._ttl_ms = ttl_seconds * 1000
-        longest_turn = max(policy.max_backoff_seconds, _LONGEST_TURN_SECONDS)
-        self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, longest_turn, clock)
+        self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION)
         self._metrics = metrics or NotificationMetrics()
         self.count = self._metrics.count
         # Notifications that were sent while the ledger was unavailable and must not be sent again.
         self._unrecorded: set[str] = set()
 
     def attempt(
-        self,
-        retry: Retry,
-        method: NotificationMethod,
-        threads: TenantSlots,
-        *,
-        released: bool = False,
-        before: Callable[[Notification], Notification | None] = lambda notification: notification,
+        self, retry: Retry, method: NotificationMethod, pool: ThreadPool, *, released: bool = False
     ) -> Retry | None:
         """Run an attempt, and return the next attempt, if any.
 
-        ``threads``: the caller's threads, which tenants share. ``released``: see `Ledger.begin`. ``before``: called
-        after a slot is free; it returns the part of the notification that is still to send.
+        ``pool``: the pool of the calling thread. ``released``: see `Ledger.begin`.
 
         If it raises `StorageError`, the attempt must be repeated.
         """
@@ -80,14 +72,19 @@ class NotificationDelivery:
         # change.
         subject = notification.id if notification.others else f"{notification.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notification.change.tenant
-        with self._slots.slot(method.id, destination, subject, tenant, threads) as slot:
-            if slot.turn_seconds is not None:
-                return self.wait(retry, slot.turn_seconds, "the receiver is busy with other notifications")
+        with self._slots.slot(method.id, destination, subject, tenant, pool) as slot:
+            if slot is None:
+                return self.wait(retry, self._turn_seconds(retry), "the receiver is busy with other notifications")
             if notification.id in self._unrecorded:
                 self._record_sent(notification, method, None)
                 return None
-            left = before(notification)
-            return None if left is None else self._attempt(replace(retry, notification=left), method, slot, released)
+            return self._attempt(retry, method, slot, released)
+
+    def _turn_seconds(self, retry: Retry) -> float:
+        """Return the wait for the next try: at most as long as the notification has waited, so that the tries of many
+        notifications are spread over the time that their receiver needs."""
+        waited_seconds = (self._clock.time_ms() - retry.waits_since_ms) / 1000 if retry.waits_since_ms else 0.0
+        return min(max(waited_seconds, _LEAST_TURN_SECONDS), _MOST_TURN_SECONDS) * random.uniform(0.5, 1.0)
 
     def wait(self, retry: Retry, seconds: float, reason: str) -> Retry | None:
         """Return the attempt that replaces this one in ``seconds``; ``None``: it has waited for the whole ttl, and is
@@ -125,14 +122,14 @@ class NotificationDelivery:
             self.count("repeated", method.type)
             LOG.warning("notification %s is sent again because a crash hid the outcome of an attempt", notification.id)
         fail_point("notification.before_send")
-        slot.sent_since = self._clock.monotonic()  # the duration excludes the time spent in the ledger
+        began = self._clock.monotonic()  # the duration excludes the time spent in the ledger
         try:
             answer = self._send(notification, method)
         except NotificationError as error:
-            slot.failed = not isinstance(error, SendPostponed)
+            slot.hangs = self._clock.monotonic() - began >= HANG_SECONDS
             return self._failed(retry, method, error)
         fail_point("notification.after_send")
-        self._slots.leave(slot)
+        slot.hangs = False
         self._record_sent(notification, method, answer)
         return None
 
@@ -167,9 +164,6 @@ class NotificationDelivery:
 
     def _failed(self, retry: Retry, method: NotificationMethod, error: NotificationError) -> Retry | None:
         notification = retry.notification
-        if isinstance(error, SendPostponed):
-            self._ledger.restore(notification.id, FAILED)
-            return self.wait(retry, error.after_seconds, str(error))
         ends = isinstance(error, SendRefused) or self._policy.exhausted(retry.attempt)
         self._finish(notification, GIVEN_UP if ends else FAILED, str(error))
         self.count("failed attempts", method.type)

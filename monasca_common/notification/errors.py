@@ -5,7 +5,6 @@
 
     NotificationError
     ├── SendFailed            the receiver did not accept it: another attempt may succeed
-    ├── SendPostponed         nothing was sent because this service is too busy: the attempt does not count
     └── SendRefused           no attempt can succeed until the method is changed
         └── AddressRefused    notifications must not be sent to this address
 
@@ -48,14 +47,6 @@ class SendFailed(NotificationError):
         super().__init__(reason, detail=detail)
         self.after_seconds = after_seconds
         self.status = status
-
-
-class SendPostponed(NotificationError):
-    """Nothing was sent to the receiver. ``after_seconds``: the delay of the next attempt."""
-
-    def __init__(self, reason: str, after_seconds: float) -> None:
-        super().__init__(reason)
-        self.after_seconds = after_seconds
 
 
 class SendRefused(NotificationError):

@@ -8,10 +8,9 @@ The message can then be committed without a loss.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 
 from sqlalchemy.exc import DataError
 
@@ -25,7 +24,7 @@ from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.notification import Notification, notification_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import FIRST, Retry
-from monasca_common.notification.slots import TenantSlots
+from monasca_common.notification.slots import ThreadPool
 from monasca_common.notification.stages import Facts
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
@@ -34,7 +33,7 @@ from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageErr
 class ChangesHandler:
     """Notifies the methods of a change concurrently, so that a slow receiver does not delay the others.
 
-    ``threads``: the number of threads that call it. ``executor``: sends to further methods of a change.
+    ``executor``: sends the notifications, with this number of ``threads``.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class ChangesHandler:
         threads: int,
         executor: Executor,
     ) -> None:
-        self._threads = TenantSlots(threads)
+        self._pool = ThreadPool(threads)
         self._executor = executor
         self._methods = methods
         self._pipeline = pipeline
@@ -71,15 +70,19 @@ class ChangesHandler:
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
             facts = self._pipeline.facts(change, [method.id for method in methods]) if methods else []
-            calls = [partial(self._notify, change, *each) for each in zip(methods, facts, strict=True)]
-            _concurrently(calls, self._executor)
+            sent = [self._executor.submit(self._notify, change, *each) for each in zip(methods, facts, strict=True)]
+            failures = [failure for future in sent if (failure := future.exception()) is not None]
+            # Errors after which the message is handled again take precedence, because a dead letter would lose
+            # notifications.
+            if failures:
+                raise min(failures, key=affects_one_row)
 
     def _notify(self, change: AlarmChange, method: NotificationMethod, facts: Facts) -> None:
         notification = notification_of(change, method.id)
         if self._pipeline.defers(notification, method, facts):
             return
         first = Retry(notification, method.id, FIRST, self._clock.time_ms())
-        following = self._delivery.attempt(first, method, self._threads)
+        following = self._delivery.attempt(first, method, self._pool)
         if following is not None:
             self._pipeline.deferred.schedule(following, self._clock.time_ms())
 
@@ -99,7 +102,7 @@ class RetriesHandler:
         *,
         threads: int,
     ) -> None:
-        self._threads = TenantSlots(threads)
+        self._pool = ThreadPool(threads)
         self._methods = methods
         self._pipeline = pipeline
         self._deferred = pipeline.deferred
@@ -123,8 +126,7 @@ class RetriesHandler:
         except UnknownId:
             self._delivery.give_up(notification, retry.method_id, "the method was deleted")
             return None
-        retry, before = replace(retry, notification=notification), partial(self._without_superseded, retry)
-        return self._delivery.attempt(retry, method, self._threads, released=True, before=before)
+        return self._delivery.attempt(replace(retry, notification=notification), method, self._pool, released=True)
 
     def postpone(self, retry: Retry, seconds: float, error: Exception) -> Retry | None:
         """Return the attempt that replaces the attempt that raised ``error``; ``None`` if its time is over and it is
@@ -155,31 +157,9 @@ class RetriesHandler:
         return any(method.id == method_id for method in methods)
 
 
-def _concurrently(calls: Sequence[Callable[[], None]], executor: Executor) -> None:
-    """Run the calls in parallel. Raises one of their errors after all have ended.
-
-    Errors after which the message is handled again take precedence, because a dead letter would lose notifications. The
-    calling thread runs the first call, and then the calls that the executor has not started.
-    """
-    begun = [executor.submit(_error, call) for call in calls[1:]]
-    errors = [_error(call) for call in calls[:1]]
-    for call, future in zip(calls[1:], begun, strict=True):
-        errors.append(_error(call) if future.cancel() else future.result())
-    for error in sorted(filter(None, errors), key=affects_one_row):
-        raise error
-
-
-def affects_one_row(error: Exception) -> bool:
+def affects_one_row(error: BaseException) -> bool:
     """Return whether the error is permanent and concerns the values of one row; other errors affect every row."""
     return not isinstance(error, StorageError) or isinstance(error.__cause__, DataError)
-
-
-def _error(call: Callable[[], None]) -> Exception | None:
-    try:
-        call()
-    except Exception as error:
-        return error
-    return None
 
 
 @contextlib.contextmanager

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import functools
 import http.client
 import socket
 import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,21 +45,20 @@ class HttpClient:
         headers: Mapping[str, str],
         timeout_seconds: float,
         *,
-        tenant: str = "",
         is_operators: bool = False,
     ) -> ReceiverAnswer:
         """Send a JSON document, and return the response if its status is a success.
 
-        ``timeout_seconds``: the time-out of the whole request, including name resolution. ``tenant``: the tenant that
-        chose the URL. ``is_operators``: the operator chose it, so the rules for addresses do not apply.
+        ``timeout_seconds``: the time-out of the whole request, including name resolution. ``is_operators``: the
+        operator chose the URL, so the rules for addresses do not apply.
 
-        Raises `SendFailed` for any other response or if there is none, `SendPostponed` and `AddressRefused`.
+        Raises `SendFailed` for any other response or if there is none, and `AddressRefused`.
         """
         where, rules = endpoint(url), None if is_operators else self._rules
         own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}
         named = {**own, "Content-Type": "application/json", **headers}
         with SendDeadline(timeout_seconds) as deadline:
-            addresses = self._resolver.addresses(where, rules, deadline.left(timeout_seconds), tenant)
+            addresses = self._resolver.addresses(where, rules, deadline.left(timeout_seconds))
             try:
                 with contextlib.closing(http.client.HTTPConnection(where.host, where.port)) as connection:
                     connection.sock = self._connected(where, addresses, deadline)
@@ -117,14 +114,6 @@ def _reason(error: Exception) -> str:
 
 
 def _after_seconds(text: str | None) -> float | None:
-    """Return the delay in a header Retry-After, which has seconds or a date."""
-    if text is None:
-        return None
-    if text.strip().isascii() and text.strip().isdigit():
-        seconds = float(text)
-    else:
-        try:
-            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    return min(max(seconds, 0.0), _MOST_WAIT_SECONDS)
+    """Return the delay in a header Retry-After, if it is in seconds."""
+    seconds = (text or "").strip()
+    return min(float(seconds), _MOST_WAIT_SECONDS) if seconds.isascii() and seconds.isdigit() else None

@@ -26,8 +26,7 @@ class SlackNotifier(OwnNotifier[NotifierSettings]):
         # Queries of the Web API name a channel as #alarms, but # begins the fragment of a URL.
         address = address.replace("#", "%23")
         headers = {"Idempotency-Key": notification.id}
-        body, tenant = json_text.write({"text": text}), notification.change.tenant
-        answer = self._tools.http.post(address, body, headers, self._settings.timeout, tenant=tenant)
+        answer = self._tools.http.post(address, json_text.write({"text": text}), headers, self._settings.timeout)
         if refused := _refusal(answer.body):
             raise SendFailed(f"Slack refused the message: {refused[:100]!r}")
         return f"responded with {answer.status}"

@@ -22,8 +22,7 @@ class WebhookNotifier(OwnNotifier[WebhookSettings]):
         headers = {"Idempotency-Key": notification.id}
         if self._settings.hmac_secret and notification.method_id:
             headers |= signature(self._settings.hmac_secret, notification, body, round(time.time()))
-        timeout, tenant = self._settings.timeout, notification.change.tenant
-        answer = self._tools.http.post(address, body, headers, timeout, tenant=tenant)
+        answer = self._tools.http.post(address, body, headers, self._settings.timeout)
         return f"responded with {answer.status}"
 
 

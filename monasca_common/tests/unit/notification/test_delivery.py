@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attempts, their retries and their records, which contain no text that a database refuses or tenants must not read."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import contextlib
 from unittest import mock
 
 import sqlalchemy as sa
-from oslotest import base
 
 from monasca_common.kafka import Poison, RetryLater
-from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
-from monasca_common.notification.handlers import _concurrently
+from monasca_common.notification.errors import SendFailed, SendRefused
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.metrics import counts
 from monasca_common.notification.notification import notification_of
@@ -96,32 +92,18 @@ class AttemptTest(StagesCase, SqliteTestCase):
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
         self.assertEqual([("sent", 2, 1)], self.alarms_database.rows(sa.select(*columns)))
 
-    def test_a_look_up_that_did_not_start_is_not_an_attempt(self):
-        _, failures, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))
-        self.assertEqual((None, 1), (failures, retry.attempt))
-        self.notifier.send = lambda *_: "taken"
-        self.clock.now_ms += 5000
-        self.assertIsNone(self.attempt(retry))
-        columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
-        self.assertEqual([("sent", 1, 0)], self.alarms_database.rows(sa.select(*columns)))
-
-    def test_a_notification_that_is_never_attempted_is_given_up_after_its_time_to_live(self):
-        _, _, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))
-        since_ms = self.clock.now_ms
-        first = self.postponed_again(retry)
-        self.clock.now_ms = since_ms + 14_400_000 - 5000
-        last = self.postponed_again(first)
-        self.assertEqual((14_400_000, 1, since_ms), (self.clock.now_ms - since_ms, last.attempt, last.waits_since_ms))
-        self.assertIsNone(self.postponed_again(last))
-        columns = (tables.notification.c[name] for name in ("state", "reason"))
-        self.assertEqual(
-            [("given up", "earlier look-ups of hosts have not ended")], self.alarms_database.rows(sa.select(*columns))
-        )
-
-    def postponed_again(self, retry):
-        """Attempt the retry after five seconds, and return the next retry."""
-        self.clock.now_ms += 5000
-        return self.attempt(retry)
+    def test_a_notification_without_a_slot_waits_at_most_as_long_as_it_has_waited(self):
+        method = self.methods.get("t1", self.method_id)
+        retry = Retry(notification_of(self.alarm("a1"), self.method_id), self.method_id, 1, self.clock.now_ms)
+        waits = []
+        with mock.patch.object(self.delivery._slots, "slot", lambda *_: contextlib.nullcontext(None)):
+            for waited_ms in (0, 100 * SECOND_MS, 2000 * SECOND_MS):
+                self.clock.now_ms += waited_ms
+                retry = self.delivery.attempt(retry, method)
+                waits.append((retry.due_ms - self.clock.now_ms) / SECOND_MS)
+        for wait, most in zip(waits, (1, 100, 600), strict=True):
+            self.assertTrue(most / 2 <= wait <= most, waits)
+        self.assertEqual(1, retry.attempt)
 
     def test_a_notifier_without_a_destination_sends(self):
         def destination(_address):
@@ -249,59 +231,35 @@ class SupersededTest(StagesCase, SqliteTestCase):
         statement = sa.select(table.c.alarm_id).where(table.c.state == "superseded").order_by(table.c.alarm_id)
         self.assertEqual([("a3",), ("a4",)], self.alarms_database.rows(statement))
 
-    def test_a_retry_whose_alarm_changes_while_it_waits_for_a_slot_is_superseded(self):
-        def destination(address):
-            self.alarm("a1", "OK")
-            return address
 
-        self.notifier.destination = destination
-        self.retry()
-        self.assertEqual(([], [("ALARM", "superseded")]), (self.sent(), self.states()))
-
-
-class MethodsOfOneChangeTest(base.BaseTestCase):
+class MethodsOfOneChangeTest(StagesCase, SqliteTestCase):
     def setUp(self):
         super().setUp()
-        self.executor = ThreadPoolExecutor(1)
-        self.addCleanup(self.executor.shutdown)
+        self.define("d1", "cpu")
+        self.refused = StorageError("a value is too long")
+        self.refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
 
-    def test_methods_of_a_change_are_notified_concurrently_by_a_limited_number_of_threads(self):
-        done, both = [], threading.Barrier(2, timeout=50)
+    def assert_raised(self, expected, *errors):
+        """Handle a change whose methods are notified with these errors, or none."""
+        methods = {self.method(): error for error in errors}
+        notified = []
 
-        def work(number):
-            if number < 2:
-                both.wait()
-            done.append((number, threading.get_ident()))
+        def notify(_change, method, _facts):
+            notified.append(method.id)
+            if (error := methods[method.id]) is not None:
+                raise error
 
-        _concurrently([partial(work, number) for number in range(16)], self.executor)
-        self.assertEqual(list(range(16)), sorted(number for number, _ in done))
-        self.assertEqual(2, len({thread for _, thread in done}))
-
-    def test_while_the_executor_is_busy_the_thread_of_the_change_sends_to_all_methods(self):
-        busy = threading.Event()
-        self.addCleanup(busy.set)
-        self.executor.submit(busy.wait, 50)
-        threads = []
-        _concurrently([lambda: threads.append(threading.get_ident())] * 3, self.executor)
-        self.assertEqual([threading.get_ident()] * 3, threads)
+        message = _read("alarm-state-transitions", self.alarm("a1").message)
+        with mock.patch.object(self.changes, "_notify", notify):
+            self.assertRaises(expected, self.changes, message)
+        self.assertEqual(sorted(methods), sorted(notified))
 
     def test_an_error_of_one_method_is_raised_after_the_others_are_notified(self):
-        sent = []
-
-        def fails():
-            raise StorageUnavailable("the database is down")
-
-        works = [fails, partial(sent.append, 1), fails, partial(sent.append, 2)]
-        self.assertRaises(StorageUnavailable, _concurrently, works, self.executor)
-        self.assertEqual([1, 2], sorted(sent))
+        self.assert_raised(RetryLater, StorageUnavailable("the database is down"), None)
 
     def test_a_retriable_error_takes_precedence_over_a_dead_letter(self):
-        refused = StorageError("a value is too long")
-        refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
+        errors = (self.refused, ValueError("a flaw"), StorageUnavailable("the database is down"))
+        self.assert_raised(RetryLater, *errors)
 
-        def raises(error):
-            raise error
-
-        for kept in (StorageUnavailable("the database is down"), SchemaMismatch("run db upgrade")):
-            works = [partial(raises, each) for each in (refused, ValueError("a flaw"), kept)]
-            self.assertRaises(type(kept), _concurrently, works, self.executor)
+    def test_an_error_of_the_schema_takes_precedence_over_a_dead_letter(self):
+        self.assert_raised(SchemaMismatch, self.refused, SchemaMismatch("run db upgrade"))
