@@ -137,7 +137,7 @@ class _WriteHours:
         assert context is not None
         files = TaskFiles(Store(self.location), f"{self.folder}/{context.taskAttemptId()}")
         for batch in batches:
-            files.add(_with_null_headers(batch))
+            files.add(batch)
         if reports := files.close():
             yield pa.RecordBatch.from_pylist(reports)
 
@@ -148,17 +148,6 @@ def _without_null(headers: Column) -> Column:
     from pyspark.sql import functions as sql
 
     return sql.coalesce(headers, sql.array().cast(_HEADERS))
-
-
-def _with_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Restore null headers; the connector itself never returns an empty list."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    headers = batch.column("headers")
-    is_empty = pc.equal(pc.list_value_length(headers), 0)
-    at = batch.schema.get_field_index("headers")
-    return batch.set_column(at, "headers", pc.if_else(is_empty, pa.scalar(None, headers.type), headers))
 
 
 class TaskFiles:

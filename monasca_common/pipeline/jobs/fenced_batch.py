@@ -68,8 +68,7 @@ class FencedBatches:
         self._offset_store = offset_store
         self._clock = clock
         self._records = SourceRecords(spark, stream, leaves_out=self._lookback > 0)
-        search_log = self._records.copies if self._lookback else None
-        self._small = SmallBatches(topic, limits.one_task_offsets, search_log)
+        self._small = SmallBatches(topic, limits.one_task_offsets, leaves_out=self._lookback > 0)
         self._lags = EventTimeLags(stream.topic)
 
     def plan(self) -> PlannedBatch:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 * 1024 * 1024
 """The maximum bytes of values of a batch. Spark reads larger batches without holding them in memory."""
 MOST_IDS = 1_000_000
-"""The maximum number of cached ids over all partitions, of about 150 bytes each. Each batch searches the log for older
-ids."""
-
-#: Returns partition and offset of the records in the first ranges that have a copy in the second ranges, or an earlier
-#: copy in the first ranges.
-SearchLog = Callable[[Sequence[OffsetRange], Sequence[OffsetRange]], Collection[tuple[int, int]]]
+"""The maximum number of cached ids over all partitions, of about 150 bytes each. Spark computes batches with a longer
+look-back."""
 
 
 @dataclass(slots=True)
@@ -54,25 +50,26 @@ class DriverRecords:
 
 
 class SmallBatches:
-    """Reads batches of up to ``most_offsets``. ``search_log``: ``None`` if copies of a message count."""
+    """Reads batches of up to ``most_offsets``. ``leaves_out``: whether copies of a message are skipped."""
 
-    def __init__(self, topic: SourceTopic, most_offsets: int, search_log: SearchLog | None) -> None:
+    def __init__(self, topic: SourceTopic, most_offsets: int, *, leaves_out: bool) -> None:
         self._topic = topic
         self._most_offsets = most_offsets
-        self._search_log = search_log
+        self._leaves_out = leaves_out
         self._recent = RecentIds()
 
     def read(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> DriverRecords | None:
         """Return the records of ``ranges`` without duplicates of earlier records, also in ``known``; ``None`` if the
-        batch is too large. ``starts``: see `SourceTopic.read`.
+        batch or ``known`` is too large. ``starts``: see `SourceTopic.read`.
 
-        Raises `TransportError`, and the errors of the search.
+        Raises `TransportError`.
         """
-        if sum(each.span for each in ranges) > self._most_offsets:
+        if sum(each.span for each in ranges) > self._most_offsets or sum(each.span for each in known) > MOST_IDS:
             return None
-        copies = self._remember(ranges, known, starts)
+        if self._leaves_out:
+            self._remember(known, starts)
         parts, size = [], 0
         for part in self._topic.read(ranges, starts):
             parts.append(part)
@@ -80,24 +77,16 @@ class SmallBatches:
             if size > MOST_BYTES:
                 return None
         parts.sort(key=lambda each: (each.topic_partition.partition, each.offsets[0]))
-        return self._taken(parts, copies)
+        return self._taken(parts)
 
     def accounted(self, ranges: Sequence[OffsetRange], records: DriverRecords) -> None:
         """Cache the ids of a committed batch."""
         for each in ranges:
             self._recent.add(each, records.ids.get(each.partition, ()))
 
-    def _remember(
-        self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
-    ) -> Collection[tuple[int, int]]:
-        """Read the ids of ``known`` that are not cached. Return the partition and offset of each copy of a record that
-        is too old for the cache."""
-        if self._search_log is None:
-            return ()
-        known = [each for each in known if each.partition in starts]
-        most = MOST_IDS // max(1, len(known))
-        recent = [OffsetRange(each.partition, max(each.start, each.end - most), each.end) for each in known]
-        missing = self._recent.move(recent)
+    def _remember(self, known: Sequence[OffsetRange], starts: Mapping[int, int]) -> None:
+        """Read the ids of ``known`` that are not cached."""
+        missing = self._recent.move([each for each in known if each.partition in starts])
         ids: dict[int, list[tuple[bytes, int]]] = {each.partition: [] for each in missing}
         for part in self._topic.read(missing, starts) if missing else ():
             ids[part.topic_partition.partition] += [
@@ -107,23 +96,17 @@ class SmallBatches:
             ]
         for each in missing:
             self._recent.add(each, ids[each.partition])
-        older = [
-            OffsetRange(each.partition, each.start, kept.start)
-            for each, kept in zip(known, recent, strict=True)
-            if each.start < kept.start
-        ]
-        return self._search_log(ranges, older) if older else ()
 
-    def _taken(self, parts: Sequence[PartitionBatch], copies: Collection[tuple[int, int]]) -> DriverRecords:
+    def _taken(self, parts: Sequence[PartitionBatch]) -> DriverRecords:
         records, seen = DriverRecords(), set[bytes]()
         for part in parts:
             partition = part.topic_partition.partition
-            digests = map(id_digest, part.headers) if self._search_log else itertools.repeat(None, len(part))
+            digests = map(id_digest, part.headers) if self._leaves_out else itertools.repeat(None, len(part))
             ids = records.ids.setdefault(partition, [])
             for digest, offset, time_ms, value in zip(digests, part.offsets, part.timestamps, part.values, strict=True):
                 if digest is not None:
                     ids.append((digest, offset))
-                    if digest in seen or digest in self._recent or (partition, offset) in copies:
+                    if digest in seen or digest in self._recent:
                         records.duplicates += 1
                         continue
                     seen.add(digest)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.spark import connector
-from monasca_common.pipeline.spark.duplicates import Distinct, distinct, repeated
+from monasca_common.pipeline.spark.duplicates import Distinct, distinct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,11 +37,6 @@ class SourceRecords:
         known = self._frame(filled, headers=True) if filled else None
         # The records are read twice, because passing both values and headers to Python takes longer than a second read.
         return distinct(records, self._frame(ranges, headers=True), known)
-
-    def copies(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> set[tuple[int, int]]:
-        """Return partition and offset of the records of ``ranges`` with an earlier copy, also in ``below``."""
-        found = repeated(self._frame(ranges, headers=True), self._frame(below, headers=True))
-        return {(row.partition, row.offset) for row in found.collect()}
 
     def archive(self, records: DataFrame) -> contextlib.AbstractContextManager[Distinct]:
         """Yield ``records`` without duplicates. ``records`` cover whole windows, so they include all copies of a

@@ -134,22 +134,15 @@ class DuplicatesTest(SmallBatchesCase):
         self.assertEqual(0, driver.step().results["duplicates"])
         self.assertEqual(["a", "a"], self.counted())
 
-    def test_too_many_ids_for_memory_are_searched_in_the_log(self):
-        self.useFixture(MonkeyPatch(f"{small_batch.__name__}.MOST_IDS", 6))  # two messages of each partition
+    def test_with_too_many_ids_for_memory_spark_computes_the_batch(self):
+        self.useFixture(MonkeyPatch(f"{small_batch.__name__}.MOST_IDS", 1))
         driver = Driver(self)
-        self.send("a", "b", "c", "d")
+        self.send("a", "b")
         driver.step()
-        searched = []
-
-        def copies(ranges, older):
-            searched.append((ranges, [each for each in older if each.span]))
-            return {(1, 0)}
-
-        driver.batches._small._search_log = copies
-        self.send("a", "d", "e", partition=1)
-        self.assertEqual(2, driver.step().results["duplicates"])
-        self.assertEqual([((OffsetRange(1, 0, 3),), [OffsetRange(0, 0, 2)])], searched)
-        self.assertEqual(["a", "b", "c", "d", "e"], self.counted())
+        driver.batches._spark = mock.Mock()
+        with mock.patch.object(driver.batches._records, "topic", side_effect=NotImplementedError("Spark")):
+            self.send("c")
+            self.assertRaises(NotImplementedError, driver.step)
 
     def test_after_offsets_move_back_their_ids_count_again(self):
         driver = Driver(self)
