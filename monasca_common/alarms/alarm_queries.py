@@ -36,20 +36,19 @@ SORTED_BY: Mapping[str, sa.ColumnElement[Any]] = {
     "created_timestamp": _ALARM.c.created,
 }
 SORTS = tuple(SORTED_BY)
-_OF_ALARMS: Mapping[str, sa.ColumnElement[Any]] = {
+_GROUPS: Mapping[str, sa.ColumnElement[Any]] = {
     "alarm_definition_id": _ALARM.c.definition_id,
-    **{name: _ALARM.c[name] for name in ("state", "link", "lifecycle_state")},
-}
-_OF_DEFINITIONS: Mapping[str, sa.ColumnElement[Any]] = {"name": _DEFINITION.c.name, "severity": _DEFINITION.c.severity}
-_OF_DIMENSIONS: Mapping[str, sa.ColumnElement[Any]] = {
+    "name": _DEFINITION.c.name,
+    "state": _ALARM.c.state,
+    "severity": _DEFINITION.c.severity,
+    "link": _ALARM.c.link,
+    "lifecycle_state": _ALARM.c.lifecycle_state,
     "metric_name": _DIMENSION.c.metric_name,
     "dimension_name": _DIMENSION.c.name,
     "dimension_value": _DIMENSION.c.value,
 }
-GROUPS = (
-    *("alarm_definition_id", "name", "state", "severity", "link", "lifecycle_state"),
-    *_OF_DIMENSIONS,
-)
+GROUPS = tuple(_GROUPS)
+_OF_METRICS = {"metric_name", "dimension_name", "dimension_value"}
 
 _COLUMNS = (
     *(_ALARM.c[name] for name in ("id", "definition_id", "state", "lifecycle_state", "link")),
@@ -91,65 +90,27 @@ def metrics(alarm_ids: Sequence[str]) -> Select:
 
 
 def count(which: WhichAlarms) -> Select:
-    having = _having(which)
-    if having is not None and not _own_conditions(which):
-        return sa.select(sa.func.count()).select_from(having.distinct().subquery("having"))
     return sa.select(sa.func.count()).select_from(_ALARM).where(*_conditions(which))
 
 
 def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
-    """Return the statement for the count and the columns of ``group_by``, ordered by these columns. For columns of
-    definitions, alarms are counted by definition first, because definitions are few.
-    """
-    counted = _counted(which, group_by).subquery("counted")
-    columns = {**{column.name: column for column in counted.c}, **_OF_DEFINITIONS}
+    """Return the statement for the count and the columns of ``group_by``, ordered by these columns."""
+    columns, source = dict(_GROUPS), _JOINED if {"name", "severity"}.intersection(group_by) else _ALARM
+    wanted = _OF_METRICS.intersection(group_by)
+    if wanted == {"metric_name"}:  # a metric without dimensions has no row in the table of dimensions
+        columns["metric_name"] = _METRIC.c.name
+        source = source.join(_METRIC, _METRIC.c.alarm_id == _ALARM.c.id)
+    elif wanted:
+        source = source.join(_DIMENSION, _DIMENSION.c.alarm_id == _ALARM.c.id)
     groups = [columns[name] for name in group_by]
-    statement: Select = sa.select(counted.c.count, *groups)
-    if set(group_by) & set(_OF_DEFINITIONS):
-        source = counted.join(_DEFINITION, _DEFINITION.c.id == counted.c.alarm_definition_id)
-        statement = sa.select(sa.cast(sa.func.sum(counted.c.count), sa.BigInteger), *groups)
-        statement = statement.select_from(source).group_by(*groups)
+    # Several metrics of an alarm can have the same name or dimension.
+    counted = sa.func.count(_ALARM.c.id.distinct()) if wanted else sa.func.count()
+    statement: Select = sa.select(counted, *groups).select_from(source).where(*_conditions(which)).group_by(*groups)
     return statement.order_by(*(group.asc().nulls_first() for group in groups)).limit(part.limit).offset(part.offset)
 
 
-def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
-    """Count by the columns of alarms and metrics, and also by definition if ``group_by`` contains columns of
-    definitions."""
-    names = [name for name in group_by if name not in _OF_DEFINITIONS]
-    if len(names) < len(group_by) and "alarm_definition_id" not in names:
-        names.append("alarm_definition_id")
-    of_metrics, columns = _source_of_metrics(group_by)
-    groups = [columns[name].label(name) for name in names]
-    if of_metrics is None:
-        statement: Select = sa.select(sa.func.count().label("count"), *groups).where(*_conditions(which))
-    else:
-        # Several metrics of an alarm can have the same name or dimension.
-        alarm_id, conditions = of_metrics.c.alarm_id, [of_metrics.c.tenant == which.tenant]
-        statement = sa.select(sa.func.count(alarm_id.distinct()).label("count"), *groups).select_from(of_metrics)
-        if _own_conditions(which) or set(names) & set(_OF_ALARMS):
-            statement = statement.join(_ALARM, _ALARM.c.id == alarm_id)
-            conditions += _conditions(which)
-        else:
-            conditions += _metric_conditions(which, alarm_id)
-        statement = statement.where(*conditions)
-    return statement.group_by(*groups)
-
-
-def _source_of_metrics(group_by: Sequence[str]) -> tuple[sa.Table | None, Mapping[str, sa.ColumnElement[Any]]]:
-    """Return the table with the requested columns of metrics, if any, and all columns."""
-    asked = set(group_by) & set(_OF_DIMENSIONS)
-    if asked == {"metric_name"}:
-        return _METRIC, {**_OF_ALARMS, "metric_name": _METRIC.c.name}
-    return (_DIMENSION if asked else None), {**_OF_ALARMS, **_OF_DIMENSIONS}
-
-
 def _conditions(which: WhichAlarms) -> list[Condition]:
-    return [_ALARM.c.tenant == which.tenant, *_own_conditions(which), *_metric_conditions(which, _ALARM.c.id)]
-
-
-def _own_conditions(which: WhichAlarms) -> list[Condition]:
-    """Return the conditions on the alarm and its definition."""
-    conditions: list[Condition] = []
+    conditions: list[Condition] = [_ALARM.c.tenant == which.tenant]
     for column, value in (
         (_ALARM.c.definition_id, which.definition_id),
         (_ALARM.c.lifecycle_state, which.lifecycle_state),
@@ -166,12 +127,10 @@ def _own_conditions(which: WhichAlarms) -> list[Condition]:
             _DEFINITION.c.tenant == which.tenant, _DEFINITION.c.severity.in_(which.severities)
         )
         conditions.append(_ALARM.c.definition_id.in_(definitions))
-    return conditions
-
-
-def _metric_conditions(which: WhichAlarms, alarm_id: sa.ColumnElement[str]) -> list[Condition]:
     having = _having(which)
-    return [] if having is None else [alarm_id.in_(having)]
+    if having is not None:
+        conditions.append(_ALARM.c.id.in_(having))
+    return conditions
 
 
 def _having(which: WhichAlarms) -> Select | None:
