@@ -61,14 +61,6 @@ class Deferred:
     notification: Notification
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedRetry:
-    """A retry that is due. ``claim``: the id of the claim, which its row has until another process takes it over."""
-
-    retry: Retry
-    claim: str
-
-
 class DeferredNotifications:
     """Each call may raise `StorageError`. ``now_ms`` is the caller's time."""
 
@@ -143,7 +135,7 @@ class DeferredNotifications:
         """Skip a repeat, and schedule the next repeat for ``due_ms``."""
         self._execute(_advanced(row, due_ms))
 
-    def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[ClaimedRetry]:
+    def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[Retry]:
         """Claim and return due retries, oldest due time first. Other processes cannot claim them before ``until_ms``.
 
         ``takes_over``: include retries whose claim has ended.
@@ -155,32 +147,32 @@ class DeferredNotifications:
         due = due.order_by(_DEFERRED.c.due).limit(most).with_for_update(skip_locked=True)
         claim = new_id()
 
-        def work(connection: sa.Connection) -> list[ClaimedRetry]:
+        def work(connection: sa.Connection) -> list[Retry]:
             rows = connection.execute(due).all()
             claimed = _DEFERRED.update().where(_DEFERRED.c.id.in_([row.id for row in rows]))
             connection.execute(claimed.values(due=until_ms, message_id=claim))
-            return [ClaimedRetry(Retry.read(*row[1:]), claim) for row in rows]
+            return [replace(Retry.read(*row[1:]), claim=claim) for row in rows]
 
         return self._database.write(work)
 
-    def renew(self, retries: Sequence[ClaimedRetry], until_ms: int) -> None:
+    def renew(self, retries: Sequence[Retry], until_ms: int) -> None:
         """Extend claims that are still valid."""
-        ids, claims = {each.retry.id for each in retries}, {each.claim for each in retries}
+        ids, claims = {each.id for each in retries}, {each.claim for each in retries}
         held = (_DEFERRED.c.id.in_(ids), _DEFERRED.c.message_id.in_(claims))
         self._execute(_DEFERRED.update().where(*held).values(due=until_ms))
 
-    def complete(self, claimed: ClaimedRetry, following: Retry | None, now_ms: int) -> None:
-        """Replace a retry by the following retry, if its claim still holds; if none follows, the members of its message
-        end with the outcome of the message."""
-        own = (_is(claimed.retry.id), _DEFERRED.c.message_id == claimed.claim)
+    def complete(self, retry: Retry, following: Retry | None, now_ms: int) -> None:
+        """Replace a claimed retry by the following retry, if its claim still holds; if none follows, the members of its
+        message end with the outcome of the message."""
+        own = (_is(retry.id), _DEFERRED.c.message_id == retry.claim)
 
         def work(connection: sa.Connection) -> None:
             if not connection.execute(_DEFERRED.delete().where(*own)).rowcount:
                 return
             if following is not None:
                 _schedule(connection, following, now_ms)
-            elif claimed.retry.members > 1:
-                _finish(connection, claimed.retry.notification.id, now_ms)
+            elif retry.members > 1:
+                _finish(connection, retry.notification.id, now_ms)
 
         self._database.write(work)
 
@@ -276,11 +268,10 @@ class DeferredNotifications:
         sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_(ENDED))
         self._execute(_DEFERRED.delete().where(*_open_group(group_key), _DEFERRED.c.notification_id.in_(sent)))
 
-    def postpone(self, group_key: str, due_ms: int) -> None:
-        self._execute(_DEFERRED.update().where(*_open_group(group_key)).values(due=due_ms))
-
-    def postpone_row(self, row_id: str, due_ms: int) -> None:
-        self._execute(_DEFERRED.update().where(_is(row_id), _DEFERRED.c.message_id == "").values(due=due_ms))
+    def postpone(self, row: DeferredRow, due_ms: int) -> None:
+        """Postpone a row, with the other members of its group."""
+        those = _open_group(row.group_key) if row.kind == HELD else (_is(row.id), _DEFERRED.c.message_id == "")
+        self._execute(_DEFERRED.update().where(*those).values(due=due_ms))
 
     def message(self, message_id: str) -> Notification | None:
         """Return the message with its members, or ``None`` if the message has ended."""

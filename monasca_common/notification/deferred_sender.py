@@ -15,9 +15,10 @@ from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.notification.deferred import REPEAT, ClaimedRetry, Deferred, DeferredRow
+from monasca_common.notification.deferred import REPEAT, Deferred, DeferredRow
 from monasca_common.notification.handlers import RetriesHandler, affects_one_row
 from monasca_common.notification.pipeline import Pipeline
+from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.restarts import WorkerLoop
@@ -30,7 +31,6 @@ _ROWS_A_PASS = 100
 _REST_SECONDS = 0.5
 _BUSY_REST_SECONDS = 0.05  # the pause between passes while rows are due
 _LEASE_MS = 30_000  # the time after which another process takes over the claims of a dead process
-_CHANGING_MS = 1_000  # the time after which an alarm is read again if another transaction was changing it
 _DATABASE_SECONDS = 1.0  # the pause between two tries of an attempt while the database is unavailable
 _FAILED_MS = 60_000  # the pause between two tries of a row that cannot be processed
 
@@ -62,7 +62,7 @@ class DeferredSender(WorkerLoop):
         self._handler = handler
         self._executor = executor
         self._stop_seconds = stop_seconds
-        self._attempts: dict[Future[None], ClaimedRetry] = {}
+        self._attempts: dict[Future[None], Retry] = {}
         self._renewed_ms = self._takeover_ms = 0
 
     def failed(self, error: Exception) -> None:
@@ -91,37 +91,35 @@ class DeferredSender(WorkerLoop):
             return 0
         until_ms, takes_over = self._later(_LEASE_MS), now_ms >= self._takeover_ms
         due = self._deferred.claim_retries(now_ms, until_ms, most, takes_over=takes_over)
-        for claimed in due:
+        for retry in due:
             fail_point("notification.after_claim")
-            future = self._executor.submit(self._attempt, claimed)
-            self._attempts[future] = claimed
+            future = self._executor.submit(self._attempt, retry)
+            self._attempts[future] = retry
             future.add_done_callback(self._attempts.pop)
         return len(due)
 
-    def _attempt(self, claimed: ClaimedRetry) -> None:
+    def _attempt(self, retry: Retry) -> None:
         """Run an attempt. While the database is unavailable, this process tries again and keeps its claim, because no
         other process knows which notifications it has sent."""
-        retry = claimed.retry
         while not self.stopping.is_set():
             try:
                 following = self._handler(retry)
                 fail_point("notification.after_attempt")
-                self._deferred.complete(claimed, following, self.clock.time_ms())
+                self._deferred.complete(retry, following, self.clock.time_ms())
             except (StorageUnavailable, QueryTimeout, DuplicateKey):
                 self.stopping.wait(_DATABASE_SECONDS)
             except Exception as error:
-                self._postpone_attempt(claimed, error)
+                self._postpone_attempt(retry, error)
                 return
             else:
                 return
 
-    def _postpone_attempt(self, claimed: ClaimedRetry, error: Exception) -> None:
+    def _postpone_attempt(self, retry: Retry, error: Exception) -> None:
         """Schedule the attempt again, or give it up after the ttl. If this also fails, the claim ends by itself."""
-        retry = claimed.retry
         _log(retry.id, retry.notification.id, error)
         try:
             following = self._handler.postpone(retry, _FAILED_MS / 1000, error)
-            self._deferred.complete(claimed, following, self.clock.time_ms())
+            self._deferred.complete(retry, following, self.clock.time_ms())
         except Exception:
             LOG.exception("row %s of notification_deferred cannot be replaced", retry.id)
 
@@ -147,16 +145,12 @@ class DeferredSender(WorkerLoop):
             if not (isinstance(error, AddressUnreadable) or affects_one_row(error)):
                 raise
             _log(row.id, row.notification_id, error)
-            again_ms = self._later(_FAILED_MS)
-            if row.kind == HELD:
-                self._deferred.postpone(row.group_key, again_ms)
-            else:
-                self._deferred.postpone_row(row.id, again_ms)
+            self._deferred.postpone(row, self._later(_FAILED_MS))
 
     def _release(self, row: DeferredRow) -> None:
         if row.kind == HELD:
             self._release_group(row)
-        elif (taken := self._take(row)) is None:
+        elif (taken := self._deferred.take(row, self._later(_LEASE_MS))) is None:
             return
         elif row.kind == REPEAT:
             self._repeat(taken, row.due)
@@ -166,10 +160,7 @@ class DeferredSender(WorkerLoop):
     def _end_suppression(self, withheld: Deferred) -> None:
         """Send a silenced or inhibited notification if its alarm is still in that state."""
         method = self._method(withheld)
-        is_sent = self._pipeline.end_suppression(withheld, method)
-        if is_sent is None:
-            self._take(withheld.row, _CHANGING_MS)
-        if not is_sent or method is None:
+        if not self._pipeline.end_suppression(withheld, method) or method is None:
             return
         if (deferral := self._pipeline.limit(method.id)) is not None:
             self._deferred.defer_again(withheld.row, deferral, self.clock.time_ms())
@@ -184,7 +175,7 @@ class DeferredSender(WorkerLoop):
             return
         deferral = self._pipeline.limit(method.id, is_digest=row.group_key.startswith(LIMIT_KEY))
         if deferral is not None and deferral.due_ms is not None:
-            self._deferred.postpone(row.group_key, deferral.due_ms)
+            self._deferred.postpone(row, deferral.due_ms)
         else:
             self._send(members, method)
             fail_point("notification.after_fix")
@@ -224,9 +215,6 @@ class DeferredSender(WorkerLoop):
         if found is not None and found.unreadable is not None:
             raise found.unreadable
         return found
-
-    def _take(self, row: DeferredRow, lease_ms: int = _LEASE_MS) -> Deferred | None:
-        return self._deferred.take(row, self._later(lease_ms))
 
     def _later(self, ms: int) -> int:
         return self.clock.time_ms() + ms

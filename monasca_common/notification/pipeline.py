@@ -99,19 +99,17 @@ class Pipeline:
             self._count(state)
         return state not in (SENDING, FAILED)  # the process crashed during the attempt, which must continue
 
-    def end_suppression(self, withheld: Deferred, method: NotificationMethod | None) -> bool | None:
+    def end_suppression(self, withheld: Deferred, method: NotificationMethod | None) -> bool:
         """Decide again on a silenced or inhibited notification. Return whether to send it now; otherwise it is deferred
-        again or removed. ``None``: no decision, because another transaction is changing the alarm.
+        again or removed.
 
         One transaction decides and records: a change of the alarm commits before it, or waits and then finds the
         record.
         """
         change, now_ms = withheld.notification.change, self._clock.time_ms()
 
-        def work(connection: sa.Connection) -> bool | None:
+        def work(connection: sa.Connection) -> bool:
             alarm = _current(connection, change, lock=True)
-            if alarm is None and _current(connection, change) is not None:
-                return None
             if method is None or alarm is None or not alarm.actions_enabled or not alarm.is_result_of(change):
                 remove(connection, withheld.row)
                 return False
@@ -195,16 +193,11 @@ class Pipeline:
 
 
 def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = False) -> CurrentAlarm | None:
-    """Return the present state of the alarm.
-
-    ``lock``: prevent changes until this transaction ends; ``None`` if another transaction is changing the alarm.
-    """
+    """Return the present state of the alarm. ``lock``: prevent changes until this transaction ends."""
     columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
     joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
     statement = joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant)
-    row = connection.execute(
-        statement.with_for_update(read=True, of=_ALARM, skip_locked=True) if lock else statement
-    ).one_or_none()
+    row = connection.execute(statement.with_for_update(read=True, of=_ALARM) if lock else statement).one_or_none()
     return None if row is None else CurrentAlarm(*row)
 
 

@@ -19,7 +19,8 @@ class Retry:
 
     ``members``: the number of changes; the changes of a group are in the database. ``waits_since_ms``: the time since
     which no attempt was possible; 0: the last attempt failed. ``expires_ms``: a repeat that has had no attempt by
-    this time is not sent; 0: no limit.
+    this time is not sent; 0: no limit. ``claim``: the id of its claim, which its row has until another process takes
+    it over.
     """
 
     notification: Notification
@@ -29,6 +30,7 @@ class Retry:
     members: int = 1
     waits_since_ms: int = 0
     expires_ms: int = 0
+    claim: str = ""
 
     @property
     def id(self) -> str:

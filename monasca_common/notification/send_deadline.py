@@ -6,9 +6,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from types import TracebackType
-
-from monasca_common.kafka.clock import Clock, SystemClock
 
 
 class SendDeadline:
@@ -17,20 +16,19 @@ class SendDeadline:
     Time-outs of sockets apply to one read each, so they cannot limit a whole attempt.
     """
 
-    def __init__(self, seconds: float, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._ends = self._clock.monotonic() + seconds
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
         self._timer = threading.Timer(seconds, self._cut)
         self._timer.daemon = True
         self._watched: list[socket.socket] = []
 
     def left(self, most: float) -> float:
         """Return the seconds until the end, at most ``most``; never 0, which has another meaning for sockets."""
-        return max(0.001, min(most, self._ends - self._clock.monotonic()))
+        return max(0.001, min(most, self._ends - time.monotonic()))
 
     @property
     def over(self) -> bool:
-        return self._clock.monotonic() >= self._ends
+        return time.monotonic() >= self._ends
 
     def watch(self, connection: socket.socket) -> None:
         """Keep a duplicate, because TLS takes over the connection's own descriptor."""

@@ -60,8 +60,8 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
             statement = "SELECT id FROM notification_deferred ORDER BY id LIMIT 1 FOR UPDATE"
             (claimed,) = claiming.execute(statement).fetchone()
             [other] = deferred.claim_retries(5, 99, 9)
-        self.assertNotEqual(claimed, other.retry.id)
-        self.assertEqual([claimed], [each.retry.id for each in deferred.claim_retries(5, 99, 9)])
+        self.assertNotEqual(claimed, other.id)
+        self.assertEqual([claimed], [each.id for each in deferred.claim_retries(5, 99, 9)])
         self.assertEqual([], deferred.claim_retries(5, 99, 9))
         deferred.complete(other, None, 9)
-        self.assertEqual([claimed], [each.retry.id for each in deferred.claim_retries(99, 200, 9)])
+        self.assertEqual([claimed], [each.id for each in deferred.claim_retries(99, 200, 9)])

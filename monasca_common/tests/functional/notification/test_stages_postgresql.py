@@ -32,19 +32,6 @@ class SilencesInPostgresqlTest(test_stages_sqlite.SilencesContract, Waiting, Pos
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
 
-    def test_the_end_of_a_silence_does_not_wait_for_a_changing_alarm(self):
-        for tenant, definition, own_id in (("t1", "d1", "a1"), ("t2", "d2", "b1")):
-            self.method(definition=definition, tenant=tenant)
-            self.silence({}, test_stages_sqlite.HOUR_MS, tenant=tenant)
-            self.handle(self.alarm(own_id, definition=definition, tenant=tenant))
-        changing = self.session()
-        with changing.transaction():
-            changing.execute("SELECT id FROM alarm WHERE id = 'a1' FOR UPDATE")
-            self.wait(test_stages_sqlite.HOUR_MS)
-            self.assertEqual((["b1:ALARM"], ["silenced"]), (self.sent(), self.held()))
-        self.wait(test_stages_sqlite.SECOND_MS)
-        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
-
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")
 class RepeatsInPostgresqlTest(test_stages_sqlite.RepeatsContract, PostgresqlTestCase):

@@ -32,8 +32,7 @@ class ScheduledRetriesTest(ServiceCase):
 
     def due(self, now_ms):
         """Return (alarm id, attempt) of each retry that is claimed now."""
-        retries = [each.retry for each in self.claim(now_ms)]
-        return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in retries]
+        return [f"{each.notification.change.alarm_id}/{each.attempt}" for each in self.claim(now_ms)]
 
     def test_at_most_as_many_retries_are_claimed_as_can_be_sent(self):
         self.schedule(retry(1), retry(2), retry(3))
