@@ -26,7 +26,6 @@ from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageErr
 
 LOG = logging.getLogger(__name__)
 
-RETRY_THREADS = 64
 _ROWS_A_PASS = 100
 _REST_SECONDS = 0.5
 _BUSY_REST_SECONDS = 0.05  # the pause between passes while rows are due
@@ -38,7 +37,7 @@ _FAILED_MS = 60_000  # the pause between two tries of a row that cannot be proce
 class DeferredSender(WorkerLoop):
     """Runs until `stop`, also in several processes.
 
-    ``handler`` runs an attempt and returns the next attempt, if any. ``executor``: its `RETRY_THREADS` threads call it.
+    ``handler`` runs an attempt and returns the next attempt, if any. ``executor``: its ``threads`` call it.
     ``stop_seconds``: the time in which attempts in progress end after `stop`.
     """
 
@@ -51,6 +50,7 @@ class DeferredSender(WorkerLoop):
         methods: NotificationMethods,
         handler: RetriesHandler,
         executor: Executor,
+        threads: int,
         clock: Clock,
         stop_seconds: float,
         status: MemberStatus,
@@ -61,6 +61,7 @@ class DeferredSender(WorkerLoop):
         self._methods = methods
         self._handler = handler
         self._executor = executor
+        self._threads = threads
         self._stop_seconds = stop_seconds
         self._attempts: dict[Future[None], Retry] = {}
         self._renewed_ms = self._takeover_ms = 0
@@ -87,7 +88,7 @@ class DeferredSender(WorkerLoop):
         if self._attempts and now_ms >= self._renewed_ms + _LEASE_MS // 3:
             self._deferred.renew(list(self._attempts.values()), self._later(_LEASE_MS))
             self._renewed_ms = now_ms
-        if (most := RETRY_THREADS - len(self._attempts)) <= 0:
+        if (most := self._threads - len(self._attempts)) <= 0:
             return 0
         until_ms, takes_over = self._later(_LEASE_MS), now_ms >= self._takeover_ms
         due = self._deferred.claim_retries(now_ms, until_ms, most, takes_over=takes_over)

@@ -18,7 +18,7 @@ from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.retries import Retry
-from monasca_common.notification.slots import HANG_SECONDS, Slot, Slots, ThreadPool
+from monasca_common.notification.slots import HANG_SECONDS, Slot, Slots
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ _KEY_SECONDS = 60.0  # the pause between two attempts to decrypt an address
 class NotificationDelivery:
     """Sends notifications, and records outcomes. Thread-safe.
 
-    ``ttl_seconds``: the time that a notification may wait without an attempt.
+    ``ttl_seconds``: the time that a notification may wait without an attempt. ``threads``: the number of threads that
+    call it.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class NotificationDelivery:
         clock: Clock,
         *,
         ttl_seconds: float,
+        threads: int,
         metrics: NotificationMetrics | None = None,
     ) -> None:
         self._ledger = ledger
@@ -49,18 +51,14 @@ class NotificationDelivery:
         self._policy = policy
         self._clock = clock
         self._ttl_ms = ttl_seconds * 1000
-        self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION)
+        self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, threads)
         self._metrics = metrics or NotificationMetrics()
         self.count = self._metrics.count
         # Notifications that were sent while the ledger was unavailable and must not be sent again.
         self._unrecorded: set[str] = set()
 
-    def attempt(
-        self, retry: Retry, method: NotificationMethod, pool: ThreadPool, *, released: bool = False
-    ) -> Retry | None:
-        """Run an attempt, and return the next attempt, if any.
-
-        ``pool``: the pool of the calling thread. ``released``: see `Ledger.begin`.
+    def attempt(self, retry: Retry, method: NotificationMethod, *, released: bool = False) -> Retry | None:
+        """Run an attempt, and return the next attempt, if any. ``released``: see `Ledger.begin`.
 
         If it raises `StorageError`, the attempt must be repeated.
         """
@@ -72,7 +70,7 @@ class NotificationDelivery:
         # change.
         subject = notification.id if notification.others else f"{notification.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notification.change.tenant
-        with self._slots.slot(method.id, destination, subject, tenant, pool) as slot:
+        with self._slots.slot(method.id, destination, subject, tenant) as slot:
             if slot is None:
                 return self.wait(retry, self._turn_seconds(retry), "the receiver is busy with other notifications")
             if notification.id in self._unrecorded:

@@ -24,7 +24,6 @@ from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.notification import Notification, notification_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import FIRST, Retry
-from monasca_common.notification.slots import ThreadPool
 from monasca_common.notification.stages import Facts
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
@@ -33,7 +32,7 @@ from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageErr
 class ChangesHandler:
     """Notifies the methods of a change concurrently, so that a slow receiver does not delay the others.
 
-    ``executor``: sends the notifications, with this number of ``threads``.
+    ``executor``: sends the notifications.
     """
 
     def __init__(
@@ -45,10 +44,8 @@ class ChangesHandler:
         *,
         envelopes: EnvelopeReader,
         ttl_seconds: float,
-        threads: int,
         executor: Executor,
     ) -> None:
-        self._pool = ThreadPool(threads)
         self._executor = executor
         self._methods = methods
         self._pipeline = pipeline
@@ -82,7 +79,7 @@ class ChangesHandler:
         if self._pipeline.defers(notification, method, facts):
             return
         first = Retry(notification, method.id, FIRST, self._clock.time_ms())
-        following = self._delivery.attempt(first, method, self._pool)
+        following = self._delivery.attempt(first, method)
         if following is not None:
             self._pipeline.deferred.schedule(following, self._clock.time_ms())
 
@@ -94,15 +91,8 @@ class RetriesHandler:
     """
 
     def __init__(
-        self,
-        methods: NotificationMethods,
-        pipeline: Pipeline,
-        delivery: NotificationDelivery,
-        clock: Clock,
-        *,
-        threads: int,
+        self, methods: NotificationMethods, pipeline: Pipeline, delivery: NotificationDelivery, clock: Clock
     ) -> None:
-        self._pool = ThreadPool(threads)
         self._methods = methods
         self._pipeline = pipeline
         self._deferred = pipeline.deferred
@@ -126,7 +116,7 @@ class RetriesHandler:
         except UnknownId:
             self._delivery.give_up(notification, retry.method_id, "the method was deleted")
             return None
-        return self._delivery.attempt(replace(retry, notification=notification), method, self._pool, released=True)
+        return self._delivery.attempt(replace(retry, notification=notification), method, released=True)
 
     def postpone(self, retry: Retry, seconds: float, error: Exception) -> Retry | None:
         """Return the attempt that replaces the attempt that raised ``error``; ``None`` if its time is over and it is

@@ -22,7 +22,7 @@ from monasca_common.alarms.notification_methods import NotificationMethods, type
 from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.notification.deferred_sender import RETRY_THREADS, DeferredSender
+from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import Ledger
@@ -73,12 +73,16 @@ class NotificationPlan(WorkersPlan):
         methods, ledger = NotificationMethods(database, self.keys), Ledger(database)
         pipeline = Pipeline(database, settings.rules, clock, metrics.count)
         delivery = NotificationDelivery(
-            ledger, self.notifiers, settings.retry.policy(), clock, ttl_seconds=processing.ttl, metrics=metrics
+            ledger,
+            self.notifiers,
+            settings.retry.policy(),
+            clock,
+            ttl_seconds=processing.ttl,
+            threads=processing.number,
+            metrics=metrics,
         )
-        executor = ThreadPoolExecutor(processing.number, thread_name_prefix="methods")
-        retry_executor = ThreadPoolExecutor(RETRY_THREADS, thread_name_prefix="retries")
-        for each in (executor, retry_executor):
-            stack.callback(each.shutdown, wait=False, cancel_futures=True)
+        executor = ThreadPoolExecutor(processing.number, thread_name_prefix="send")
+        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         changes = ChangesHandler(
             methods,
             pipeline,
@@ -86,15 +90,14 @@ class NotificationPlan(WorkersPlan):
             clock,
             envelopes=EnvelopeReader(settings.registry),
             ttl_seconds=processing.ttl,
-            threads=processing.number,
             executor=executor,
         )
-        retries = RetriesHandler(methods, pipeline, delivery, clock, threads=RETRY_THREADS)
+        retries = RetriesHandler(methods, pipeline, delivery, clock)
         stop_seconds = settings.consumer.stop_timeout_seconds
         of_member, of_sender, of_retention = statuses
         parts = (
             NotificationMember(settings, changes, clock, of_member),
-            DeferredSender(pipeline, methods, retries, retry_executor, clock, stop_seconds, of_sender),
+            DeferredSender(pipeline, methods, retries, executor, processing.number, clock, stop_seconds, of_sender),
             LedgerRetention(ledger, Silences(database), clock, processing.retention_ms, of_retention),
         )
         return parts, metrics.registry

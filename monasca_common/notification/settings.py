@@ -224,8 +224,8 @@ class ProcessorSettings:
         minimum=1,
         maximum=1024,
         unit="threads",
-        help="The number of changes that are handled concurrently. Too small: slow receivers delay other changes. Too "
-        "large: waiting threads take memory.",
+        help="The number of changes that are handled concurrently, and of notifications that are sent concurrently. "
+        "Too small: slow receivers delay other notifications. Too large: waiting threads take memory.",
     )
     retention_days: int = option(
         30,
@@ -301,7 +301,7 @@ _RETRY = OptionGroup(
     options_of(RetrySettings),
     removed={
         "max_interval": "two attempts are at most 600 seconds apart, or interval",
-        "number": "64 threads send retries and periodic notifications",
+        "number": "number in group [alarm_processor] limits retries and periodic notifications, too",
         "keep_superseded": "a retry of an older state is not sent after a newer one",
     },
 )

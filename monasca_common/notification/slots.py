@@ -10,19 +10,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 HANG_SECONDS = 1.0  # a failed attempt of this duration means that the receiver hangs
 _WAIT_SECONDS = 1.0
 _SHARE_OF_HANGING = 4
-
-
-@dataclass(frozen=True, eq=False)
-class ThreadPool:
-    """Threads that tenants share. ``number``: the number of threads."""
-
-    number: int
 
 
 @dataclass(slots=True)
@@ -36,35 +32,36 @@ class Slots:
     """The slots of all receivers. Thread-safe.
 
     ``at_method``: the number of slots of a method. ``at_destination``: the number of slots of a host. A receiver has a
-    quarter of its slots after an attempt that hung, until another attempt ends.
+    quarter of its slots after an attempt that hung, until another attempt ends. ``threads``: the number of threads that
+    tenants share.
     """
 
-    def __init__(self, at_method: int, at_destination: int) -> None:
+    def __init__(self, at_method: int, at_destination: int, threads: int) -> None:
         self._most = {"method": at_method, "host": at_destination, "waiting": at_method, "subject": 1}
-        self._used: Counter[Hashable] = Counter()
-        self._hanging: set[Hashable] = set()
+        self._threads = threads
+        self._used: Counter[tuple[str, str]] = Counter()
+        self._used_threads: Counter[str] = Counter()  # by tenant
+        self._hanging: set[tuple[str, str]] = set()
         self._freed = threading.Condition()
 
     @contextlib.contextmanager
-    def slot(
-        self, method_id: str, destination: str, subject: str, tenant: str, pool: ThreadPool
-    ) -> Iterator[Slot | None]:
+    def slot(self, method_id: str, destination: str, subject: str, tenant: str) -> Iterator[Slot | None]:
         """Yield a slot, which is freed at the end of the block; ``None``: no slot is free.
 
         Notifications with the same ``subject`` are sent one at a time. ``destination``: the host; empty if the notifier
-        opens no connection. ``pool``: the pool of the calling thread.
+        opens no connection.
         """
         receiver = [("method", method_id), *([("host", destination)] if destination else [])]
-        keys, threads = [*receiver, ("subject", subject)], [pool, (pool, tenant)]
+        keys = [*receiver, ("subject", subject)]
         with self._freed:
-            is_free = self._has_thread(pool, tenant)
+            is_free = self._has_thread(tenant)
             if is_free:
-                self._used.update(threads)
-                is_free = self._is_free(keys) or self._wait(keys)
+                self._used_threads[tenant] += 1
+                is_free = self._is_free(keys) or self._wait(receiver, keys)
                 if is_free:
                     self._used.update(keys)
                 else:
-                    self._release(threads)
+                    _release(self._used_threads, [tenant])
         if not is_free:
             yield None
             return
@@ -73,15 +70,18 @@ class Slots:
             yield slot
         finally:
             with self._freed:
-                self._release([*keys, *threads])
-                if slot.hangs is not None:
-                    (self._hanging.update if slot.hangs else self._hanging.difference_update)(receiver)
+                _release(self._used, keys)
+                _release(self._used_threads, [tenant])
+                if slot.hangs:
+                    self._hanging.update(receiver)
+                elif slot.hangs is not None:
+                    self._hanging.difference_update(receiver)
                 self._freed.notify_all()
 
-    def _has_thread(self, pool: ThreadPool, tenant: str) -> bool:
+    def _has_thread(self, tenant: str) -> bool:
         """Return whether the tenant may use another thread: half of those that other tenants do not use."""
-        own = self._used[pool, tenant]
-        return own < max(1, (pool.number - self._used[pool] + own) // 2)
+        own = self._used_threads[tenant]
+        return own < max(1, (self._threads - self._used_threads.total() + own) // 2)
 
     def _is_free(self, keys: Sequence[tuple[str, str]]) -> bool:
         return all(self._used[key] < self._limit(key) for key in keys)
@@ -90,18 +90,20 @@ class Slots:
         most = self._most[key[0]]
         return max(1, most // _SHARE_OF_HANGING) if key in self._hanging else most
 
-    def _wait(self, keys: Sequence[tuple[str, str]]) -> bool:
-        """Wait for a slot, unless the receiver hangs, or as many notifications wait for the method as it has slots."""
-        waiting = [("waiting", keys[0][1])]
-        if self._hanging.intersection(keys) or not self._is_free(waiting):
+    def _wait(self, receiver: Sequence[tuple[str, str]], keys: Sequence[tuple[str, str]]) -> bool:
+        """Wait for a slot, unless the receiver hangs, or many notifications wait for its host."""
+        waiting = [("waiting", receiver[-1][1])]
+        if self._hanging.intersection(receiver) or not self._is_free(waiting):
             return False
         self._used.update(waiting)
         is_free = self._freed.wait_for(lambda: self._is_free(keys), _WAIT_SECONDS)
-        self._release(waiting)
+        _release(self._used, waiting)
         return is_free
 
-    def _release(self, keys: Sequence[Hashable]) -> None:
-        self._used.subtract(keys)
-        for key in keys:
-            if not self._used[key]:
-                del self._used[key]
+
+def _release(used: Counter[T], keys: Sequence[T]) -> None:
+    """Decrement the counts of these keys, and remove counts of 0."""
+    used.subtract(keys)
+    for key in keys:
+        if not used[key]:
+            del used[key]

@@ -7,7 +7,7 @@ import threading
 from oslotest import base
 
 from monasca_common.notification import slots
-from monasca_common.notification.slots import Slots, ThreadPool
+from monasca_common.notification.slots import Slots
 
 _SECONDS = 50  # for a machine under load
 
@@ -16,12 +16,11 @@ class SlotsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.patch(slots, "_WAIT_SECONDS", 0.01)
-        self.slots = Slots(2, 8)
-        self.pool = ThreadPool(1000)
+        self.slots = Slots(2, 8, 1000)
         self.open = self.enterContext(contextlib.ExitStack())
 
     def slot(self, method, destination, notification, tenant="t1"):
-        return self.slots.slot(method, destination, notification, tenant, self.pool)
+        return self.slots.slot(method, destination, notification, tenant)
 
     def enters(self, notification, method="m", destination="", tenant="t1"):
         """Return whether the notification finds a free slot, which it keeps."""
@@ -87,10 +86,10 @@ class SlotsTest(base.BaseTestCase):
         for number in range(100):
             with self.slot(f"m{number}", f"d{number}", "n"):
                 pass
-        self.assertEqual(0, len(self.slots._used))
+        self.assertEqual((0, 0), (len(self.slots._used), len(self.slots._used_threads)))
 
     def test_tenants_share_the_threads_even_if_many_hosts_of_one_tenant_hang(self):
-        self.pool = ThreadPool(32)
+        self.slots = Slots(2, 8, 32)
         self.assertEqual([True] * 16, [self.enters(f"n{each}", f"m{each}", f"host{each}") for each in range(16)])
         more = [self.enters(f"n{each}", f"m{each}", f"host{each}") for each in range(16, 100)]
         self.assertNotIn(True, more)

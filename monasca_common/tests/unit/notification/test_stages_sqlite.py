@@ -89,21 +89,20 @@ class StagesCase:
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
             self.clock,
             ttl_seconds=14_400,
+            threads=8,
             metrics=self.metrics,
         )
         self.pipeline = Pipeline(self.alarms_database, self.rules, self.clock, self.metrics.count)
         executor = ThreadPoolExecutor(4)
         self.addCleanup(executor.shutdown)
         arguments = (self.methods, self.pipeline, self.delivery, self.clock)
-        self.changes = ChangesHandler(
-            *arguments, envelopes=EnvelopeReader(), ttl_seconds=14_400, threads=4, executor=executor
-        )
-        self.retries = RetriesHandler(*arguments, threads=4)
+        self.changes = ChangesHandler(*arguments, envelopes=EnvelopeReader(), ttl_seconds=14_400, executor=executor)
+        self.retries = RetriesHandler(*arguments)
         self.releases = self.release()
 
     def release(self):
         return DeferredSender(
-            self.pipeline, self.methods, self.retries, SameThread(), self.clock, 0.0, MemberStatus("deferred")
+            self.pipeline, self.methods, self.retries, SameThread(), 64, self.clock, 0.0, MemberStatus("deferred")
         )
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
