@@ -143,45 +143,41 @@ def _can_bind(address: IpAddress) -> bool:
     return True
 
 
-class Resolver:
-    """Resolves hosts in limited time. Thread-safe.
+def resolve(
+    where: Endpoint, rules: AddressRules | None, seconds: float, lookup: Lookup = socket.getaddrinfo
+) -> list[IpAddress]:
+    """Return the addresses of the host, without duplicates, in the order of ``lookup``. ``rules``: ``None`` for a host
+    that the operator chose.
 
-    ``lookup`` has no time-out, so it runs in a thread that may outlive the call until the system's resolver gives up.
+    Raises `AddressRefused` if ``rules`` forbid one of them, and `SendFailed` if none is found within ``seconds``.
     """
+    found = _literal(where.host) or list(dict.fromkeys(map(_address, _entries(where, seconds, lookup))))
+    if not found:
+        raise SendFailed(f"{where.host} has no address")
+    for address in found:
+        if rules is not None and not rules.permits(address):
+            raise _refusal(where.host, address)
+    return found
 
-    def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
-        self._lookup = lookup
 
-    def addresses(self, where: Endpoint, rules: AddressRules | None, seconds: float) -> list[IpAddress]:
-        """Return the addresses of the host, without duplicates, in the resolver's order. ``rules``: ``None`` for a host
-        that the operator chose.
+def _entries(where: Endpoint, seconds: float, lookup: Lookup) -> Sequence[tuple[Any, ...]]:
+    """Look up the host in a thread, because a look-up has no time-out. The thread may outlive the call until the
+    system's resolver gives up."""
+    outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
 
-        Raises `AddressRefused` if ``rules`` forbid one of them, and `SendFailed` if none is found within ``seconds``.
-        """
-        found = _literal(where.host) or list(dict.fromkeys(map(_address, self._entries(where, seconds))))
-        if not found:
-            raise SendFailed(f"{where.host} has no address")
-        for address in found:
-            if rules is not None and not rules.permits(address):
-                raise _refusal(where.host, address)
-        return found
+    def look_up() -> None:
+        try:
+            outcome.append(lookup(where.host, where.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            outcome.append(error)
 
-    def _entries(self, where: Endpoint, seconds: float) -> Sequence[tuple[Any, ...]]:
-        outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
-
-        def look_up() -> None:
-            try:
-                outcome.append(self._lookup(where.host, where.port, type=socket.SOCK_STREAM))
-            except (OSError, UnicodeError) as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=look_up, name="resolve", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        found = outcome[0] if outcome else TimeoutError(f"no response within {seconds:.1f} s")
-        if isinstance(found, OSError | UnicodeError):
-            raise SendFailed(f"{where.host} cannot be resolved: {found}")
-        return found
+    thread = threading.Thread(target=look_up, name="resolve", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    found = outcome[0] if outcome else TimeoutError(f"no response within {seconds:.1f} s")
+    if isinstance(found, OSError | UnicodeError):
+        raise SendFailed(f"{where.host} cannot be resolved: {found}")
+    return found
 
 
 def _literal(host: str) -> list[IpAddress]:

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Resolver, endpoint
+from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Lookup, endpoint, resolve
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings, networks
@@ -31,11 +31,11 @@ class ReceiverAnswer:
 
 class HttpClient:
     """Sends requests. Thread-safe. Each request has its own connection, because there are many receivers, each of which
-    is rarely used."""
+    is rarely used. ``lookup``: resolves the names of hosts."""
 
-    def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
+    def __init__(self, settings: HttpSettings, lookup: Lookup = socket.getaddrinfo) -> None:
         self._settings = settings
-        self._resolver = resolver or Resolver()
+        self._lookup = lookup
         self._rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
 
     def post(
@@ -58,7 +58,7 @@ class HttpClient:
         own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}
         named = {**own, "Content-Type": "application/json", **headers}
         with SendDeadline(timeout_seconds) as deadline:
-            addresses = self._resolver.addresses(where, rules, deadline.left(timeout_seconds))
+            addresses = resolve(where, rules, deadline.left(timeout_seconds), self._lookup)
             try:
                 with contextlib.closing(http.client.HTTPConnection(where.host, where.port)) as connection:
                     connection.sock = self._connected(where, addresses, deadline)

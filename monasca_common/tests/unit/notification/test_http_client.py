@@ -8,7 +8,6 @@ from oslotest import base
 
 from monasca_common.devbroker import certificates
 from monasca_common.notification import http_client
-from monasca_common.notification.addresses import Resolver
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.settings import HttpSettings
@@ -25,8 +24,9 @@ class HttpCase(base.BaseTestCase):
 
     def sender(self, **settings):
         """Return a sender that resolves every name to this machine."""
-        resolver = Resolver(lambda _, port, **__: [(None, None, None, "", ("127.0.0.1", port))])
-        return HttpClient(HttpSettings(ALLOWED, **settings), resolver)
+        return HttpClient(
+            HttpSettings(ALLOWED, **settings), lambda _, port, **__: [(None, None, None, "", ("127.0.0.1", port))]
+        )
 
     def failure(self, receiver, *, seconds=SECONDS, **settings):
         return self.assertRaises(
