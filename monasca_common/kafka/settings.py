@@ -229,6 +229,7 @@ class ProducerSettings:
         help="Topics whose rows have a natural key: their messages carry no message-id header.",
     )
     verbatim: bool = False
+    topic_check_seconds: float = 60.0
     tap: Callable[[], DeliveryTap] | None = field(default=None, repr=False, compare=False)
     options: Mapping[str, str] = option(
         name="producer_options",

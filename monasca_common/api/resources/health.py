@@ -120,6 +120,7 @@ def producer_check(producers: ProducerPool, probe: Callable[[], None] | None) ->
         facts: dict[str, Any] = {
             "outstanding_messages": sum(health.outstanding_messages for health in healths.values()),
             "oldest_unacknowledged_seconds": round(oldest, 3),
+            "recreated_topics": sum(health.recreated_topics for health in healths.values()),
             "stalled_topics": stalled,
             "partly_stalled_topics": sorted(topic for topic in old if topic not in stalled),
             "refused_topics": refused,

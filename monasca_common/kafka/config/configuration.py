@@ -49,6 +49,7 @@ def producer_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Produce
         ProducerSettings,
         connection=connection,
         topics_without_message_id=frozenset(_topics(read, "topics_without_message_id")),
+        topic_check_seconds=read["topic_check_seconds"],
         options=_raw_options("producer_options", read),
     )
 

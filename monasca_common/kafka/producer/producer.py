@@ -74,9 +74,10 @@ class ProducerHealth:
     """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not respond, because
     the client logs no error for a minute.
 
-    ``oldest_call_seconds``: the age of the oldest client call that has not returned, 0 if there is none; ``poisoned``:
-    a call did not return by its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent
-    until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
+    ``recreated_topics``: how many times a deleted and recreated topic was detected. ``oldest_call_seconds``: the age of
+    the oldest client call that has not returned, 0 if there is none; ``poisoned``: a call did not return by its
+    deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until `KafkaProducer.reopen`.
+    ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int
@@ -84,6 +85,7 @@ class ProducerHealth:
     oldest_unacknowledged_seconds: float
     last_error: TransportError | None
     failed_listeners: int
+    recreated_topics: int = 0
     oldest_call_seconds: float = 0.0
     poisoned: bool = False
     finished: bool = False
@@ -321,6 +323,7 @@ class KafkaProducer:
             oldest_unacknowledged_seconds=age_seconds,
             last_error=table.last_error,
             failed_listeners=self._serving.failed_listeners,
+            recreated_topics=self._limits.recreated_topics,
             oldest_call_seconds=clients.oldest_call_seconds,
             poisoned=clients.poisoned,
             finished=table.finished is not None,

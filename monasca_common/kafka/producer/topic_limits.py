@@ -21,6 +21,7 @@ from monasca_common.kafka.errors import (
     DeliveryRefused,
     FatalError,
     RetriableError,
+    TopicRecreated,
     TransportError,
 )
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
@@ -31,6 +32,7 @@ from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.bounded import BoundedProducer
 from monasca_common.kafka.transport.producer_clients import ProducerClients
 from monasca_common.kafka.transport.reservation import Reservation
+from monasca_common.kafka.transport.topic_watch import TopicWatch
 
 LOG = SafeLogger(__name__)
 
@@ -75,21 +77,25 @@ class TopicLimits:
     ) -> None:
         """``hand_over`` is called for each waiting bulk once the limit of its topic is known."""
         self.ready = ready
+        self.recreated_topics = 0  # how many times a deleted and recreated topic was detected
         self._table = table
         self._table.on_undelivered = self._on_undelivered
         self._settings = settings
         self._clients = clients
         self._hand_over = hand_over
         self._lookups: dict[str, _Lookup] = {}
-        self._paused = False
+        self.resume()
 
     def resume(self) -> None:
         """Hand messages over to the clients in use, once their limits are known."""
+        watch_seconds = self._settings.topic_check_seconds
+        self.watch = TopicWatch(self._clients.main, (), watch_seconds, on_recreated=self._topic_recreated)
         self._paused = False
 
     def pause(self) -> None:
         """Hand over no more messages. Messages that wait for a limit are refused; later messages wait for another
         client, or are refused once the table is shut."""
+        self.watch.stop()
         with self._table.lock:
             self._paused = True
             self.ready.clear()
@@ -201,6 +207,7 @@ class TopicLimits:
                 for bulk in bulks:
                     self._hand_over(limit, bulk)
                 self.ready[topic] = limit
+                self.watch.add(topic)
         if not is_current and limit.transport not in self._clients.in_use():
             self._clients.release((limit.transport,))
         elif not isinstance(answer, int):  # without the lock, because a log handler may block
@@ -230,6 +237,16 @@ class TopicLimits:
         """Request the topic's limit again at the next message, if the known limit is old."""
         if self._table.clock.monotonic() - limit.known_at > _REPEAT_SECONDS:
             self.ready.pop(topic, None)
+
+    def _topic_recreated(self, found: TopicRecreated) -> None:
+        self.recreated_topics += 1
+        text = (
+            "topic %r, which this producer writes to, was deleted and recreated (id %s is now %s): messages "
+            "acknowledged shortly before may be lost with the old topic, and its readers stop until `monasca-common "
+            "offsets reset`"
+        )
+        LOG.error(text, found.topic, found.old_id, found.new_id)
+        self.ready.pop(found.topic, None)
 
 
 def _not_sent() -> DeliveryAbandoned:

@@ -148,6 +148,10 @@ class ProducerTransport(ABC):
         """Return each topic's ``max.message.bytes`` or its error (unknown topic, no permission), with one request.
         Raises `TransportError` if there is no response. Several threads call it."""
 
+    @abstractmethod
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        """Return the id of each existing topic, which changes when the topic is deleted and recreated."""
+
     # A driver without transactions refuses all five methods.
 
     def init_transactions(self, timeout: float) -> None:

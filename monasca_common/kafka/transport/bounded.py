@@ -98,6 +98,7 @@ class BoundedProducer(ProducerTransport):
     count = _direct(ProducerTransport.count)
     # The administrator, a separate client, waits by itself.
     max_message_bytes = _direct(ProducerTransport.max_message_bytes)
+    topic_ids = _direct(ProducerTransport.topic_ids)
 
     init_transactions = _on_helper(ProducerTransport.init_transactions)
     send_offsets = _on_helper(ProducerTransport.send_offsets, name="send_offsets_to_transaction")

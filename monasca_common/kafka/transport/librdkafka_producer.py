@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producing through librdkafka: limits of topics, which both clients request through an administrator."""
+"""Producing through librdkafka: topic requests, which both clients send through an administrator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ class LibrdkafkaProducer(ProducerTransport):
         self._admin: Admin | None = Admin(admin_options(connection))
 
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
+        return self._living_admin().max_message_bytes(topics, timeout)
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        return self._living_admin().topic_ids(topics, timeout)
+
+    def _living_admin(self) -> Admin:
         admin = self._admin
         if admin is None:
             raise TransportError("the producer was closed during this call", name="_DESTROY")
-        return admin.max_message_bytes(topics, timeout)
+        return admin

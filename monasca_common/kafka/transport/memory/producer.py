@@ -139,6 +139,12 @@ class MemoryProducer(ProducerTransport):
         except TransportError as error:
             return error
 
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        """Return topic ids; planned faults do not apply, because tests cannot predict these requests of a producer."""
+        with self._broker.lock:
+            found = [self._broker.find_topic(name) for name in topics]
+            return {topic.name: topic.topic_id for topic in found if topic is not None}
+
     def close(self, timeout: float) -> None:
         with self._broker.changed:
             self._closed = True

@@ -23,6 +23,9 @@ class MockProducerTransport(ConfluentProducer):
         # The mock cluster does not respond to this request, and the client would repeat it.
         raise TransportError("a mock cluster does not describe topics", name="_UNSUPPORTED_FEATURE")
 
+    def topic_ids(self, topics, timeout):
+        raise TransportError("a mock cluster cannot distinguish a recreated topic", name="_UNSUPPORTED_FEATURE")
+
 
 class MockCluster(contracts.Cluster):
     """A cluster that creates a topic with four partitions on first use, and has no limits, times or ids."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer and its topics: the cost of the first writes to many topics, and a recreated topic."""
+"""A producer and its topics: the cost of the first writes to many topics, and a deleted and recreated topic."""
 
 import contextlib
 import os
@@ -28,6 +28,17 @@ def sockets():
 
 class TestRecreatedTopic(ProducerCase):
     cluster_settings = {}  # noqa: RUF012
+
+    def test_a_producer_notices_that_its_topic_was_deleted_and_recreated(self):
+        topic = self.fixture.topic()
+        producer = self.producer(topic_check_seconds=0.1)
+        producer.publish(topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
+        self.wait_until(lambda: topic in producer._limits.watch._ids)
+        self.cluster.admin.delete_topic(topic)
+        self.cluster.create_topic(topic)
+        self.wait_until(lambda: producer.health().recreated_topics)
+        time.sleep(0.5)  # interval of the next check
+        self.assertEqual(1, producer.health().recreated_topics)
 
     def test_messages_acknowledged_after_a_creation_are_in_the_new_topic(self):
         topic = self.fixture.topic()

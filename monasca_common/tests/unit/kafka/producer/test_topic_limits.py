@@ -5,6 +5,8 @@ import threading
 import time
 from unittest import mock
 
+import fixtures
+
 from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryRefused
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
@@ -280,6 +282,44 @@ class TestHandler(TopicLimitsCase):
         thread.start()
         thread.join(_SECONDS / 10)
         self.assertFalse(thread.is_alive())
+
+
+class TestRecreated(TopicLimitsCase):
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+
+    def recreate(self):
+        self.broker.delete_topic("t")
+        self.broker.create_topic("t", max_message_bytes=2000)
+
+    def test_a_recreated_topic_is_logged_and_counted_and_its_limit_requested_again(self):
+        producer = self.producer()
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        watch = producer._limits.watch
+        watch.check()
+        self.assertEqual(0, producer.health().recreated_topics)
+        self.recreate()
+        watch.check()
+        watch.check()
+        self.assertEqual(1, producer.health().recreated_topics)
+        self.assertIn("'t', which this producer writes to, was deleted and recreated", self.log.output)
+        [delivery] = producer.publish("t", [b"x" * 3000]).failed
+        self.assertEqual(2000, delivery.error.limit)
+
+    def test_the_watch_begins_with_the_first_message_and_ends_with_the_close(self):
+        producer = self.producer()
+        self.assertEqual([], self.threads("kafka-topic-watch"))
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        [thread] = self.threads("kafka-topic-watch")
+        producer.close()
+        thread.join(_SECONDS)
+        self.assertFalse(thread.is_alive())
+
+    def test_no_topic_is_watched_if_the_interval_is_zero(self):
+        producer = self.producer(topic_check_seconds=0)
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        self.assertEqual([], self.threads("kafka-topic-watch"))
 
 
 class TestNames(TopicLimitsCase):

@@ -235,6 +235,7 @@ PRODUCER_CALLS = {
     "flush": lambda bounded: bounded.flush(_SECONDS),
     "purge": lambda bounded: bounded.purge(),
     "max_message_bytes": lambda bounded: bounded.max_message_bytes(["t"], _SECONDS),
+    "topic_ids": lambda bounded: bounded.topic_ids(["t"], _SECONDS),
     "close": lambda bounded: bounded.close(_SECONDS),
 }
 CONSUMER_CALLS = {
@@ -257,7 +258,7 @@ CONSUMER_CALLS = {
     "abandon": lambda bounded: bounded._give_up()(),
 }
 # librdkafka keeps the time-out of these calls or sends no request; requests about topics have a separate client.
-ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes"} | {
+ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
     *("new_reservation", "send", "produce", "produce_record", "queued", "count"),
     *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "fetched_ends", "group_metadata"),
     "abandon",

@@ -296,7 +296,7 @@ class TestWithoutBroker(NativeCase):
             client.purge,
         ):
             self.assertIn("closed", str(self.assertRaises(self.client_error(), call)))
-        self.assertRaises(TransportError, producer.max_message_bytes, ["t"], 1.0)
+        self.assertRaises(TransportError, producer.topic_ids, ["t"], 1.0)
 
     def test_closing_destroys_the_client_unless_a_call_uses_it(self):
         producer = self.open(self.silent_broker())

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import threading
 from typing import Any, cast
 
 from oslotest import base
@@ -13,8 +14,10 @@ class Topics:
     def __init__(self, **ids):
         self.ids = ids
         self.failing = False
+        self.asked = lambda: None
 
     def topic_ids(self, topics, timeout):
+        self.asked()
         if self.failing:
             raise TransportError("no response")
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
@@ -46,6 +49,38 @@ class TestTopicWatch(base.BaseTestCase):
         self.topics.ids["metrics"] = "four"
         self.watch.check()
         self.assertIn("'metrics'", str(self.watch.failure))
+
+    def test_a_watch_with_a_callback_continues_with_the_new_id(self):
+        reported = []
+        watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0, on_recreated=reported.append)
+        watch.check()
+        self.topics.ids["logs"] = "three"
+        watch.check()
+        watch.check()
+        self.topics.ids["logs"] = "four"
+        watch.check()
+        self.assertEqual(
+            [("logs", "two", "three"), ("logs", "three", "four")], [(f.topic, f.old_id, f.new_id) for f in reported]
+        )
+        self.assertIsNone(watch.failure)
+
+    def test_an_added_topic_is_watched_with_its_current_id(self):
+        asked = threading.Event()
+        self.topics.asked = asked.set
+        watch = TopicWatch(self.topics, (), 3600.0)
+        self.addCleanup(watch.stop)
+        watch.add("metrics")
+        self.assertTrue(asked.wait(50))
+        asked.clear()
+        watch.add("logs")
+        self.assertTrue(asked.wait(50))
+        asked.clear()
+        watch.add("logs")
+        self.assertFalse(asked.is_set())
+
+    def test_an_interval_of_zero_sends_no_requests(self):
+        self.topics.asked = self.fail
+        TopicWatch(self.topics, (), 0).add("metrics")
 
     def test_no_response_is_not_a_failure(self):
         self.topics.failing = True
