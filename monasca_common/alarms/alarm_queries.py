@@ -95,13 +95,16 @@ def count(which: WhichAlarms) -> Select:
 
 def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
     """Return the statement for the count and the columns of ``group_by``, ordered by these columns."""
-    columns, source = dict(_GROUPS), _JOINED if {"name", "severity"}.intersection(group_by) else _ALARM
+    columns = dict(_GROUPS)
+    source: sa.FromClause = _JOINED if {"name", "severity"}.intersection(group_by) else _ALARM
     wanted = _OF_METRICS.intersection(group_by)
-    if wanted == {"metric_name"}:  # a metric without dimensions has no row in the table of dimensions
-        columns["metric_name"] = _METRIC.c.name
-        source = source.join(_METRIC, _METRIC.c.alarm_id == _ALARM.c.id)
-    elif wanted:
-        source = source.join(_DIMENSION, _DIMENSION.c.alarm_id == _ALARM.c.id)
+    if wanted:
+        of_metrics = _DIMENSION
+        if wanted == {"metric_name"}:  # a metric without dimensions has no row in the table of dimensions
+            of_metrics, columns["metric_name"] = _METRIC, _METRIC.c.name
+        # The tenant is compared in both tables, so that no database reads the metrics of other tenants.
+        same = of_metrics.c.alarm_id == _ALARM.c.id, of_metrics.c.tenant == which.tenant
+        source = source.join(of_metrics, sa.and_(*same))
     groups = [columns[name] for name in group_by]
     # Several metrics of an alarm can have the same name or dimension.
     counted = sa.func.count(_ALARM.c.id.distinct()) if wanted else sa.func.count()
