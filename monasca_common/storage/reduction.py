@@ -32,10 +32,11 @@ def measurement_rows(values: Sequence[Measurement]) -> list[MeasurementRow]:
 
 
 def rank(row: MeasurementRow) -> tuple[Any, ...]:
-    """Return the sort key of rows with the same key: NaN is greater than all numbers, as in the databases, and a
-    missing value_meta is less than any other."""
+    """Return the sort key of rows with the same key: NaN is equal to NaN and greater than all numbers, as in the
+    databases, and a missing value_meta is less than any other."""
     _, _, value, value_meta, version, *_ = row
-    return (version, value != value, value, value_meta is not None, value_meta or "")
+    is_nan = value != value
+    return (version, is_nan, 0.0 if is_nan else value, value_meta is not None, value_meta or "")
 
 
 def reduced(rows: Iterable[MeasurementRow]) -> Reduced:
@@ -50,5 +51,5 @@ def reduced(rows: Iterable[MeasurementRow]) -> Reduced:
             losers.append(known)
         else:
             losers.append(row)
-    repeated = sum(row[2:4] == winners[row[:2]][2:4] for row in losers)
+    repeated = sum(rank(row)[1:] == rank(winners[row[:2]])[1:] for row in losers)
     return Reduced(list(winners.values()), repeated, len(losers) - repeated)
