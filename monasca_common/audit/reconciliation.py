@@ -71,6 +71,10 @@ class AuditRules:
     grace_seconds: float = 600.0
     readers: tuple[ExpectedReader, ...] = ()
 
+    def before(self, bucket_ms: int) -> int:
+        """Return the start of the previous bucket, whose surplus can belong to this bucket."""
+        return max(0, bucket_ms - self.bucket_seconds * 1000)
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
@@ -241,7 +245,7 @@ class AuditTotals:
     def forget(self, before_ms: int) -> None:
         """Drop earlier buckets, and the ids of earlier reports that have only such buckets. Drop readers without a
         report since the start of a dropped bucket, because they are out of service."""
-        long_ago_ms = before_ms - self._rules.bucket_seconds * 1000
+        long_ago_ms = self._rules.before(before_ms)
         for topic in list(self._topics):
             tiers = self._topics[topic]
             log = tiers.get((LOG, ""))
@@ -316,7 +320,7 @@ class _TopicReconciler:
     def _moved(self, bucket_ms: int, acknowledged: int, log: _TierCounts) -> int:
         """Return how many missing records are a surplus of the previous bucket: a broker acknowledges a repeated batch
         with the timestamp of the batch's last record, which the sources then count for all its records."""
-        previous_ms = bucket_ms - self._rules.bucket_seconds * 1000
+        previous_ms = self._rules.before(bucket_ms)
         before, bucket = (log.buckets.get(each, _Bucket()) for each in (previous_ms, bucket_ms))
         reported = self._acknowledged(previous_ms)
         surplus = before.records - before.repeated - reported if reported else 0

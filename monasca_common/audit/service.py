@@ -98,7 +98,7 @@ class AuditService(Loop):
 
     def serve(self) -> None:
         totals = AuditTotals(self._settings.rules)
-        with self._open_log(self._since_ms()) as log:
+        with self._open_log(self._settings.rules.before(self._since_ms())) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
             fail_point("audit.after_read")
@@ -112,7 +112,7 @@ class AuditService(Loop):
     def reconcile(self, totals: AuditTotals) -> None:
         """Reconcile once, and report the results."""
         now_ms, since_ms = self.clock.time_ms(), self._since_ms()
-        totals.forget(since_ms)
+        totals.forget(self._settings.rules.before(since_ms))
         found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})

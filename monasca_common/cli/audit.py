@@ -66,7 +66,7 @@ class AuditShow(ClusterCommand, Lister):
         admin, connection = self.cluster(parsed_args)
         since_ms = _since_ms(settings, parsed_args.last_seconds)
         totals = AuditTotals(settings.rules)
-        with open_report_log(admin, connection, settings.topic, since_ms) as log:
+        with open_report_log(admin, connection, settings.topic, settings.rules.before(since_ms)) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
         self._report_excluded(totals)

@@ -118,9 +118,10 @@ class AuditGatherer:
         if not settings.enabled and settings.topic not in self._admin.partition_counts():
             return AuditFigures((), ())  # the audit is off
         since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
-        for report in self._reports(since_ms):
+        before_ms = settings.rules.before(since_ms)
+        for report in self._reports(before_ms):
             self._totals.add(report)
-        self._totals.forget(since_ms)
+        self._totals.forget(before_ms)
         found = (each for each in self._totals.reconciliations(now_ms) if each.bucket_ms >= since_ms)
         figures = audit_figures(found, now_ms, settings.bucket_seconds)
         if self._totals.outdated:  # the next check reads the reports again

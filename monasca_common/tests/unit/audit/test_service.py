@@ -11,7 +11,7 @@ from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reports import AuditCount, AuditReport
 from monasca_common.audit.service import AuditService
 from monasca_common.kafka.errors import RetriableError
-from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCase
+from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
 
 class AuditServiceTest(AuditCase):
@@ -49,6 +49,25 @@ class AuditServiceTest(AuditCase):
         self.assertEqual({"api": 0.0, "broker": 3.0}, self.missing())
         self.assertEqual(1, self.log.output.count("ERROR"))
         self.assertIn("3 of 10 messages are missing", self.log.output)
+
+    def test_a_surplus_that_leaves_the_window_still_belongs_to_the_next_bucket(self):
+        for number, records in enumerate((13, 7)):
+            bucket_ms = START_MS + number * BUCKET_MS
+            found = AuditCount(TOPIC, bucket_ms, offsets={0: ((number * 13, number * 13 + records),)})
+            for tier, each in (("api", AuditCount(TOPIC, bucket_ms, 10)), ("broker", found)):
+                self.totals.add(AuditReport(f"{number}-{tier}", tier, "a", bucket_ms, 60, (each,)))
+        self.clock.advance(self.settings.window_seconds - 3600)
+        for _ in range(2):
+            self.service.reconcile(self.totals)
+            self.assertEqual({"api": 0.0, "broker": 0.0}, self.missing())
+            self.clock.advance(60)
+        self.assertNotIn("ERROR", self.log.output)
+
+    def test_the_reports_of_the_bucket_before_the_window_are_read(self):
+        opened = []
+        service = AuditService(self.settings, lambda since_ms: opened.append(since_ms), clock=self.clock)
+        self.assertRaises(TypeError, service.serve)
+        self.assertEqual([service._since_ms() - BUCKET_MS], opened)
 
     def test_a_topic_that_is_not_counted_is_logged_and_exported(self):
         self.totals.add(AuditReport("one", "api", "a", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))

@@ -47,7 +47,7 @@ class AuditGathererTest(base.BaseTestCase):
         gather = AuditGatherer(mock.Mock(), mock.Mock(), settings, timeout_seconds=1.0)
 
         verdicts = [
-            [tier.verdict for tier in gather(START_MS + minutes * BUCKET_MS).tiers] for minutes in (6, 12, 13, 14)
+            [tier.verdict for tier in gather(START_MS + minutes * BUCKET_MS).tiers] for minutes in (6, 13, 14, 15)
         ]
         recreated, ok = [AuditVerdict.RECREATED], [AuditVerdict.OK]
         self.assertEqual([recreated, recreated, ok, ok], verdicts)
