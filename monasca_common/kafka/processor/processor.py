@@ -264,9 +264,17 @@ class Processor(RebalanceListener):
         self._inner_listener, self._consumer.listener = self._consumer.listener, self
 
     def _start_handlers(self) -> None:
-        """Start a handler thread for each lane that no started thread handles or can take, up to the limit."""
+        """Start a handler thread for each lane that no started thread handles or can take, up to the limit. If the
+        system has no more threads, the started ones handle all lanes."""
         for thread in self._handlers[self._started : self._lanes.demand()]:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not self._started:
+                    raise
+                what = "too few handler threads: raise the system's limit of threads, or configure fewer"
+                self._log_ignored(what, error)
+                return
             self._started += 1
 
     def _require_topic(self, topic: str) -> None:

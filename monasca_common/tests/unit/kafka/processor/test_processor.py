@@ -3,6 +3,7 @@ import gc
 import threading
 import weakref
 from collections import Counter
+from unittest import mock
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
@@ -171,6 +172,20 @@ class HandlerThreadsTest(ProcessorCase):
         gate.open.set()
         self.until(lambda: self.committed() == 5)
         self.assertEqual(3, self.threads(running))
+
+    def test_without_more_threads_of_the_system_the_started_ones_handle_all_messages(self):
+        gate = Gate()
+        running = self.start(gate, order="key", threads=3)
+        refused = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        for thread in running.processor._handlers[1:]:
+            self.patch(thread, "start", refused)
+        for number in range(3):
+            self.fill(b"1", key=b"%d" % number)
+        self.until(lambda: refused.called)
+        gate.open.set()
+        self.until(lambda: self.committed() == 3)
+        self.assertEqual(1, self.threads(running))
+        self.assertIn("RuntimeError", running.processor.ignored_errors)
 
 
 class OutputTest(ProcessorCase):
