@@ -11,10 +11,11 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Lookup, endpoint, resolve
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.send_deadline import SendDeadline
-from monasca_common.notification.settings import HttpSettings, networks
+from monasca_common.notification.settings import NOTIFICATION_GROUP, HttpSettings, networks
 
 _CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 _MOST_ANSWER_BYTES = 65_536  # this size is sufficient for a search in Jira; further bytes are not read
@@ -31,12 +32,17 @@ class ReceiverAnswer:
 
 class HttpClient:
     """Sends requests. Thread-safe. Each request has its own connection, because there are many receivers, each of which
-    is rarely used. ``lookup``: resolves the names of hosts."""
+    is rarely used. ``lookup``: resolves the names of hosts.
+
+    Raises `ConfigurationError` if ``ca_file`` cannot be used.
+    """
 
     def __init__(self, settings: HttpSettings, lookup: Lookup = socket.getaddrinfo) -> None:
         self._settings = settings
         self._lookup = lookup
         self._rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
+        if settings.ca_file is not None:
+            _ = self._tls  # this refuses an unusable file at the start
 
     def post(
         self,
@@ -77,7 +83,16 @@ class HttpClient:
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self._settings.ca_file)
+        file = self._settings.ca_file
+        try:
+            context = ssl.create_default_context(cafile=file)
+        except OSError as error:
+            raise ConfigurationError(
+                f"ca_file in group [{NOTIFICATION_GROUP}] is {file!r}, which cannot be used ({error.strerror}): name a "
+                "readable PEM file of certificate authorities"
+            ) from None
+        context.hostname_checks_common_name = False  # only the names in subjectAltName identify a host
+        return context
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> socket.socket:
         """Connect to the first address that accepts a connection; nothing is sent to other addresses."""
@@ -89,16 +104,21 @@ class HttpClient:
                 if number == len(addresses) or deadline.over:
                     raise
             else:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent separately
                 deadline.watch(connection)  # before the handshake, which it also limits
                 return tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if tls else connection
         raise AssertionError("a resolved host has an address")
 
 
 def _beginning(response: http.client.HTTPResponse) -> bytes:
-    """Return the beginning of the body. It may be truncated, because only the status decides the outcome."""
+    """Return the beginning of the body. It may be truncated, because only the status decides the outcome.
+
+    A buffer limits the bytes also if the receiver sends a negative size of a chunk, for which `read` has no limit.
+    """
+    found = bytearray(_MOST_ANSWER_BYTES)
     try:
-        return response.read(_MOST_ANSWER_BYTES)
-    except (http.client.HTTPException, OSError):
+        return bytes(found[: response.readinto(found)])
+    except (http.client.HTTPException, OSError, ValueError):
         return b""
 
 

@@ -33,6 +33,8 @@ class SendDeadline:
     def watch(self, connection: socket.socket) -> None:
         """Keep a duplicate, because TLS takes over the connection's own descriptor."""
         self._watched.append(connection.dup())
+        if self.over:  # the timer may have ended before
+            self._cut()
 
     def __enter__(self) -> SendDeadline:
         self._timer.start()

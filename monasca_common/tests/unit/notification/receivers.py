@@ -48,6 +48,7 @@ class HttpReceiver:
     def __init__(self, tls=None, host="127.0.0.1"):
         self.requests = []
         self.host = host
+        self.flooded = 0
         self.names = []  # host names requested by TLS clients
         self.over = threading.Event()
         self.answer = self.answers(200)
@@ -88,10 +89,16 @@ class HttpReceiver:
         while not self.over.wait(0.01):
             handler.wfile.write(b"2")
 
-    def floods(self, handler):
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        while not self.over.is_set():
-            handler.wfile.write(b"x" * 65536)
+    def floods_after(self, head):
+        """Return a response that sends ``head``, and then counts the ``flooded`` bytes until the client disconnects."""
+
+        def answer(handler):
+            handler.wfile.write(head)
+            while not self.over.is_set():
+                handler.wfile.write(b"x" * 65536)
+                self.flooded += 65536
+
+        return answer
 
     def cuts(self, handler):
         """Close the connection in the middle of a line."""

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP request to a checked address, with real receivers that misbehave."""
 
+import socket
 from pathlib import Path
 
 import fixtures
 from oslotest import base
 
 from monasca_common.devbroker import certificates
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification import http_client
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.http_client import HttpClient
+from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
@@ -77,7 +80,7 @@ class AnswersTest(HttpCase):
             failure = self.failure(receiver)
             self.assertEqual(7.0, failure.after_seconds)
             self.assertIn(f"responded with {status}", str(failure))
-        for nonsense in ("soon", "-1", "1e9", "99999999999999999999"):
+        for nonsense in ("soon", "-1", "1e9", "99999999999999999999", "\x1f9999999"):
             receiver.answer = receiver.answers(429, Retry_After=nonsense)
             self.assertIn(self.failure(receiver).after_seconds, (None, 24 * 3600.0))
 
@@ -109,9 +112,41 @@ class BoundsTest(HttpCase):
 
     def test_only_the_beginning_of_an_endless_body_is_read(self):
         receiver = self.receiver()
-        receiver.answer = receiver.floods
+        receiver.answer = receiver.floods_after(b"HTTP/1.1 200 OK\r\n\r\n")
         answer = self.sender().post(receiver.url(), b"{}", {}, SECONDS)
         self.assertEqual((200, 65_536), (answer.status, len(answer.body)))
+
+    def test_only_the_beginning_of_a_chunk_of_negative_size_is_read(self):
+        receiver = self.receiver()
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for size in (b"-1", b"-5"):
+            receiver.answer = receiver.floods_after(head + size + b"\r\n")
+            self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, 5.0).status)
+        self.assertLess(receiver.flooded, 32 << 20)  # the buffers of both sockets
+
+    def test_head_and_body_of_a_request_do_not_wait_for_each_other(self):
+        opened = []
+        connect = socket.create_connection
+
+        def note(*arguments):
+            connection = connect(*arguments)
+            opened.append(connection.dup())  # a duplicate shares the options, and outlives the connection
+            self.addCleanup(opened[-1].close)
+            return connection
+
+        self.patch(http_client.socket, "create_connection", note)
+        self.sender().post(self.receiver().url(), b"{}", {}, SECONDS)
+        self.assertEqual([1], [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened])
+
+    def test_a_connection_that_opens_after_the_deadline_is_shut_down(self):
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        theirs.settimeout(SECONDS)
+        with SendDeadline(0.01) as deadline:
+            deadline._timer.join()
+            deadline.watch(ours)
+            self.assertEqual(b"", theirs.recv(1))
 
     def test_a_closed_connection_is_a_failure(self):
         receiver = self.receiver()
@@ -147,3 +182,18 @@ class TlsTest(HttpCase):
     def test_a_certificate_of_another_authority_is_refused(self):
         self.assertRaises(SendFailed, self.post, "localhost", "other-ca.pem")
         self.assertEqual([], self.secure.requests)
+
+    def test_the_common_name_of_a_certificate_is_no_host(self):
+        authority = certificates._Authority("a CA")
+        key, certificate = authority.sign("localhost")
+        self.folder.joinpath("named.pem").write_bytes(key + certificate)
+        self.folder.joinpath("named-ca.pem").write_bytes(authority.pem)
+        self.secure = self.receiver(tls=self.folder / "named.pem")
+        self.assertRaises(SendFailed, self.post, "localhost", "named-ca.pem")
+        self.assertEqual([], self.secure.requests)
+
+    def test_an_unusable_file_of_authorities_is_refused_at_the_start(self):
+        self.folder.joinpath("empty.pem").touch()
+        for name in ("missing.pem", "empty.pem"):
+            refused = self.assertRaises(ConfigurationError, self.sender, ca_file=str(self.folder / name))
+            self.assertRegex(str(refused), f"ca_file in group .notification. is '.*{name}', .*: name a readable PEM")
