@@ -97,18 +97,21 @@ def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
     """Return the statement for the count and the columns of ``group_by``, ordered by these columns."""
     columns = dict(_GROUPS)
     source: sa.FromClause = _JOINED if {"name", "severity"}.intersection(group_by) else _ALARM
+    conditions, counted = _conditions(which), sa.func.count()
     wanted = _OF_METRICS.intersection(group_by)
     if wanted:
         of_metrics = _DIMENSION
         if wanted == {"metric_name"}:  # a metric without dimensions has no row in the table of dimensions
             of_metrics, columns["metric_name"] = _METRIC, _METRIC.c.name
-        # The tenant is compared in both tables, so that no database reads the metrics of other tenants.
-        same = of_metrics.c.alarm_id == _ALARM.c.id, of_metrics.c.tenant == which.tenant
-        source = source.join(of_metrics, sa.and_(*same))
+        # Several metrics of an alarm can have the same name or dimension.
+        counted = sa.func.count(of_metrics.c.alarm_id.distinct())
+        own = of_metrics.c.tenant == which.tenant
+        if which == WhichAlarms(which.tenant) and wanted.issuperset(group_by):
+            source, conditions = of_metrics, [own]  # a join with all alarms would take five times as long
+        else:
+            source = source.join(of_metrics, sa.and_(of_metrics.c.alarm_id == _ALARM.c.id, own))
     groups = [columns[name] for name in group_by]
-    # Several metrics of an alarm can have the same name or dimension.
-    counted = sa.func.count(_ALARM.c.id.distinct()) if wanted else sa.func.count()
-    statement: Select = sa.select(counted, *groups).select_from(source).where(*_conditions(which)).group_by(*groups)
+    statement: Select = sa.select(counted, *groups).select_from(source).where(*conditions).group_by(*groups)
     return statement.order_by(*(group.asc().nulls_first() for group in groups)).limit(part.limit).offset(part.offset)
 
 
