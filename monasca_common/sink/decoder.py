@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
-from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.sink.fields import Columns, Steps, columns_at
 from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
 from monasca_common.storage import row_keys
@@ -38,19 +36,12 @@ class FieldReader:
         columns: dict[Steps, list[Any]] = {path: [] for path in self._paths}
         for start in range(0, len(encoded), _BLOCK):
             block = encoded[start : start + _BLOCK]
-            values = self._all_at_once(block) or list(self._one_by_one(part, start, block, faults))
-            found = columns_at(self._paths, values)
+            found = columns_at(self._paths, list(self._decoded(part, start, block, faults)))
             for path, column in columns.items():
                 column += found[path]
         return columns
 
-    def _all_at_once(self, encoded: Sequence[bytes | None]) -> list[Any] | None:
-        if isinstance(self.serializer, JsonSerializer) and None not in encoded:
-            with contextlib.suppress(SerializationError):
-                return self.serializer.loads_all(cast("Sequence[bytes]", encoded))
-        return None
-
-    def _one_by_one(
+    def _decoded(
         self, part: PartitionBatch, start: int, encoded: Sequence[bytes | None], faults: Faults
     ) -> Iterator[Any]:
         loads: Callable[..., Any] = self.serializer.loads

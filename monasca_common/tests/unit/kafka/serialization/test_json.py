@@ -14,7 +14,6 @@ from oslotest import base
 from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.serialization.json import JsonSerializer
 
-# Characters that could mislead the search for repeated keys and long numbers.
 TEXT = st.text(
     alphabet=st.sampled_from(':"\\{}[],09ae \u00e9\u20ac\U0001f600') | st.characters(exclude_categories=["Cs"])
 )
@@ -24,12 +23,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
     max_leaves=30,
 )
-
-
-def escaped(text: str) -> str:
-    """Return the same JSON string with every character written as an escape."""
-    units = text.encode("utf-16-be")
-    return '"' + "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)) + '"'
 
 
 class JsonTest(base.BaseTestCase):
@@ -54,38 +47,16 @@ class JsonTest(base.BaseTestCase):
     def test_values_of_other_writers_are_read(self, value, ascii_only):
         self.assertEqual(value, self.serializer.loads(json.dumps(value, ensure_ascii=ascii_only).encode()))
 
-    @given(TEXT, TEXT, VALUES, st.booleans(), st.booleans())
-    def test_a_repeated_key_is_refused_in_every_spelling(self, key, decoy, value, escape_key, escape_decoy):
-        second = escaped(key) if escape_key else json.dumps(key)
-        text = escaped(decoy) if escape_decoy else json.dumps(decoy)
-        document = f"[{{{json.dumps(key)}: {json.dumps(value)}, {second}: {text}}}, {text}]"
-
-        self.assertEqual("JSON with the same key twice in one object", self.refusal(document.encode()))
-
-    def test_a_repeated_key_is_refused_despite_an_escaped_colon(self):
-        self.assertIn("same key twice", self.refusal(b'{"a":1,"a":"\\u003a"}'))
-        self.assertIn("same key twice", self.refusal(b'{"a":1,"a":"\\u003A"}'))
-
-    def test_an_escaped_colon_is_accepted(self):
-        self.assertEqual({"a": ":"}, self.serializer.loads(b'{"a":"\\u003a"}'))
-
-    def test_the_same_key_in_several_objects_is_accepted(self):
-        self.assertEqual([{"a": {"a": 1}}, {"a": 2}], self.serializer.loads(b'[{"a":{"a":1}},{"a":2}]'))
-
-    def test_integers_end_at_64_bits(self):
-        for text in ("18446744073709551615", "-9223372036854775808"):
-            self.assertEqual(int(text), self.serializer.loads(text.encode()))
-        for text in ("18446744073709551616", "-9223372036854775809", "[1" + "0" * 300 + "]"):
-            self.assertIn("beyond 64 bits", self.refusal(text.encode()))
-        self.refusal(b"9" * 100_000)
+    def test_the_last_of_repeated_keys_is_used(self):
+        self.assertEqual({"a": {"a": 2}}, self.serializer.loads(b'{"a":1,"a":{"a":1,"\\u0061":2}}'))
 
     @given(st.integers())
-    def test_an_integer_is_read_exactly_or_refused(self, number):
+    def test_an_integer_is_read_exactly(self, number):
         for factor in (1, 2**70):
-            try:
-                self.assertEqual(number * factor, self.serializer.loads(str(number * factor).encode()))
-            except SerializationError:
-                self.assertFalse(-(2**63) <= number * factor < 2**64)
+            self.assertEqual(number * factor, self.serializer.loads(str(number * factor).encode()))
+
+    def test_an_integer_of_thousands_of_digits_is_refused(self):
+        self.refusal(b"9" * 100_000)
 
     def test_long_numbers_in_strings_and_fractions_are_accepted(self):
         for value in ("1" * 40, 0.1234567890123456789):
@@ -100,32 +71,14 @@ class JsonTest(base.BaseTestCase):
         for text in (b'"\\ud800"', b'"\\udc00x"', b'{"\\ud800":1}', b'"\xff"', b'"\xed\xa0\x80"'):
             self.assertIn("not JSON", self.refusal(text))
 
-    def test_depth_is_limited_exactly(self):
+    def test_a_value_nested_too_deeply_is_refused(self):
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
-            inner = b"1"
-            self.assertIsNotNone(self.serializer.loads(opening * 64 + inner + closing * 64))
-            self.assertIn("more than 64", self.refusal(opening * 65 + inner + closing * 65))
-            self.refusal(opening * 100_000 + inner + closing * 100_000)
-
-    def test_width_does_not_count_as_depth(self):
-        wide = [{"a": [1]} for _ in range(1000)]
-
-        self.assertEqual(wide, self.serializer.loads(json.dumps(wide).encode()))
-
-    def test_size_is_limited(self):
-        longest = b'"' + b"x" * (16 * 1024 * 1024 - 2) + b'"'
-
-        self.assertEqual(longest, self.serializer.dumps(self.serializer.loads(longest)))
-        self.assertIn("16777217 bytes is over the limit of 16777216 bytes", self.refusal(longest + b" "))
-
-    def test_a_value_over_a_limit_of_readers_is_not_written(self):
+            self.assertIsNotNone(self.serializer.loads(opening * 64 + b"1" + closing * 64))
+            self.refusal(opening * 100_000 + b"1" + closing * 100_000)
         deep: list = []
-        for _ in range(64):
+        for _ in range(1000):
             deep = [deep]
-
-        self.assertIsNotNone(self.serializer.loads(self.serializer.dumps(deep[0])))
-        for value in (deep, "x" * 16 * 1024 * 1024):
-            self.assertRaises(SerializationError, self.serializer.dumps, value)
+        self.assertRaises(SerializationError, self.serializer.dumps, deep)
 
     @given(st.binary(max_size=60) | st.text(alphabet='{}[]":,\\u0123eE.-+tfn', max_size=60).map(str.encode))
     def test_any_bytes_are_read_as_the_standard_library_reads_them_or_refused(self, data):
@@ -136,7 +89,7 @@ class JsonTest(base.BaseTestCase):
         self.assertEqual(json.loads(data), value)
 
     def test_no_payload_is_quoted(self):
-        for data in (b'{"sesame":', b'{"sesame":1,"sesame":2}', b'["sesame", NaN]', b'"sesame\\ud800"', b"sesame"):
+        for data in (b'{"sesame":', b'["sesame", NaN]', b'"sesame\\ud800"', b"sesame"):
             error = self.assertRaises(SerializationError, self.serializer.loads, data)
             self.assertNotIn("sesame", "".join(traceback.format_exception(error)))
             self.assertFalse(hasattr(error, "doc"))
