@@ -33,13 +33,11 @@ Names = Sequence[tuple[str, str]]  # (name, text) of the schemas to which a sche
 _ASK_AGAIN_SECONDS = 1.0  # the wait for an unknown id
 _SHORT_WAIT_SECONDS = 0.1  # the wait for an unknown id shortly after another id was rejected
 _MOST_REFERENCES = 100
-_MOST_UNKNOWN = 10_000  # ids whose first request is remembered
 _COMPARE_SECONDS = 60.0
 _MOST_COMPARED = 10  # number of cached schemas, chosen at random
 _REUSED = (
     "the schema registry has assigned id {} to two schemas, as after a restart without its data: restore it, or "
-    "restart "
-    "all readers and writers"
+    "restart all readers and writers"
 )
 
 
@@ -56,9 +54,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self.cached: dict[SchemaKey, T] = {}  # read without the lock
         self._schema_type = schema_type
         self._parse = parse
-        self._changing = (
-            threading.Lock()
-        )  # this is not the lock of requests, for which a thread may wait for a long time
+        self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait for a long time
         self._texts: dict[SchemaKey, str] = {}  # the texts of cached schemas and of schemas that are written
         self._compare_at = float("inf")
         self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has given to another schema
@@ -142,10 +138,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         messages."""
         now = self.clock.monotonic()
         limit = self.settings.unknown_id_seconds
-        with self._changing:
-            if key not in self._unknown and len(self._unknown) >= _MOST_UNKNOWN:
-                del self._unknown[next(iter(self._unknown))]
-            first = self._unknown.setdefault(key, now)
+        first = self._unknown.setdefault(key, now)
         may_appear = now - first < limit
         if may_appear and now - self._rejected_at < limit and first >= self._rejected_at:
             threading.Event().wait(_SHORT_WAIT_SECONDS)

@@ -26,16 +26,11 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)  # this logger logs each r
 
 SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 MAX_BACKOFF_SECONDS = 30.0
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _FIRST_BACKOFF_SECONDS = 0.5
 _MOST_DOUBLINGS = 10
 _MOST_TEXT = 300  # characters of the registry's own error text
 _REFUSALS = (409, 422, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
 _NO_ANSWER = "no response in time"
-
-
-class AnswerTooLarge(Exception):
-    """A response has more than ``MAX_ANSWER_BYTES``."""
 
 
 class RegistryClient:
@@ -88,7 +83,6 @@ class RegistryClient:
             try:
                 with SchemaRegistryClient(_client_options(self.settings)) as client:
                     clients.append(client)
-                    client._rest_client.session.event_hooks = {"response": [_read_bounded]}
                     answers.put((question(client), None))
             except SchemaRegistryError as error:
                 answers.put((None, refusal(error) or error))
@@ -102,16 +96,6 @@ class RegistryClient:
             for client in clients:
                 client.close()  # ends the thread
             return None, TimeoutError()
-
-
-def _read_bounded(response: Any) -> None:
-    """Read a response with a size limit, which the client does not have."""
-    body = bytearray()
-    for part in response.iter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            raise AnswerTooLarge
-    response._content = bytes(body)
 
 
 def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import ssl
 import threading
 from unittest import mock
@@ -17,7 +16,6 @@ from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable,
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
 from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase
 
-_CLIENT = "monasca_common.kafka.serialization.registry_client"
 _SHORT = 0.2  # seconds of real time until a request fails
 
 
@@ -119,18 +117,6 @@ class OutageTest(MemoryRegistryCase):
                 self.clock.advance(0.02)
                 self.unavailable(serializer)
                 self.assertEqual(2, answer.call_count)
-
-    def test_a_response_that_is_too_large_is_not_read(self):
-        serializer = self.avro()
-        answer = {"schema": json.dumps({**READING, "doc": "x" * 10_000})}
-        for limit, fits in ((9_000, False), (11_000, True)):
-            self.clock.advance(60)
-            self.useFixture(fixtures.MonkeyPatch(f"{_CLIENT}.MAX_ANSWER_BYTES", limit))
-            with mock.patch.object(self.memory, "answer", return_value=(200, answer)):
-                if fits:
-                    self.assertEqual(VALUE, serializer.loads(self.value, self.context))
-                else:
-                    self.assertIn("AnswerTooLarge", str(self.unavailable(serializer)))
 
     def test_the_next_url_is_tried_if_the_first_registry_hangs(self):
         hanging = self.useFixture(MemoryRegistry())
