@@ -115,7 +115,7 @@ class AsyncProcessor:
 
     async def _attempt(self, lane: Lane, task: Task) -> NextTasks:
         attempts = self._attempts
-        if not len(task.part) or task.rejected is not None:
+        if not len(task.part):
             return await self._help(attempts.attempt, lane, task)
         attempts.begin(lane, task)
         call = await self._call(task.part, lambda: lane.closing or self._shutdown.requested)

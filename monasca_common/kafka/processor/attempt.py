@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from monasca_common.kafka.clock import Clock, Signal
+from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import HandlerError, MisuseError, Poison, ReadFrom, RetryLater, UndeliveredError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
-from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher
 from monasca_common.kafka.processor.handler_call import Call, Caller, Undecodable
 from monasca_common.kafka.processor.hooks import Hooks
@@ -32,8 +32,6 @@ LOG = logging.getLogger(__name__)
 # between them needs a handler. Raises `RetryLater` while the store is unavailable, and `ReadFrom` if offsets are
 # missing.
 Accounted = Callable[[TopicPartition, int, int], None]
-
-_CHECK_SECONDS = 0.1  # a stop or a revoke ends a wait for the position's store within this time
 
 
 class NextTasks(NamedTuple):
@@ -80,9 +78,7 @@ class Attempts:
     def attempt(self, lane: Lane, task: Task) -> NextTasks:
         """Call the handler once, and conclude."""
         if not len(task.part):
-            return self._reach_end(lane, task)
-        if task.rejected is not None:
-            return self._reject(lane, task, dict.fromkeys(range(len(task.part)), task.rejected))
+            return self._pass_range(lane, task)
         self.begin(lane, task)
         return self.conclude(lane, task, self.caller.call(task.part, lambda: lane.closing or self.shutdown.requested))
 
@@ -142,52 +138,38 @@ class Attempts:
         if self.dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
-            return NextTasks(
-                task.reject(errors)
-            )  # a transaction must not skip offsets, so each part has its own transaction
+            return NextTasks(task.halves())  # a transaction must not skip offsets
         admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
         if admitted:
             rejected = task.select(admitted)
             self.dead_letters.send(lane, rejected, [errors[index] for index in admitted])
             fail_point("processor.after_dead_letter")
-            self._account(lane, task.part.start_offset, _prefix_end(task.part, admitted))
-            self._done(rejected)
+            if self.accounted is None:
+                self._done(rejected)
         if limit is not None:
             raise limit
-        if len(errors) == len(task.part):
-            lane.unclaimed = task.part.start_offset
-            return NextTasks()
         remaining = task.without(errors)
         remaining.counted = True
-        return NextTasks((remaining,))
+        if len(remaining.part):
+            return NextTasks((remaining,))
+        if self.accounted is not None:
+            return self._pass_range(lane, remaining)
+        lane.unclaimed = task.part.start_offset
+        return NextTasks()
 
-    def _account(self, lane: Lane, start: int, end: int) -> None:
-        """Move the position that is stored elsewhere past messages that no longer need a handler, before they count as
-        done. While the store is unavailable, only this step is repeated; a stop or a revoke ends the wait after a last
-        attempt, with `Abandoned`. Raises `HandlerError` for errors that a retry cannot resolve."""
-        if self.accounted is None or start >= end:
-            return
-        waits, last_try = 0, False
-        while True:
+    def _pass_range(self, lane: Lane, task: Task) -> NextTasks:
+        """Finish a range without messages: its messages are acknowledged dead letters, or it ends at the end of the
+        log. Move the position that is stored elsewhere, before the range counts as done; while the store is
+        unavailable, only this is repeated. Raises `HandlerError` for errors that a retry cannot resolve."""
+        start, end = task.part.start_offset, task.part.next_offset
+        if self.transactional and self.publisher is not None:
+            self.publisher.deliver(lane, task, {})
+            return NextTasks()
+        if self.accounted is not None:
             try:
                 self.accounted(lane.partition, start, end)
-                break
             except RetryLater as unavailable:
-                if last_try:
-                    raise Abandoned from unavailable
-                more = self.log_limit.admit("position", lane.partition.topic)
-                if more is not None:
-                    LOG.warning(
-                        "the position of %s/%d cannot be moved to %d yet; its commit is delayed%s",
-                        *lane.partition,
-                        end,
-                        more,
-                    )
-                waits += 1
-                seconds = unavailable.after
-                last_try = not self._rest(
-                    lane, self.retry.delay(waits, random.random()) if seconds is None else seconds
-                )
+                return NextTasks((task,), self._later(task, unavailable))
             except ReadFrom as missing:
                 self.rewinds.request(lane, missing.offset)
                 raise Abandoned from missing
@@ -196,28 +178,8 @@ class Attempts:
                 raise HandlerError(
                     f"the position of {topic}/{partition} cannot be moved from {start} to {end}: repair its store"
                 ) from error
-        fail_point("processor.after_accounting")
-
-    def _rest(self, lane: Lane, seconds: float) -> bool:
-        """Wait this number of seconds. Return False if a stop or a revoke ends the wait; the caller must then not try
-        again."""
-        until = self.clock.monotonic() + seconds
-        pause = Signal()
-        while not (lane.closing or lane.dead or self.shutdown.requested):
-            left = until - self.clock.monotonic()
-            if left <= 0:
-                return True
-            pause.wait(self.clock, min(left, _CHECK_SECONDS))
-        return False
-
-    def _reach_end(self, lane: Lane, task: Task) -> NextTasks:
-        """Finish a range without messages up to the end of the log, after all other tasks of the lane."""
-        part = task.part
-        if self.transactional and self.publisher is not None:
-            self.publisher.deliver(lane, task, {})
-        else:
-            self._account(lane, part.start_offset, part.next_offset)
-            self._done(task)
+            fail_point("processor.after_accounting")
+        self._done(task)
         return NextTasks()
 
     def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> NextTasks:
@@ -253,8 +215,7 @@ class Attempts:
         if self.transactional:
             return  # the transaction has marked the task as done
         if task.contiguous:
-            first = part.offsets[0] if len(part) else part.start_offset
-            self.tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)
+            self.tracker.done_range(part.topic_partition, part.epoch, part.start_offset, part.next_offset)
         else:
             for offset in part.offsets:
                 self.tracker.done(part.topic_partition, part.epoch, offset)
@@ -264,15 +225,3 @@ class Attempts:
             f"the handler failed on {task} (attempts: {task.attempts}), and its messages cannot be dead-lettered: "
             "repair the handler or the input, or configure dead letters for the processor"
         )
-
-
-def _prefix_end(part: PartitionBatch, positions: Sequence[int]) -> int:
-    """Return the offset after the gap-free prefix of these ascending positions."""
-    count = 0
-    for position in positions:
-        if position != count:
-            break
-        count += 1
-    if count == len(part):
-        return part.next_offset
-    return part.offsets[count - 1] + 1 if count else part.start_offset

@@ -48,7 +48,6 @@ class Task:
     waits: int = field(init=False, default=0)  # how many times a dependency was unavailable
     # Part of a larger batch that exhausted its attempts: it is called once, then halved again.
     last_chance: bool = field(init=False, default=False)
-    rejected: Exception | None = field(init=False, default=None)  # the error for its dead letter; no more calls
     due: float | None = field(init=False, default=None)  # the end of its wait for more messages; None once it is taken
 
     def __post_init__(self, parent: Task | None) -> None:
@@ -82,7 +81,7 @@ class Task:
 
     def without(self, indices: Container[int]) -> Task:
         """Return a task of the same range and history, without some of the messages."""
-        return Task(self.part.without(indices), self, contiguous=False)
+        return Task(self.part.without(indices), self)
 
     def slice(self, start: int, stop: int) -> Task | None:
         """Return a task with consecutive messages; the task itself for all its messages, ``None`` for none."""
@@ -101,20 +100,6 @@ class Task:
         first, second = Task(self.part.slice(0, middle), self), Task(self.part.slice(middle, len(self.part)), self)
         first.last_chance, second.last_chance = len(first.part) > 1, len(second.part) > 1
         return first, second
-
-    def reject(self, errors: Mapping[int, Exception]) -> tuple[Task, ...]:
-        """Return the parts of the task in order: one rejected task for each message with an error, and the tasks
-        between them."""
-        tasks = []
-        following = 0
-        for index in sorted(errors):
-            tasks.append(self.slice(following, index))
-            rejected_task = Task(self.part.slice(index, index + 1), self)
-            rejected_task.rejected = errors[index]
-            tasks.append(rejected_task)
-            following = index + 1
-        tasks.append(self.slice(following, len(self.part)))
-        return tuple(task for task in tasks if task is not None)
 
 
 @dataclass(slots=True, eq=False)

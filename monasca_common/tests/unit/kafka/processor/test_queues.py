@@ -40,10 +40,8 @@ class TaskTest(base.BaseTestCase):
         task = Task(batch(*range(count)))
         handled = data.draw(st.integers(0, count))
         failed = data.draw(st.integers(0, count - handled))
-        doomed = data.draw(st.sets(st.integers(0, count - 1)))
         everything = list(range(count))
         self.assertEqual(everything, offsets(task.split(handled, failed)))
-        self.assertEqual(everything, offsets(task.reject(dict.fromkeys(doomed, ValueError()))))
         if count > 1:
             self.assertEqual(everything, offsets(task.halves()))
 
