@@ -78,15 +78,6 @@ class DeadLetters:
         return self.topic or configured or f"{origin}.dlq"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The reason for a dead letter: the last error, the number of attempts, and the time of the first failure."""
-
-    error: Exception
-    attempts: int
-    first_failed_ms: int
-
-
 @dataclass(slots=True)
 class DeadLetterPublisher:
     """Publishes the dead letters of one processor, on its handler threads. ``count`` checks the limits."""
@@ -109,12 +100,11 @@ class DeadLetterPublisher:
     def send(self, lane: Lane, task: Task, errors: Sequence[Exception]) -> None:
         """Publish a dead letter for each message of the task. Return once all are acknowledged; raises `Abandoned`."""
         messages = list(task.part)
-        first_failed_ms = self.clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
+        failed_ms = self.clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
         letters = []
         for message, error in zip(messages, errors, strict=True):
             self.hooks.call("before_dead_letter", message, error)
-            failure = Failure(error, task.attempts, first_failed_ms)
-            letters.append(dead_letter(message, failure, self.settings.group_id))
+            letters.append(dead_letter(message, error, self.settings.group_id, task.attempts, failed_ms))
         topic = self._topic(task.part.topic_partition.topic)
         with self.publisher.session(lane, task) as send:
             for portion in self.publisher.portions(letters):
@@ -144,8 +134,8 @@ def reason_without_payload(message: Message, error: Exception) -> str:
     return f"{name}: {_WORD.sub(lambda word: '…' if word[0].encode() in payload else word[0], text)}"
 
 
-def dead_letter(message: Message, failure: Failure, group: str) -> Record:
-    """Return the dead letter of a message: its value, key and headers, and its origin.
+def dead_letter(message: Message, error: Exception, group: str, attempts: int, first_failed_ms: int) -> Record:
+    """Return the dead letter of a message: its value, key and headers, and its origin. ``error``: the last error.
 
     The id of a dead letter is the same after a crash and another attempt, so that readers can drop the duplicate. The
     dead letter of a replayed message keeps the first origin and the time of the first failure.
@@ -154,7 +144,6 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
     headers = dict(message.headers)
     earlier_failure = headers.get(FIRST_FAILURE) if REPLAYS in headers else None
     timestamp = "" if message.timestamp_ms is None else str(message.timestamp_ms)
-    text = _text(failure.error)[:_MAX_ERROR_TEXT]
     origin: Headers = (
         (ORIGIN_MESSAGE_ID, message.message_id),
         (ORIGIN_TOPIC, message.topic.encode()),
@@ -162,18 +151,13 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
         (ORIGIN_OFFSET, b"%d" % message.offset),
         (ORIGIN_TIMESTAMP, timestamp.encode()),
         (GROUP, group.encode()),
-        (ERROR_CLASS, _class_name(failure.error).encode()),
-        (ERROR_TEXT, text.encode(errors="backslashreplace")),
-        (ATTEMPTS, b"%d" % failure.attempts),
-        (FIRST_FAILURE, earlier_failure or b"%d" % failure.first_failed_ms),
+        (ERROR_CLASS, _class_name(error).encode()),
+        (ERROR_TEXT, str(error)[:_MAX_ERROR_TEXT].encode(errors="backslashreplace")),
+        (ATTEMPTS, b"%d" % attempts),
+        (FIRST_FAILURE, earlier_failure or b"%d" % first_failed_ms),
     )
     own_id = f"{group}/{message.topic}/{message.partition}/{message.offset}".encode()
     return Record(message.value, key=message.key, headers=kept + origin, message_id=own_id)
-
-
-def can_shrink(letter: Record) -> bool:
-    """Return whether the dead letter can be cut further."""
-    return all(name != KEY_AND_HEADERS_DROPPED for name, _ in letter.headers)
 
 
 def shrink(letter: Record, size: int, limit: int) -> Record:
@@ -191,28 +175,25 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
     return replace(letter, value=b"", key=None, headers=(*provenance, *note, (KEY_AND_HEADERS_DROPPED, b"1")))
 
 
-def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]:
-    """Return the records to send after a publish: records that are too large are cut, other undelivered records are
-    unchanged. Raises ``refused`` for a record that can neither be delivered nor cut."""
-    left = []
-    for delivery in refused.report.failed + refused.report.unknown:
-        letter, error = letters[delivery.index], delivery.error
-        if not isinstance(error, MessageTooLarge):
-            if error is not None and error.permanent:
-                raise refused
-            left.append(letter)
-        elif can_shrink(letter):
-            left.append(shrink(letter, error.size, error.limit))
-        else:
-            raise refused
-    return left
-
-
-def _text(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception as second:  # a defect in the user's error class must not prevent the dead letter
-        return f"the text of the error is not available: {type(second).__name__}"
+def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
+    """``send`` dead letters, and again those that are undelivered while some of them can be cut, because they are too
+    large with the headers of their origin. Raises the `UndeliveredError` of ``send`` if no retry can succeed."""
+    while letters:
+        try:
+            send(letters)
+            return
+        except UndeliveredError as refused:
+            left, any_cut = [], False
+            for delivery in refused.report.failed + refused.report.unknown:
+                letter, error = letters[delivery.index], delivery.error
+                if isinstance(error, MessageTooLarge) and KEY_AND_HEADERS_DROPPED not in dict(letter.headers):
+                    letter, any_cut = shrink(letter, error.size, error.limit), True
+                elif error is not None and error.permanent:
+                    raise
+                left.append(letter)
+            if not any_cut:
+                raise
+            letters = left
 
 
 def _class_name(error: Exception) -> str:
@@ -285,13 +266,3 @@ class DeadLetterCount:
         with self._lock:
             for partition in partitions:
                 self._in_a_row.pop(partition, None)
-
-
-def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
-    """``send`` dead letters; cut those that are too large with their origin headers until they fit."""
-    while letters:
-        try:
-            send(letters)
-            return
-        except UndeliveredError as refused:
-            letters = shrunk(letters, refused)

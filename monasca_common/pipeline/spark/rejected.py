@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from monasca_common.kafka import DeadLetters, KafkaProducer, dead_letters, portions
-from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
-from monasca_common.kafka.message import Record
+from monasca_common.kafka import DeadLetters, dead_letters, portions
 from monasca_common.pipeline.errors import PipelineError
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import StreamSettings
@@ -43,26 +41,16 @@ class RejectedPublisher:
         """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and the errors of `refetch`."""
         now_ms = time.time_ns() // 1_000_000
         letters = [
-            dead_letters.dead_letter(
-                message, dead_letters.Failure(self._error(rejected[message.offset]), 1, now_ms), self.group
-            )
+            dead_letters.dead_letter(message, self._error(rejected[message.offset]), self.group, 1, now_ms)
             for message in refetch(pickle.loads(self._consumer), partition, rejected)
         ]
         producer = worker_producer(self._producer)
-        for portion in portions(letters, producer.settings):
-            self._deliver(producer, portion)
-
-    def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
         if producer.health().finished:  # this is needed after a fatal error in an earlier batch
             producer.reopen()
-        while letters:
-            report = producer.publish(self.topic, letters)
-            if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
-                return report.raise_for_undelivered()
-            # With the headers of its origin, a record may exceed the maximum size. It is truncated, because otherwise
-            # it would block all further batches.
-            letters = dead_letters.shrunk(letters, UndeliveredError(report))
-        return None
+        for portion in portions(letters, producer.settings):
+            # A record that would be too large with the headers of its origin is cut; otherwise it would block all
+            # further batches.
+            dead_letters.shrink_to_fit(portion, lambda left: producer.publish(self.topic, left).raise_for_undelivered())
 
     def _error(self, rejection: Rejection) -> PipelineError:
         return self.error(f"{rejection.kind}: {rejection.reason}")

@@ -22,7 +22,7 @@ from monasca_common.kafka import (
     UndeliveredError,
 )
 from monasca_common.kafka import dead_letters as headers_of
-from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
+from monasca_common.kafka.processor.dead_letters import dead_letter
 from monasca_common.kafka.producer import serving
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
@@ -52,7 +52,7 @@ class ReplayCase(base.BaseTestCase):
         """Create dead letters of messages with these values."""
         self.write(topic, *(Record(value, headers=headers) for value in values))
         with self.kafka.consumer(topic, f"dies-{topic}-{values}") as consumer:
-            letters = [dead_letter(each, Failure(ValueError("bad"), 1, 0), "readers") for each in consumer.poll()]
+            letters = [dead_letter(each, ValueError("bad"), "readers", 1, 0) for each in consumer.poll()]
             self.write(LETTERS, *letters[-len(values) :])
 
     def replay(self, **arguments):
@@ -195,9 +195,7 @@ class ChoiceTest(ReplayCase):
     def test_a_dead_letter_with_the_key_of_a_note_is_a_dead_letter(self):
         self.write(OTHER, Record(b"[[0, 400]]", key=b"dead-letter-note/replay/0/0"))
         with self.kafka.consumer(OTHER, "dies") as consumer:
-            self.write(
-                LETTERS, *(dead_letter(each, Failure(ValueError("bad"), 1, 0), "dies") for each in consumer.poll())
-            )
+            self.write(LETTERS, *(dead_letter(each, ValueError("bad"), "dies", 1, 0) for each in consumer.poll()))
         self.assertEqual((5, 0), self.replay())
         self.assertEqual((8, 2), (len(self.values(TOPIC)), len(self.values(OTHER))))
 
@@ -337,7 +335,7 @@ class DeadLetterTest(ReplayCase):
             for failed_ms, offset in ((1000, 0), (2000, 1), (3000, 2)):
                 (message,) = consumer.poll()
                 self.assertEqual(offset, message.offset)
-                self.write(LETTERS, dead_letter(message, Failure(ValueError("bad"), 1, failed_ms), "readers"))
+                self.write(LETTERS, dead_letter(message, ValueError("bad"), "readers", 1, failed_ms))
                 self.assertEqual((1, 0), self.replay())
         letters = [DeadLetter.of(each) for each in self.kafka.broker.records(LETTERS)]
         self.assertEqual([f"{TOPIC}/0/{offset}" for offset in range(3)], [each.origin for each in letters])
