@@ -79,10 +79,6 @@ def arm(name: str, action: str) -> None:
     _armed[name] = trap
 
 
-def disarm(name: str) -> None:
-    _armed.pop(name, None)
-
-
 @contextlib.contextmanager
 def armed(name: str, action: str) -> Iterator[None]:
     """Arm ``name`` within a ``with`` block."""
@@ -90,7 +86,7 @@ def armed(name: str, action: str) -> Iterator[None]:
     try:
         yield
     finally:
-        disarm(name)
+        _armed.pop(name, None)
 
 
 def arm_from(text: str) -> None:

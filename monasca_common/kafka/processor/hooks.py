@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observers of a processor, for metrics, traces and audits.
 
-A hook cannot change an outcome: its exceptions are logged and counted, so that no configured hook can break a
-guarantee. Hooks are called on the polling thread and on the handler threads.
+A hook cannot change an outcome: its exceptions are logged, so that no configured hook can break a guarantee. Hooks are called on the polling thread and on the handler threads.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from monasca_common.kafka.message import Batch, Message, PartitionBatch, TopicPartition
@@ -57,8 +54,6 @@ class Hooks:
         self._orders: dict[str, tuple[Hook, ...]] = {"before": (), "after": ()}
         for hook in hooks:
             self.add(hook)
-        self._lock = threading.Lock()
-        self.failures: Counter[str] = Counter()  # by class of hook
 
     def add(self, hook: Hook) -> None:
         """Add the innermost hook."""
@@ -70,7 +65,4 @@ class Hooks:
             try:
                 getattr(hook, event)(*args)
             except Exception:
-                name = type(hook).__qualname__
-                with self._lock:
-                    self.failures[name] += 1
-                LOG.exception("hook %s raised in %s; the processor continues", name, event)
+                LOG.exception("hook %s raised in %s; the processor continues", type(hook).__qualname__, event)

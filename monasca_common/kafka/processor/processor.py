@@ -311,17 +311,19 @@ class Processor(RebalanceListener):
     def _apply_backpressure(self) -> None:
         """Pause partitions with enough messages in memory, and resume partitions with few."""
         patience = self._clock.monotonic() + _STALL_SECONDS
+        paused = self._backpressure.paused
         while True:
-            decision = self._backpressure.decide(self._consumer.assignment(), self._lanes.loads(), self._tracker.full())
+            loads = self._lanes.loads()
+            wanted = self._backpressure.wanted(self._consumer.assignment(), loads, self._tracker.full())
             left = patience - self._clock.monotonic()
-            if not (decision.stalled and decision.pause and left > 0) or self._shutdown.requested:
+            if wanted <= paused or not self._backpressure.is_full(loads) or left <= 0 or self._shutdown.requested:
                 break
             self._lanes.progress.wait(self._clock, left)
-        if decision.pause:
-            self._consumer.pause(decision.pause)
-        if decision.resume:
-            self._consumer.resume(decision.resume)
-        self._backpressure.applied(decision)
+        if wanted - paused:
+            self._consumer.pause(wanted - paused)
+        if paused - wanted:
+            self._consumer.resume(paused - wanted)
+        self._backpressure.paused = wanted
 
     def _commit(self, patience_seconds: float, partitions: Sequence[TopicPartition] | None = None) -> None:
         """Commit the gap-free prefix of done messages. Offsets without a response are committed again later."""

@@ -345,16 +345,6 @@ class Lanes:
         return ((key, part.select(indices)) for key, indices in pieces.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Partitions to pause and resume. ``stalled``: the buffer is full; further polls are pointless until a task is
-    finished, so the caller waits briefly before it pauses partitions."""
-
-    pause: frozenset[TopicPartition]
-    resume: frozenset[TopicPartition]
-    stalled: bool
-
-
 class Backpressure:
     """Half of ``max_messages`` and ``max_bytes`` is available to any partition; the other half is shared equally.
 
@@ -365,40 +355,34 @@ class Backpressure:
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._half = Load(max_messages // 2, max_bytes // 2)
-        self.paused: frozenset[TopicPartition] = frozenset()
+        self.paused: frozenset[TopicPartition] = frozenset()  # set once the consumer has paused them
 
-    def decide(
+    def is_full(self, loads: Mapping[TopicPartition, Load]) -> bool:
+        """Return whether the first half is used."""
+        total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
+        return self._over(total, 1.0)
+
+    def wanted(
         self,
         assigned: Set[TopicPartition],
         loads: Mapping[TopicPartition, Load],
         blocked: Collection[TopicPartition] = (),
-    ) -> Decision:
-        """Decide which partitions to pause and resume. ``blocked``: partitions over another limit, at any load."""
-        total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
-        stalled = bool(assigned) and self._over(total, 1.0)
-        # Only these partitions can change; there may be ten thousand assigned partitions.
-        concerned = self.paused.union(blocked, loads if stalled else ())
-        wanted = frozenset(
-            partition
-            for partition in concerned
-            if partition in assigned
-            and (
-                partition in blocked
-                or (
-                    partition in self.paused and self._over(loads.get(partition, Load()), _RESUME_BELOW / len(assigned))
-                )
-                or (stalled and self._over(loads.get(partition, Load()), 1.0 / len(assigned)))
-            )
-        )
-        return Decision(
-            pause=wanted - self.paused,
-            resume=frozenset(partition for partition in self.paused - wanted if partition in assigned),
-            stalled=stalled,
-        )
+    ) -> frozenset[TopicPartition]:
+        """Return the partitions to pause. ``blocked``: partitions over another limit, at any load."""
+        is_full = self.is_full(loads)
 
-    def applied(self, decision: Decision) -> None:
-        """Record that the consumer has applied the decision."""
-        self.paused = (self.paused | decision.pause) - decision.resume
+        def over(partition: TopicPartition, share: float) -> bool:
+            return self._over(loads.get(partition, Load()), share / len(assigned))
+
+        # Only these partitions can change; there may be ten thousand assigned partitions.
+        concerned = self.paused.union(blocked, loads if is_full else ())
+        return frozenset(
+            partition
+            for partition in concerned & assigned
+            if partition in blocked
+            or (partition in self.paused and over(partition, _RESUME_BELOW))
+            or (is_full and over(partition, 1.0))
+        )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Forget partitions that were revoked or lost; if they are assigned again, they are not paused."""
