@@ -20,7 +20,7 @@ from monasca_common.api.ingest import refusal
 from monasca_common.api.problems import Problem, bad_request, conflict, not_found, unprocessable
 from monasca_common.api.settings import ApiSettings
 from monasca_common.models import json_text
-from monasca_common.models.errors import NotJson
+from monasca_common.models.errors import Unreadable
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.errors import NotSupported
 
@@ -54,7 +54,7 @@ class AlarmsContext:
             raise bad_request("the body is empty: send JSON")
         try:
             members = json_text.read(body)
-        except NotJson as error:
+        except Unreadable as error:
             raise bad_request(f"the body is not JSON: it {error}") from None
         try:
             # Conversions are permitted, because some clients send numbers and booleans as strings.

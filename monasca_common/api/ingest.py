@@ -27,7 +27,7 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import IdentifiedRecords, Record
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused
 from monasca_common.models import metric
-from monasca_common.models.errors import InvalidEnvelope, NotJson, NotProtobuf, Violation
+from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
 from monasca_common.models.post import ParsedPost
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage import retention
@@ -99,14 +99,12 @@ def idempotency_key(request: falcon.Request) -> str | None:
 
 
 def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
-    """Parse a body. Raises `Problem`: 400 if it is not JSON, 422 if the body as a whole breaks a rule."""
+    """Parse a body. Raises `Problem`: 400 if it is unreadable, 422 if the body as a whole breaks a rule."""
     if not body:
         raise bad_request("the body is empty: send a body")
     try:
         return parse(body)
-    except NotJson as error:
-        raise bad_request(f"the body is not JSON: {violations_text(error.violations)}") from None
-    except NotProtobuf as error:
+    except Unreadable as error:
         raise bad_request(f"the body {violations_text(error.violations)}: correct it") from None
     except InvalidEnvelope as error:
         raise refusal(error.violations) from None

@@ -28,14 +28,9 @@ Schema = Any
 """A schema that `fastavro.parse_schema` returns."""
 
 
-def versions(kind: str) -> range:
-    """Return the numbers of the shipped versions of a schema."""
-    return range(1, _KINDS[kind].newest + 1)
-
-
-def schema_text(kind: str, version: int | None = None) -> str:
-    """Return a shipped schema, by default the newest, as JSON."""
-    name = f"{kind}-{version or _KINDS[kind].newest}.avsc"
+def schema_text(kind: str) -> str:
+    """Return the newest shipped schema, as JSON."""
+    name = f"{kind}-{_KINDS[kind].newest}.avsc"
     return resources.files(__package__).joinpath("schemas", name).read_text("utf-8")
 
 

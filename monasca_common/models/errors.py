@@ -5,8 +5,7 @@
 
     ValueError
     └── InvalidEnvelope     breaks at least one rule (`violations` lists each)
-        ├── NotJson         is not JSON, so no other rule was checked
-        └── NotProtobuf     is not the expected message of protobuf, so no other rule was checked
+        └── Unreadable      is neither JSON nor the expected message of protobuf, so no other rule was checked
 """
 
 from __future__ import annotations
@@ -49,15 +48,8 @@ class InvalidEnvelope(ValueError):
         super().__init__(first + (f" (and {more} more)" if more > 0 else ""))
 
 
-class NotJson(InvalidEnvelope):
-    """The input is not JSON; the only violation has an empty ``where``."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__([Violation("", reason)])
-
-
-class NotProtobuf(InvalidEnvelope):
-    """The input is not the expected message of protobuf; the only violation has an empty ``where``."""
+class Unreadable(InvalidEnvelope):
+    """The input is not JSON, or not the expected message of protobuf; the only violation has an empty ``where``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__([Violation("", reason)])

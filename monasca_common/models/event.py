@@ -48,7 +48,7 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
     """Parse ``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``.
 
     ``allowed``: the range of timestamps. ``valid`` contains ``{"event_type", "payload", "dimensions", "timestamp"}``,
-    the last in ms, if the event or the body has one. Raises `NotJson`, and `InvalidEnvelope` if the body as a whole
+    the last in ms, if the event or the body has one. Raises `Unreadable`, and `InvalidEnvelope` if the body as a whole
     breaks a rule (no events, an invalid timestamp).
     """
     members = members_of(body)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from monasca_common.models import json_text
-from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation, escaped_key, joined
+from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation, escaped_key, joined
 from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, Limits, TextRule, too_many_dimensions
 
 Parsed = TypeVar("Parsed")
@@ -39,7 +39,7 @@ class Fields:
             return cls._empty(violations)
         try:
             return cls(json_text.read(text), violations)
-        except NotJson as error:
+        except Unreadable as error:
             violations.extend(error.violations)
         try:
             return cls(json_text.read_leniently(text), violations)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from monasca_common.models.errors import NotJson
+from monasca_common.models.errors import Unreadable
 
 MOST_DEPTH = 64  # maximum depth of nested arrays and objects
 A_NUL = "has a NUL character: databases cannot store it, remove it"
@@ -29,11 +29,11 @@ write_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def read(text: bytes | msgspec.Raw) -> Any:
-    """Decode JSON. Raises `NotJson`."""
+    """Decode JSON. Raises `Unreadable`."""
     try:
         return _decode(text)
     except UNREADABLE as error:
-        raise NotJson(reason(error)) from None
+        raise Unreadable(reason(error)) from None
 
 
 def read_leniently(text: bytes) -> Any:

@@ -70,7 +70,7 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
     dimensions.
 
     ``allowed``: the range of timestamps. ``max_dimensions``: the limit for a log, including common dimensions.
-    ``valid`` contains logs with merged dimensions, and their timestamp, if any, in ms. Raises `NotJson`, and
+    ``valid`` contains logs with merged dimensions, and their timestamp, if any, in ms. Raises `Unreadable`, and
     `InvalidEnvelope` if the body as a whole breaks a rule (no logs, invalid common dimensions).
     """
     members = members_of(body)

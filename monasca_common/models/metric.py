@@ -230,8 +230,8 @@ def parse_post(
     """Parse a metric or an array of metrics. The limits are `limits.POSTED`.
 
     ``allowed``: the range of timestamps. ``reserved_names``: names that metrics must not have. ``valid`` contains
-    ``{"name", "dimensions", "timestamp", "value", "value_meta"}``, the timestamp in integer ms. Raises `NotJson`, and
-    `InvalidEnvelope` if the body is neither object nor array, or has too many elements.
+    ``{"name", "dimensions", "timestamp", "value", "value_meta"}``, the timestamp in integer ms. Raises `Unreadable`,
+    and `InvalidEnvelope` if the body is neither object nor array, or has too many elements.
     """
     rules = _Rules(allowed, max_dimensions, reserved_names)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from monasca_common.models import json_text, times
-from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
+from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
 
 MOST_ELEMENTS = 20_000
 MOST_BYTES = 16 * 1024 * 1024  # maximum bytes of a converted request, because a worker serves several at a time
@@ -47,7 +47,7 @@ class ParsedPost:
 
 
 def members_of(body: bytes) -> dict[str, bytes]:
-    """Return the JSON of a body's members. Raises `NotJson`, or `InvalidEnvelope` if it is not an object."""
+    """Return the JSON of a body's members. Raises `Unreadable`, or `InvalidEnvelope` if it is not an object."""
     try:
         return {key: bytes(member) for key, member in _split_object(body).items()}
     except json_text.UNREADABLE as error:
@@ -58,7 +58,7 @@ def members_of(body: bytes) -> dict[str, bytes]:
 
 
 def split(array: bytes, place: str = "") -> list[bytes]:
-    """Return the JSON of the elements. Raises `NotJson`, or `InvalidEnvelope` if it is not an array or too long.
+    """Return the JSON of the elements. Raises `Unreadable`, or `InvalidEnvelope` if it is not an array or too long.
 
     Invalid JSON of Python's json (NaN, an unpaired surrogate) only invalidates its element.
     """
@@ -80,7 +80,7 @@ def _read_leniently(text: bytes, error: Exception) -> Any:
     try:
         return json_text.read_leniently(text)
     except ValueError:
-        raise NotJson(json_text.reason(error)) from None
+        raise Unreadable(json_text.reason(error)) from None
 
 
 def check_count(count: int, place: str = "") -> None:

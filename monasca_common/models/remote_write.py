@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from struct import Struct
 
-from monasca_common.models.errors import NotProtobuf
+from monasca_common.models.errors import Unreadable
 from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.models.numbers import NAN, STALE_DOUBLE
 from monasca_common.models.post import ParsedPost
@@ -44,7 +44,7 @@ def parse(
     max_dimensions: int = MOST_DIMENSIONS,
     reserved_names: frozenset[str] = frozenset(),
 ) -> ParsedPost:
-    """Parse a request; the rules are those of `Samples`. Raises `NotProtobuf`, and `InvalidEnvelope` if the request has
+    """Parse a request; the rules are those of `Samples`. Raises `Unreadable`, and `InvalidEnvelope` if the request has
     too many samples."""
     samples = Samples(allowed=allowed, max_dimensions=max_dimensions, reserved_names=reserved_names)
     request = _Request(samples, _heads(max_dimensions, reserved_names))
@@ -53,7 +53,7 @@ def parse(
             if key == _SERIES:
                 request.add_series(content)
     except IndexError:
-        raise NotProtobuf("is not a WriteRequest of protobuf: it is truncated") from None
+        raise Unreadable("is not a WriteRequest of protobuf: it is truncated") from None
     return samples.post()
 
 
@@ -103,7 +103,7 @@ class _Request:
             elif key == _HISTOGRAM:
                 broken = ("native histograms are not stored: set send_native_histograms to false",)
             elif key == _LABEL:  # protobuf allows labels after samples, but no sender writes them
-                raise NotProtobuf("has labels after samples: write the labels of a series first")
+                raise Unreadable("has labels after samples: write the labels of a series first")
             else:
                 continue
             if broken:
@@ -117,7 +117,7 @@ class _Request:
         if time_ms is None:
             time_ms, end = _varint(time, 0)
             if end < len(time):
-                raise NotProtobuf("is not a WriteRequest of protobuf: a sample has unknown fields")
+                raise Unreadable("is not a WriteRequest of protobuf: a sample has unknown fields")
             time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
             if fault := self._samples.time_fault(time_ms):
                 return (f"its time {fault}",)
@@ -218,7 +218,7 @@ def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
         elif kind in _FIXED_SIZES:
             at += _FIXED_SIZES[kind]
         else:
-            raise NotProtobuf(f"is not a WriteRequest of protobuf: byte {start} has an unknown type")
+            raise Unreadable(f"is not a WriteRequest of protobuf: byte {start} has an unknown type")
         if at > end:
             raise IndexError
         yield key, data[start:at]
@@ -234,4 +234,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise NotProtobuf("is not a WriteRequest of protobuf: a number has more than 64 bits")
+            raise Unreadable("is not a WriteRequest of protobuf: a number has more than 64 bits")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observers of a processor, for metrics, traces and audits.
 
-A hook cannot change an outcome: its exceptions are logged, so that no configured hook can break a guarantee. Hooks are called on the polling thread and on the handler threads.
+A hook cannot change an outcome: its exceptions are logged, so that no configured hook can break a guarantee. Hooks are
+called on the polling thread and on the handler threads.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 
 from monasca_common.models import json_text
-from monasca_common.models.errors import InvalidEnvelope, NotProtobuf, Violation
+from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
 
 M = TypeVar("M", bound=Message)
 Items = TypeVar("Items", bound=Sized)
@@ -42,16 +42,16 @@ def too_large(rule: str) -> InvalidEnvelope:
 
 
 def from_protobuf(body: bytes, request: M) -> M:
-    """Parse a body into ``request``. Raises `NotProtobuf`; protobuf refuses more than 100 levels."""
+    """Parse a body into ``request``. Raises `Unreadable`; protobuf refuses more than 100 levels."""
     try:
         request.ParseFromString(body)
     except DecodeError:
-        raise NotProtobuf(f"is not a protobuf {request.DESCRIPTOR.full_name}") from None
+        raise Unreadable(f"is not a protobuf {request.DESCRIPTOR.full_name}") from None
     return request
 
 
 def from_json(body: bytes, request: M) -> M:
-    """Parse a body into ``request``, and ignore unknown members. Raises `NotJson`, or `InvalidEnvelope`."""
+    """Parse a body into ``request``, and ignore unknown members. Raises `Unreadable`, or `InvalidEnvelope`."""
     if body.count(b"{") > MOST_JSON_OBJECTS:
         raise too_large(f"has more than {MOST_JSON_OBJECTS} objects of JSON")
     document = json_text.read(body)

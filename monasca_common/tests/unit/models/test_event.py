@@ -5,7 +5,7 @@ from hypothesis import given
 from oslotest import base
 
 from monasca_common.models import event
-from monasca_common.models.errors import InvalidEnvelope, NotJson
+from monasca_common.models.errors import InvalidEnvelope, Unreadable
 from monasca_common.tests.unit.models import hostile
 
 START = {"event_type": "compute.instance.create.start", "payload": {"vcpus": 2}}
@@ -40,9 +40,9 @@ class TestEventPost(base.BaseTestCase):
     def test_missing_events_and_invalid_json_are_violations(self):
         for text, place in ((b"{}", "events"), (b'{"events":[]}', "events"), (b'{"events":5}', "events"), (b"[]", "")):
             error = self.assertRaises(InvalidEnvelope, event.parse_post, text)
-            self.assertNotIsInstance(error, NotJson)
+            self.assertNotIsInstance(error, Unreadable)
             self.assertEqual(place, error.violations[0].where)
-        self.assertRaises(NotJson, event.parse_post, b"{")
+        self.assertRaises(Unreadable, event.parse_post, b"{")
 
     def test_an_invalid_time_of_the_bulk_refuses_all_events(self):
         error = self.assertRaises(InvalidEnvelope, event.parse_post, body({"event": START}, timestamp="yesterday"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from oslotest import base
 
 from monasca_common.models import log
-from monasca_common.models.errors import InvalidEnvelope, NotJson
+from monasca_common.models.errors import InvalidEnvelope, Unreadable
 from monasca_common.tests.unit.models import hostile
 
 
@@ -70,10 +70,10 @@ class TestLogPost(base.BaseTestCase):
             (b"5", ""),
         ):
             error = self.assertRaises(InvalidEnvelope, log.parse_post, text)
-            self.assertNotIsInstance(error, NotJson)
+            self.assertNotIsInstance(error, Unreadable)
             self.assertEqual(place, error.violations[0].where)
         for text in (b"", b"{", b"hello", b"\xff"):
-            self.assertRaises(NotJson, log.parse_post, text)
+            self.assertRaises(Unreadable, log.parse_post, text)
 
     def test_common_dimensions_that_many_logs_repeat_are_too_large(self):
         common = {f"key{number}": "x" * 255 for number in range(100)}

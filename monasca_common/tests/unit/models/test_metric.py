@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.models import metric as models
-from monasca_common.models.errors import InvalidEnvelope, NotJson
+from monasca_common.models.errors import InvalidEnvelope, Unreadable
 from monasca_common.models.metric import MetricDecoder, parse_post
 from monasca_common.models.post import MOST_ELEMENTS
 from monasca_common.models.series import series_id
@@ -149,13 +149,13 @@ class TestBadPosts(MetricPostCase):
             hostile.DEEP[:9],
         ):
             with self.subTest(text[:20]):
-                error = self.assertRaises(NotJson, parse_post, text)
+                error = self.assertRaises(Unreadable, parse_post, text)
                 self.assertEqual([""], [violation.where for violation in error.violations])
 
     def test_json_that_is_neither_object_nor_array_is_refused(self):
         for text in (b"5", b"null", b'"a"', b"true"):
             error = self.assertRaises(InvalidEnvelope, parse_post, text)
-            self.assertNotIsInstance(error, NotJson)
+            self.assertNotIsInstance(error, Unreadable)
 
     def test_invalid_json_of_python_invalidates_only_its_element(self):
         for change in ({"value": float("nan")}, {"name": "\ud800"}, {"dimensions": {"k": "\ud800"}}):
@@ -206,7 +206,7 @@ class TestBadPosts(MetricPostCase):
     def test_each_posted_metric_is_accepted_or_has_violations(self, elements):
         try:
             posted = parse_post(b"[%b]" % b",".join([b'{"name":"a","timestamp":1,"value":1}', *elements]))
-        except NotJson:
+        except Unreadable:
             return
         self.assertEqual(posted.total, len(posted.valid) + len(posted.rejected))
         for rejected in posted.rejected:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.models import metric, remote_write
-from monasca_common.models.errors import InvalidEnvelope, NotProtobuf
+from monasca_common.models.errors import InvalidEnvelope, Unreadable
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.times import Window
 from monasca_common.tests.unit.models.write_request import STALE, label, number, part, sample, series, up
@@ -159,7 +159,7 @@ class RefusedTest(WriteRequestCase):
             part(1, label("__name__", "up") + sample(1.0, NOW_MS) + label("a", "b")),
             part(1, label("__name__", "up") + part(2, b"\x09" + bytes(8) + b"\x10" + b"\xff" * 10 + b"\x01")),
         ):  # fmt: skip
-            self.assertRaises(NotProtobuf, remote_write.parse, body)
+            self.assertRaises(Unreadable, remote_write.parse, body)
 
     @given(st.binary(max_size=300))
     def test_any_bytes_are_samples_or_refused(self, body):
