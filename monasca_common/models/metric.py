@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from sys import intern
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -45,8 +45,6 @@ from monasca_common.models.rows import Decoded, Measurement, good_indices
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series, series_id
 from monasca_common.models.times import ANY_TIME, Window
-
-T = TypeVar("T")
 
 _LATEST_S = LATEST_MS // 1000
 _NUMBERS = {int, float}
@@ -124,54 +122,27 @@ class MetricDecoder:
 
     def decode_all(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
         """Decode messages; those that break a rule are checked again to collect all violations."""
-        return self._decode(values, self._measurements)
-
-    def decode_readings(self, values: Sequence[bytes | None]) -> Decoded[tuple[Series, int, float]]:
-        """Decode like `decode_all` and with the same errors, but only series, time in ms and value."""
-        return self._decode(values, self._readings)
-
-    def _decode(self, values: Sequence[bytes | None], decode: Callable[[Sequence[Any]], list[T]]) -> Decoded[T]:
-        rows: list[T] = []
+        rows: list[Measurement] = []
         errors: dict[int, InvalidEnvelope] = {}
         for start in range(0, len(values), _BLOCK):
-            block = values[start : start + _BLOCK]
+            block: Sequence[Any] = values[start : start + _BLOCK]
             try:
-                rows += decode(block)
+                rows += self._measurements(block)
             except _REFUSED:
                 for index, value in enumerate(block, start):
                     try:
-                        rows += decode((value,))
+                        rows += self._measurements((value,))
                     except _REFUSED:
                         errors[index] = _stored_error(value, self._max_dimensions)
         return Decoded(rows, good_indices(len(values), errors), errors)
 
-    # Columns are built one by one, mostly in C, which takes a third less time than a loop over messages.
-
     def _measurements(self, values: Sequence[bytes]) -> list[Measurement]:
-        """Raise one of `_REFUSED` if a message breaks a rule."""
+        """Raise one of `_REFUSED` if a message breaks a rule.
+
+        Columns are built one by one, mostly in C, which takes a third less time than a loop over messages.
+        """
         envelopes = list(map(_decode_envelope, values))
         metrics = [envelope.metric for envelope in envelopes]
-        series, times_ms, numbers = self._columns(envelopes, metrics)
-        metas = [_stored_meta(metric.value_meta) if metric.value_meta else None for metric in metrics]
-        versions = _versions([envelope.creation_time for envelope in envelopes])
-        return list(map(_measurement, zip(series, times_ms, numbers, metas, versions, strict=True)))
-
-    def _readings(self, values: Sequence[bytes]) -> list[tuple[Series, int, float]]:
-        """Raise one of `_REFUSED` if a message breaks a rule."""
-        envelopes = list(map(_decode_envelope, values))
-        metrics = [envelope.metric for envelope in envelopes]
-        rows = list(zip(*self._columns(envelopes, metrics), strict=True))
-        for metric in metrics:
-            if metric.value_meta:
-                _stored_meta(metric.value_meta)
-        created = [envelope.creation_time for envelope in envelopes]
-        if not _are_plain(created):
-            _versions(created)
-        return rows
-
-    def _columns(
-        self, envelopes: Sequence[_Envelope], metrics: Sequence[_StoredMetric]
-    ) -> tuple[list[Series], Iterable[int], list[float]]:
         keys = [
             (metric.name, bytes(metric.dimensions), bytes(envelope.meta))
             for metric, envelope in zip(metrics, envelopes, strict=True)
@@ -187,7 +158,10 @@ class MetricDecoder:
             numbers = [metric.value + 0.0 for metric in metrics]  # type: ignore[operator]
         except TypeError:
             numbers = [_number(metric.value) for metric in metrics]
-        return series, map(int, times_ms), numbers  # type: ignore[return-value]  # no series is `None` now
+        metas = [_stored_meta(metric.value_meta) if metric.value_meta else None for metric in metrics]
+        versions = _versions([envelope.creation_time for envelope in envelopes])
+        # No series is None now.
+        return list(map(_measurement, zip(series, map(int, times_ms), numbers, metas, versions, strict=True)))  # type: ignore[arg-type]
 
     def _resolve(self, key: tuple[str, bytes, bytes]) -> Series:
         name, dimensions_text, meta_text = key
@@ -211,13 +185,9 @@ def _number(value: float | ValueText) -> float:
 
 def _versions(created: list[Any]) -> list[int]:
     """Return `times.version` of each value, without calling it for plain numbers."""
-    if _are_plain(created):
+    if set(map(type, created)) <= _NUMBERS and min(created) >= 0 and max(created) <= _LATEST_S:
         return [round(seconds * 1000) for seconds in created]
     return list(map(times.version, created))
-
-
-def _are_plain(created: list[Any]) -> bool:
-    return set(map(type, created)) <= _NUMBERS and min(created) >= 0 and max(created) <= _LATEST_S
 
 
 def parse_post(

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.numbers import GREATEST
-from monasca_common.models.rows import Decoded
+from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
 from monasca_common.pipeline.errors import EvaluatorFenced, NotEvaluated
@@ -200,7 +200,7 @@ class _Matcher:
 
     def __init__(self, sub_expressions: Sequence[IndexedSubExpression]) -> None:
         self.sub_expressions = {each.id: each for each in sub_expressions}
-        self.decode = MetricDecoder(_MOST_REMEMBERED).decode_readings
+        self.decode = MetricDecoder(_MOST_REMEMBERED).decode_all
         self._index = SubExpressionIndex(sub_expressions)
         self._seen: Seen[bytes, tuple[MatchTarget, ...]] = Seen(_MOST_REMEMBERED)
 
@@ -237,7 +237,7 @@ class RecordFold:
         rejected = {index: Rejection(MALFORMED, str(error)) for index, error in decoded.errors.items()}
         taken, non_finite, newest_ms = 0, 0, dict[int, float]()
         find, latest_ms = task.known.get, self.latest_ms
-        for index, (series, at_ms, value) in zip(decoded.indices, decoded.rows, strict=True):
+        for index, (series, at_ms, value, _, _) in zip(decoded.indices, decoded.rows, strict=True):
             folded = find(series.id)
             if folded is None:
                 folded = task.folded(series)
@@ -271,7 +271,7 @@ class _TaskFold:
     """The rows of one task. ``known``: the windows of series by id. Series without a definition are not kept, because
     there can be far more of them."""
 
-    def __init__(self, matcher: _Matcher, decode: Callable[..., Decoded[tuple[Series, int, float]]]) -> None:
+    def __init__(self, matcher: _Matcher, decode: Callable[..., Decoded[Measurement]]) -> None:
         self.decode = decode
         self.windows = WindowFold()
         self.known: dict[bytes, tuple[FoldedSeries, ...]] = {}
