@@ -52,17 +52,15 @@ class Hooks:
     order."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
-        self._orders: dict[str, tuple[Hook, ...]] = {"before": (), "after": ()}
-        for hook in hooks:
-            self.add(hook)
+        self._hooks = tuple(hooks)
 
     def add(self, hook: Hook) -> None:
         """Add the innermost hook."""
-        self._orders = {"before": (*self._orders["before"], hook), "after": (hook, *self._orders["after"])}
+        self._hooks += (hook,)
 
     def call(self, event: str, *args: object) -> None:
         """Call ``event`` (a method of `Hook`) on every hook."""
-        for hook in self._orders[event.partition("_")[0]]:
+        for hook in self._hooks if event.startswith("before_") else reversed(self._hooks):
             try:
                 getattr(hook, event)(*args)
             except Exception:

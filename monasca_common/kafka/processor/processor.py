@@ -12,7 +12,8 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
@@ -256,11 +257,17 @@ class Processor(RebalanceListener):
             self._tracker.done_range(partition, end.epoch, start, end.next_offset)
 
     def _begin(self) -> None:
-        if self._dead_letters is not None:
-            for topic in self._dead_letters.topics():
-                self._require_topic(topic)
+        for topic in () if self._dead_letters is None else self._dead_letters.topics():
+            what = f"cannot check yet whether dead-letter topic {topic} exists"
+            try:
+                self._repeat(what, partial(self._consumer.partition_count, topic))
+            except TransportError as error:
+                raise ConfigurationError(
+                    f"dead-letter topic {topic!r} cannot be used ({error}): create it, or name another in "
+                    "dead_letter_topic"
+                ) from error
         if self._transactions is not None:
-            self._transactions.open(lambda: self._shutdown.requested)
+            self._repeat("transactions cannot begin yet", self._transactions.open)
         self._inner_listener, self._consumer.listener = self._consumer.listener, self
 
     def _start_handlers(self) -> None:
@@ -277,19 +284,15 @@ class Processor(RebalanceListener):
                 return
             self._started += 1
 
-    def _require_topic(self, topic: str) -> None:
-        try:
-            while not self._shutdown.requested:
-                try:
-                    self._consumer.partition_count(topic)
-                    return
-                except RetriableError as error:
-                    self._log_ignored(f"cannot check yet whether dead-letter topic {topic} exists", error)
-                    self._lanes.progress.wait(self._clock, _ASK_AGAIN_SECONDS)
-        except TransportError as error:
-            raise ConfigurationError(
-                f"dead-letter topic {topic!r} cannot be used ({error}): create it, or name another in dead_letter_topic"
-            ) from error
+    def _repeat(self, what: str, request: Callable[[], object]) -> None:
+        """Send a request before the first poll, until the brokers respond or the run is stopped."""
+        while not self._shutdown.requested:
+            try:
+                request()
+                return
+            except RetriableError as error:
+                self._log_ignored(what, error)
+                self._lanes.progress.wait(self._clock, _ASK_AGAIN_SECONDS)
 
     def _poll_seconds(self) -> float:
         longest = _PAUSED_POLL_SECONDS if self._backpressure.paused else _POLL_SECONDS

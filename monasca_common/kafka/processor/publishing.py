@@ -132,19 +132,11 @@ class TransactionalPublisher(OutputPublisher):
         """Whether a transaction was aborted; messages polled so far are then read again, and must not be handled."""
         return self._aborted.is_set()
 
-    def open(self, stopping: Callable[[], bool]) -> None:
+    def open(self) -> None:
         """Before the first poll, end the transaction that an earlier process left open, because its commit could arrive
-        late.
-
-        Raises `FatalError` if the client cannot continue, and errors that no retry can repair.
+        late. Raises `RetriableError`, `FatalError` if the client cannot continue, and errors that no retry can repair.
         """
-        while not stopping():
-            try:
-                self._producer.init_transactions(_INIT_SECONDS)
-                return
-            except RetriableError as error:
-                LOG.warning("transactions cannot begin yet; retrying: %s", error)
-                Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
+        self._producer.init_transactions(_INIT_SECONDS)
 
     @contextmanager
     def session(self, lane: Lane, task: Task) -> Iterator[Send]:

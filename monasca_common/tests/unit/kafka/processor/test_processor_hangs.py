@@ -115,6 +115,32 @@ class TransactionHangsTest(TransactionCase):
         self.until(lambda: self.reader.health().seconds_since_poll < 2.0, step=0)
 
 
+class OpenTest(TransactionCase):
+    def setUp(self):
+        super().setUp()
+        self.unanswered, self.opened = 0, 0
+        self.client.init_transactions = self.open
+
+    def open(self, timeout):
+        self.opened += 1
+        if self.opened <= self.unanswered:
+            raise RetriableError("no response", name="_TIMED_OUT")
+
+    def test_opening_transactions_is_repeated_until_a_response(self):
+        self.unanswered = 2
+        self.fill(b"1")
+        self.run_transactions()
+        self.until(lambda: "commit" in self.client.asked)
+        self.assertEqual(3, self.opened)
+
+    def test_a_stop_ends_the_opening_of_transactions(self):
+        self.unanswered = 1000
+        running = self.run_transactions()
+        self.until(lambda: self.opened > 1)
+        self.stop(running)
+        self.assertEqual([], self.broker.members(GROUP))
+
+
 class AbortDuringAssignmentTest(TransactionCase):
     """A transaction is aborted on the handler's thread while the polling thread is in the listener's `assigned`."""
 

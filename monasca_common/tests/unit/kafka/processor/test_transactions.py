@@ -78,17 +78,3 @@ class TransactionalOutboxTest(base.BaseTestCase):
         self.assertTrue(self.publisher.aborted)
         self.publisher.rewind()
         self.assertFalse(self.publisher.aborted)
-
-    def test_opening_transactions_is_repeated_until_a_response_or_a_stop(self):
-        asked = []
-
-        def init_transactions(timeout):
-            asked.append(timeout)
-            if len(asked) < 3:
-                raise AWAY
-
-        self.publisher._producer.init_transactions = init_transactions
-        self.publisher.open(lambda: len(asked) == 1)
-        self.assertEqual(1, len(asked))
-        self.publisher.open(lambda: False)
-        self.assertEqual(3, len(asked))
