@@ -83,9 +83,7 @@ class Committer:
                 offsets[partition] = at.next_offset
             else:
                 results[partition] = CommitResult(at.next_offset, refused)
-        answers: Mapping[TopicPartition, MessagingError | None] = {}
-        if offsets:
-            answers = self._answers(offsets)
+        answers = self._answers(offsets) if offsets else {}
         unanswered = TransportError("the response to the commit does not include the partition")
         for partition, offset in offsets.items():
             results[partition] = CommitResult(offset, answers.get(partition, unanswered))

@@ -29,8 +29,6 @@ class Output(NamedTuple):
     source: int | None = None
 
 
-Outputs = Iterable[Output | tuple[str, Record | bytes]] | None
-
 Handler = Callable[[Any], Any]
 
 
@@ -150,15 +148,11 @@ def collect(returned: Any) -> list[Output]:
 
 
 def _output(item: Any) -> Output:
-    if not isinstance(item, tuple) or len(item) not in (2, 3):
-        raise MisuseError(f"a handler returned an output of type {type(item).__name__}: return (topic, record) tuples")
-    output = Output(*item)
-    if not isinstance(output.topic, str) or not isinstance(output.record, Record | bytes):
-        raise MisuseError(
-            f"a handler returned ({type(output.topic).__name__}, {type(output.record).__name__}): "
-            "return (str, Record or bytes) tuples"
-        )
-    return output
+    is_tuple = isinstance(item, tuple)
+    if is_tuple and len(item) in (2, 3) and isinstance(item[0], str) and isinstance(item[1], Record | bytes):
+        return Output(*item)
+    found = f"({', '.join(type(part).__name__ for part in item)})" if is_tuple else type(item).__name__
+    raise MisuseError(f"a handler returned the output {found}: return (str, Record or bytes) tuples")
 
 
 def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[str, list[Record]]:
