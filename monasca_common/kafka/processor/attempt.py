@@ -218,7 +218,7 @@ class Attempts:
             self.tracker.done_range(part.topic_partition, part.epoch, part.start_offset, part.next_offset)
         else:
             for offset in part.offsets:
-                self.tracker.done(part.topic_partition, part.epoch, offset)
+                self.tracker.done_range(part.topic_partition, part.epoch, offset, offset + 1)
 
     def _handler_error(self, task: Task) -> HandlerError:
         return HandlerError(

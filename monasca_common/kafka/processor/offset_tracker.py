@@ -55,12 +55,9 @@ class OffsetTracker:
                 state.committed = -1
                 self._sort(state)
 
-    def done(self, partition: TopicPartition, epoch: int, offset: int) -> None:
-        """Mark a message as handled, or dead-lettered and acknowledged."""
-        self.done_range(partition, epoch, offset, offset + 1)
-
     def done_range(self, partition: TopicPartition, epoch: int, first: int, next_offset: int) -> None:
-        """Mark every message received from ``first`` up to, not including, ``next_offset`` as done."""
+        """Mark every message received from ``first`` up to, not including, ``next_offset`` as done: handled, or
+        dead-lettered and acknowledged."""
         with self._lock:
             state = self._partitions.get(partition)
             if state is not None and state.epoch == epoch:

@@ -99,7 +99,7 @@ class TestCommitting(ConsumerCase):
         for part in batch.partitions:
             tracker.received(part)
             for offset in (0, 1, 2, 7):
-                tracker.done(partition, part.epoch, offset)
+                tracker.done_range(partition, part.epoch, offset, offset + 1)
         consumer.commit(tracker.committable())
         self.assertEqual({partition: 3}, self.admin.group_offsets(self.group))
 

@@ -37,7 +37,7 @@ class TestOffsetTracker(base.BaseTestCase):
     def test_the_prefix_ends_at_the_first_gap(self):
         self.tracker.received(part(range(5)))
         for offset in (0, 1, 3, 4):
-            self.tracker.done(TP, 1, offset)
+            self.tracker.done_range(TP, 1, offset, offset + 1)
         self.assertEqual({TP: OffsetAndEpoch(1, 2)}, self.tracker.committable())
 
     def test_closing_the_gap_releases_the_done_messages_after_it(self):
@@ -45,14 +45,14 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.received(part(range(3, 6)))
         self.tracker.done_range(TP, 1, 1, 6)
         self.assertEqual({}, self.tracker.committable())
-        self.tracker.done(TP, 1, 0)
+        self.tracker.done_range(TP, 1, 0, 1)
         self.assertEqual({TP: OffsetAndEpoch(1, 6)}, self.tracker.committable())
 
     def test_offsets_missing_from_the_log_are_not_a_gap(self):
         self.tracker.received(part([0, 5]))
         self.tracker.received(part([9, 10]))
         for offset in (0, 5, 9):
-            self.tracker.done(TP, 1, offset)
+            self.tracker.done_range(TP, 1, offset, offset + 1)
         self.assertEqual({TP: OffsetAndEpoch(1, 10)}, self.tracker.committable())
 
     def test_confirmed_offsets_are_not_committable_again(self):
@@ -63,16 +63,16 @@ class TestOffsetTracker(base.BaseTestCase):
 
     def test_an_earlier_epoch_is_ignored(self):
         self.tracker.received(part(range(3), epoch=2))
-        self.tracker.done(TP, 1, 0)
+        self.tracker.done_range(TP, 1, 0, 1)
         self.tracker.received(part(range(10, 13), epoch=1))
-        self.tracker.done(TP, 1, 10)
+        self.tracker.done_range(TP, 1, 10, 11)
         self.assertEqual({}, self.tracker.committable())
 
     def test_a_later_epoch_starts_again(self):
         self.tracker.received(part(range(3), epoch=1))
-        self.tracker.done(TP, 1, 0)
+        self.tracker.done_range(TP, 1, 0, 1)
         self.tracker.received(part(range(1, 3), epoch=2))
-        self.tracker.done(TP, 2, 1)
+        self.tracker.done_range(TP, 2, 1, 2)
         self.assertEqual({TP: OffsetAndEpoch(2, 2)}, self.tracker.committable())
 
     def test_messages_read_again_after_a_seek_count_as_unfinished(self):
@@ -80,7 +80,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done_range(TP, 1, 0, 5)
         self.tracker.received(part(range(2, 5)))
         self.assertEqual({}, self.tracker.committable())
-        self.tracker.done(TP, 1, 2)
+        self.tracker.done_range(TP, 1, 2, 3)
         self.assertEqual({TP: OffsetAndEpoch(1, 3)}, self.tracker.committable())
 
     def test_an_end_that_is_reported_again_keeps_done_offsets(self):
@@ -105,7 +105,7 @@ class TestOffsetTracker(base.BaseTestCase):
     def test_unfinished_messages_are_counted(self):
         self.tracker.received(part(range(5)))
         self.tracker.received(part(range(2), partition=OTHER))
-        self.tracker.done(TP, 1, 3)
+        self.tracker.done_range(TP, 1, 3, 4)
         self.tracker.done_range(OTHER, 1, 0, 2)
         self.assertEqual({TP: 4}, self.tracker.unfinished())
 
@@ -113,7 +113,7 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.received(part(range(2)))
         self.tracker.done_range(TP, 1, 0, 2)
         self.tracker.forget([TP])
-        self.tracker.done(TP, 1, 0)
+        self.tracker.done_range(TP, 1, 0, 1)
         self.assertEqual({}, self.tracker.committable())
 
 
@@ -136,7 +136,7 @@ class TestTrackerAgainstItsDefinition(base.BaseTestCase):
             tracker.received(part(block))
         finished = set(order[:count])
         for offset in order[:count]:
-            tracker.done(TP, 1, offset)
+            tracker.done_range(TP, 1, offset, offset + 1)
         prefix = []
         for offset in itertools.chain(*blocks):
             if offset not in finished:
@@ -153,7 +153,7 @@ class TestTrackerAgainstItsDefinition(base.BaseTestCase):
         for block in blocks:
             tracker.received(part(block))
         for offset in order:
-            tracker.done(TP, 1, offset)
+            tracker.done_range(TP, 1, offset, offset + 1)
             tracker.committed(tracker.committable())
         self.assertEqual(set(), tracker.full())
         self.assertEqual({}, tracker.unfinished())
@@ -176,7 +176,7 @@ class TestInterruptedTracker(base.BaseTestCase):
         tracker.received(part([0]))
         asking = AskingPartition(*TP)
         asking.tracker = tracker
-        thread = threading.Thread(target=tracker.done, args=(asking, 1, 0), daemon=True)
+        thread = threading.Thread(target=tracker.done_range, args=(asking, 1, 0, 1), daemon=True)
         thread.start()
         thread.join(50)
         self.assertFalse(thread.is_alive())
