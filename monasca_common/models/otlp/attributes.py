@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +12,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from monasca_common.models import json_text
 from monasca_common.models.limits import LONGEST_TEXT
+from monasca_common.models.numbers import value_text
 from monasca_common.models.otlp.requests import ItemCount
 
 SCOPE_NAME, SCOPE_VERSION = "otel.scope.name", "otel.scope.version"
@@ -29,8 +29,8 @@ def plain(value: AnyValue) -> Any:
         return plain_members(value.kvlist_value.values)
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
-    if kind == "double_value" and not math.isfinite(value.double_value):
-        return "NaN" if math.isnan(value.double_value) else "Infinity" if value.double_value > 0 else "-Infinity"
+    if kind == "double_value":
+        return value_text(value.double_value) or value.double_value
     return None if kind is None else getattr(value, kind)
 
 
