@@ -11,8 +11,6 @@ from monasca_common.kafka.errors import MisuseError, TransportError
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport
 
-ANSWER_SECONDS = 5.0
-
 _NOT_FETCHING = "_STATE"  # librdkafka refuses to seek partitions that it does not fetch yet, or that are out of range
 
 
@@ -123,21 +121,6 @@ class Positions:
         known = self._assignment.positions
         dead = self._assignment.out_of_range
         self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})
-
-    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        for time_ms in times_ms.values():
-            if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # for the client, -1 means the end
-                raise MisuseError(
-                    f"{time_ms!r} is not a time: use milliseconds since the epoch, a whole number of at least 0"
-                )
-        return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
-
-    def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets, or the start of the assignment if none is committed (a listener's start is not
-        committed)."""
-        committed = self._transport.committed(list(partitions), ANSWER_SECONDS)
-        known = {tp: self._assignment.starts.get(tp) if offset is None else offset for tp, offset in committed.items()}
-        return {tp: offset for tp, offset in known.items() if offset is not None}
 
     def lag(self, timeout: float) -> dict[TopicPartition, int]:
         """Return the lag of each partition from the last fetch, otherwise from a request within ``timeout`` seconds."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, Signal, check_seconds
-from monasca_common.kafka.consumer.assignment import ANSWER_SECONDS, Assignment, Positions
+from monasca_common.kafka.consumer.assignment import Assignment, Positions
 from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
 from monasca_common.kafka.consumer.poll_results import PollErrors
 from monasca_common.kafka.consumer.rebalance import RebalanceListener, Rebalancer
@@ -37,6 +37,7 @@ LOG = logging.getLogger(__name__)
 _NOTHING = Batch()
 _NOT_OWNED = -1
 _MOST_MESSAGES = 1_000_000  # the client's limit
+_ANSWER_SECONDS = 5.0
 _NAP_SECONDS = 0.1
 _LEAVE_SECONDS = 1.0
 _REVOKE_SHARE = 0.5  # share of max.poll.interval, because a longer revoke costs the membership
@@ -327,21 +328,28 @@ class KafkaConsumer:
         """Resume from the first message at or after each time (ms since 1970), or from the end if there is no such
         message."""
         self._ready()
-        return self._move(self._positions.at_times(times_ms))
+        for time_ms in times_ms.values():
+            if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # for the client, -1 means the end
+                raise MisuseError(
+                    f"{time_ms!r} is not a time: use milliseconds since the epoch, a whole number of at least 0"
+                )
+        return self._move(self._transport.offsets_for_times(times_ms, _ANSWER_SECONDS) if times_ms else {})
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Resume from the first message in the log, by default in all owned partitions. Return the offsets."""
-        return self._move(self._transport.first_offsets(self._mine(partitions), ANSWER_SECONDS))
+        return self._move(self._transport.first_offsets(self._mine(partitions), _ANSWER_SECONDS))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Skip all messages that are in the log now, by default in all owned partitions. Return the offsets."""
-        return self._move(self._transport.end_offsets(self._mine(partitions), ANSWER_SECONDS))
+        return self._move(self._transport.end_offsets(self._mine(partitions), _ANSWER_SECONDS))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Resume from the committed offsets, or from the start of this assignment. Return the offsets."""
-        committed = self._positions.at_committed(self._mine(partitions))
-        # Some of these partitions may have been revoked while the offsets were requested.
-        return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
+        committed = self._transport.committed(self._mine(partitions), _ANSWER_SECONDS)
+        starts, owned = self._assignment.starts, self._assignment.owned
+        # A listener's start is not committed. Partitions may have been revoked while the offsets were requested.
+        known = {tp: starts.get(tp) if offset is None else offset for tp, offset in committed.items() if tp in owned}
+        return self._move({tp: offset for tp, offset in known.items() if offset is not None})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no messages of these partitions until `resume` or a revoke; partitions not owned are ignored."""
