@@ -45,6 +45,16 @@ class Answer:
     connection_lost: bool = False
 
 
+class Changes(threading.Condition):
+    """Counts notifications, so that a reader that found nothing fetches again only after a change."""
+
+    count = 0
+
+    def notify_all(self) -> None:
+        self.count += 1
+        super().notify_all()
+
+
 class MemoryBroker:
     """A broker in memory. The first produce request or subscription creates a topic with one partition."""
 
@@ -52,7 +62,7 @@ class MemoryBroker:
         self.clock: Clock = clock or SystemClock()
         self.reachable = True
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = Changes(self.lock)
         self._injected: list[FaultRule] = []
         self.hanging = 0  # requests that currently hang
         self._topics: dict[str, Topic] = {}
@@ -260,6 +270,11 @@ class MemoryBroker:
             self._pass_time(kind, fault.seconds, deadline)
             if fault.error is not None:
                 raise translate(raw_error(fault.error))
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether faults are injected, which count requests."""
+        return bool(self._injected)
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
         """Return the injected `Fail` error for a poll of a topic, if any."""

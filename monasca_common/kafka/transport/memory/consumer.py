@@ -64,6 +64,7 @@ class MemoryConsumer(ConsumerTransport):
         self._cursors: dict[TopicPartition, _ReadPosition] = {}
         self._paused: set[TopicPartition] = set()  # kept after assignments, as in librdkafka
         self._turn = 0
+        self._nothing_at: int | None = None  # the broker's count of changes at the last empty fetch
         self._closed = False
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
@@ -213,7 +214,8 @@ class MemoryConsumer(ConsumerTransport):
 
     def _collect(self, max_messages: int) -> Fetched:
         """Return up to this number of records and errors, with a different partition first each time."""
-        if not self._broker.reachable:
+        changes = self._broker.changed.count
+        if not self._broker.reachable or (changes == self._nothing_at and not self._broker.has_faults):
             return Fetched()
         partitions = [partition for partition in self._cursors if partition not in self._paused]
         if partitions:
@@ -232,6 +234,7 @@ class MemoryConsumer(ConsumerTransport):
             elif found:
                 parts.append((partition, _columns(found)))
                 left -= len(found)
+        self._nothing_at = None if parts or events else changes
         return Fetched(parts, events)
 
     def _fetch(self, partition: TopicPartition, cursor: _ReadPosition, limit: int) -> list[Message] | PartitionEvent:
