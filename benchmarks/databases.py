@@ -11,8 +11,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.postgresql_server import PostgresqlServer
 
 # No checkpoint within a run, because it would slow down only the case during which it happens.
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}

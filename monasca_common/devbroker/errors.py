@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of local brokers and databases.
+"""The errors of local brokers.
 
 ::
 
@@ -8,10 +8,8 @@
     ├── JarsUnavailable         jars are missing and cannot be fetched
     ├── InvalidCluster          contradictory settings
     ├── PortTaken               another program listens on the port
-    ├── BrokerFailed            a broker ended; the message has the end of its log
-    │   └── BrokerTooSlow       a broker was not ready in time
-    ├── PostgresqlNotFound      PostgreSQL's programs are not installed
-    └── DatabaseFailed          the database ended or was not ready in time; the message has the end of its log
+    └── BrokerFailed            a broker ended; the message has the end of its log
+        └── BrokerTooSlow       a broker was not ready in time
 """
 
 
@@ -47,11 +45,3 @@ class BrokerTooSlow(BrokerFailed):
             f"{what} within {seconds:.3g} s: use a longer time-out on a slow machine (broker start --timeout, "
             f"KafkaCluster(start_timeout=...)){said and f'; it wrote{chr(10)}{said}'}"
         )
-
-
-class PostgresqlNotFound(DevBrokerError):
-    """The wheel with PostgreSQL is not installed."""
-
-
-class DatabaseFailed(DevBrokerError):
-    """The database ended, was not ready in time, or could not be created."""

@@ -18,12 +18,12 @@ from pathlib import Path
 import psutil
 
 from monasca_common.devbroker import ApicurioRegistry, KafkaCluster, ports
-from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
 from monasca_common.models import avro
 from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.services import ServiceFailed, run_command
 from monasca_common.tests.functional import nginx
+from monasca_common.tests.postgresql_server import PostgresqlServer
 
 TENANT = "endurance"
 PARTITIONS = 4

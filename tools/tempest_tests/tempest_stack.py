@@ -12,10 +12,10 @@ import tempest_search
 from tempest_warm_up import client, warm_up
 
 from monasca_common.devbroker import KafkaCluster, ports
-from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, run_command
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
+from monasca_common.tests.postgresql_server import PostgresqlServer
 
 DATABASES = ("sqlite", "postgresql")
 REGION = "RegionOne"

