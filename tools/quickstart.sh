@@ -16,7 +16,7 @@ Usage: bash tools/quickstart.sh [--once] [--from prometheus | --formats] [-f tex
        [--seconds S] [--keep-data D] [--help]
 
 Creates a missing .venv, installs the tested versions, starts a real Kafka, the API and the persister, posts this
-machine's own metrics, loses answers and kills the persister on purpose, and prints a table of posted, stored, duplicate
+machine's own metrics, freezes Kafka and kills the persister on purpose, and prints a table of posted, stored, duplicate
 and lost rows. Then a job on Spark computes hourly averages, generated load changes an alarm, and a webhook on this
 machine is notified of each change. All services run until Ctrl-C.
 

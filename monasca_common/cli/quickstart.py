@@ -51,10 +51,10 @@ _NEEDED_BY_FORMATS = ("fastavro", "monasca_common.kafka.serialization.registry")
 
 
 class Quickstart(MonascaCommand):
-    """Post this machine's metrics to the API and count their rows, despite lost acknowledgements and a killed process.
+    """Post this machine's metrics to the API and count their rows, despite a frozen Kafka and a killed process.
 
-    The quickstart starts Kafka, the API and the persister on this machine, drops some of Kafka's acknowledgements on
-    purpose, kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark,
+    The quickstart starts Kafka, the API and the persister on this machine, freezes Kafka for longer than the API waits,
+    kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark,
     generated load changes the state of an alarm, and a webhook on this machine is notified. All services run until
     Ctrl-C. The quickstart requires Java 17 or newer. The exit status is 0 if no row was lost or duplicated, the alarm
     went from OK to ALARM and back, and the webhook received each change. With --from prometheus, a Prometheus writes to
@@ -168,7 +168,7 @@ class Quickstart(MonascaCommand):
         folder = self._folder(wanted.keep_data, stack)
         with self._stage("Kafka"):
             self._say("starting Apache Kafka (fetches its jars, 44 MB, at the first start)")
-            kafka = stack.enter_context(KafkaCluster(proxied=True))
+            kafka = stack.enter_context(KafkaCluster())
         port, evaluator_port, dashboard_port, prometheus_port = free_ports(4)
         configuration, database = write_configuration(
             folder, kafka.bootstrap_servers, port, evaluator_port, dashboard_port
@@ -216,7 +216,7 @@ class Quickstart(MonascaCommand):
             with contextlib.suppress(Exception), self._stage("from Prometheus to row"):
                 self._compare_with_prometheus(wanted.seconds, persister, prometheus_port, database)
         else:
-            run = Run(kafka, persister, database, port, seconds=wanted.seconds, say=self._say)
+            run = Run(kafka.node(1), persister, database, port, seconds=wanted.seconds, say=self._say)
             self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
             try:
                 with self._stage("from POST to row"):

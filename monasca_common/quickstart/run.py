@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run: posts metrics, drops acknowledgements, kills the persister, waits for every row, and counts rows."""
+"""A run: posts metrics, freezes Kafka, kills the persister, waits for every row, and counts rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monasca_common.devbroker import ApiKey, Fault, KafkaCluster
+from monasca_common.devbroker import Node
 from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.quickstart.rows import RowWatch, count
 from monasca_common.quickstart.services import PUBLISH_SECONDS, ServiceFailed, ServiceProcess
@@ -23,7 +23,8 @@ _EVENT_EVERY = 5  # number of bulks of metrics
 _POSTING_THREADS = 4
 _FIRST_ROW_SECONDS = 60.0
 _FINISH_SECONDS = 60.0
-_LOSE_AT = 0.25  # fraction of the run
+_FREEZE_AT = 0.25  # fraction of the run
+_FROZEN_SECONDS = PUBLISH_SECONDS * 2  # so that the outcome of some messages is unknown
 _KILL_AT = 0.5
 _REPORT_SECONDS = 5.0
 
@@ -33,7 +34,7 @@ class Run:
 
     def __init__(
         self,
-        kafka: KafkaCluster,
+        kafka: Node,
         persister: ServiceProcess,
         database: Path,
         port: int,
@@ -41,14 +42,15 @@ class Run:
         seconds: float,
         say: Callable[[str], None],
     ) -> None:
-        self._proxy = kafka.proxy
+        self._kafka = kafka
         self._say = say
         self._persister = persister
         self._database = database
         self._seconds = seconds
         self._metrics: list[PostedBulk] = []
         self._events: list[PostedBulk] = []
-        self._kills = 0
+        self._freezes = self._kills = 0
+        self._disturbances: list[tuple[float, Callable[[], None]]] = []  # the next ones, with their times
         self._started = self._reported = time.monotonic()
         self._watch = RowWatch(database)
         self._poster = Poster("127.0.0.1", port, threads=_POSTING_THREADS)
@@ -62,6 +64,7 @@ class Run:
             self._wait_for_first_row(own)
             self._post_and_wait(own)
         finally:
+            self._kafka.thaw()
             self._watch.stop()
 
     def _post_and_wait(self, own: OwnMetrics) -> None:
@@ -91,13 +94,14 @@ class Run:
         self._persister.wait_until(lambda: not self._watch.waiting(), _FIRST_ROW_SECONDS, "stored no row")
 
     def _post(self, own: OwnMetrics, started: float) -> None:
-        disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]
+        freeze_at, kill_at = (started + share * self._seconds for share in (_FREEZE_AT, _KILL_AT))
+        self._disturbances = [(freeze_at, self._freeze), (kill_at, self._kill)]
         for number in itertools.count(1):
-            elapsed = time.monotonic() - started
-            if elapsed >= self._seconds and not disturbances:  # disturbances can be late on a slow machine
+            now = time.monotonic()
+            if now >= started + self._seconds and not self._disturbances:  # they can be late on a slow machine
                 return
-            if disturbances and elapsed >= disturbances[0][0] * self._seconds:
-                disturbances.pop(0)[1]()
+            if self._disturbances and now >= self._disturbances[0][0]:
+                self._disturbances.pop(0)[1]()
             self._post_one(own, number)
             self._persister.check()
             self._report_progress(started)
@@ -118,10 +122,15 @@ class Run:
             self._events.append(PostedBulk(number, time_ms, "/v1.0/events", content, 1))
             self._poster.post(self._events[-1])
 
-    def _lose_answers(self) -> None:
-        self._proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
-        self._proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=PUBLISH_SECONDS * 2, times=2))
-        self._say("from now on, some of Kafka's acknowledgements are dropped and others are delayed")
+    def _freeze(self) -> None:
+        self._freezes += 1
+        self._kafka.freeze()
+        self._disturbances.insert(0, (time.monotonic() + _FROZEN_SECONDS, self._thaw))
+        self._say(f"Kafka is frozen for {_FROZEN_SECONDS:.0f} s (SIGSTOP), and acknowledges nothing")
+
+    def _thaw(self) -> None:
+        self._kafka.thaw()
+        self._say("Kafka continues")
 
     def _kill(self) -> None:
         self._kills += 1
@@ -147,8 +156,8 @@ class Run:
             duplicates=found.duplicates,
             lost=found.lost,
             repeated_posts=sum(bulk.attempts - 1 for bulk in bulks),
+            kafka_freezes=self._freezes,
             persister_kills=self._kills,
-            answers_lost=self._proxy.counters.answers_lost,
             p50_ms=percentile(latencies, 0.5),
             p99_ms=percentile(latencies, 0.99),
         )

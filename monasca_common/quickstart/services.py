@@ -38,6 +38,7 @@ connection = sqlite:///{database}
 auth_strategy = noauth
 noauth_tenant = {tenant}
 port = {port}
+workers = 2
 
 [kafka_metrics]
 topic = metrics
@@ -66,7 +67,7 @@ transform_specs = {folder}/transform_specs.jsonl
 pre_transform_specs = {folder}/pre_transform_specs.jsonl
 tenant = {tenant}
 slack_seconds = 0
-# Some responses are lost, so some posts are in the log twice.
+# Some acknowledgements are late, so some posts are in the log twice.
 duplicates_lookback = 100000
 
 [pipeline_evaluate]

@@ -39,8 +39,8 @@ class RunSummary:
     duplicates: int = 0
     lost: int = 0
     repeated_posts: int = 0
+    kafka_freezes: int = 0
     persister_kills: int = 0
-    answers_lost: int = 0
     p50_ms: float | None = None
     p99_ms: float | None = None
     aggregates: int = 0
@@ -77,8 +77,8 @@ def show(outcome: RunSummary, console: Console) -> None:
         "rows stored": outcome.rows,
         "duplicates": outcome.duplicates,
         "lost": outcome.lost,
+        "Kafka frozen (SIGSTOP)": outcome.kafka_freezes,
         "persister killed (SIGKILL)": outcome.persister_kills,
-        "responses of Kafka lost on purpose": outcome.answers_lost,
         "requests repeated with the same Idempotency-Key": outcome.repeated_posts,
         "p50 from POST to row": _ms(outcome.p50_ms),
         "p99 from POST to row": _ms(outcome.p99_ms),

@@ -60,7 +60,7 @@ class QuickstartCase(base.BaseTestCase):
         self.folder = self.useFixture(fixtures.TempDir()).join("data")
 
     @contextlib.contextmanager
-    def kafka(self, proxied):
+    def kafka(self):
         yield mock.Mock(bootstrap_servers="127.0.0.1:1")
         self.out.write("(Kafka ends)\n")
 

@@ -134,8 +134,8 @@ GOOD = RunSummary(
     duplicates=0,
     lost=0,
     repeated_posts=2,
+    kafka_freezes=1,
     persister_kills=1,
-    answers_lost=3,
     p50_ms=25.0,
     p99_ms=1900.0,
 )
@@ -171,7 +171,7 @@ class OutcomeTest(base.BaseTestCase):
     def test_a_table_shows_every_count(self):
         out = io.StringIO()
         show(GOOD, Console(file=out, width=100))
-        for text in ("1,000", "duplicates", "lost", "SIGKILL", "25 ms", "1,900 ms"):
+        for text in ("1,000", "duplicates", "lost", "SIGSTOP", "SIGKILL", "25 ms", "1,900 ms"):
             self.assertIn(text, out.getvalue())
 
 
