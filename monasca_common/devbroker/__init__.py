@@ -10,24 +10,17 @@ from monasca_common.devbroker.errors import (
     JavaNotFound,
     PortTaken,
 )
-from monasca_common.devbroker.framing import ApiKey, KafkaRequest
 from monasca_common.devbroker.node import Node
-from monasca_common.devbroker.proxy import KafkaProxy
-from monasca_common.devbroker.proxy_rules import Fault
 from monasca_common.devbroker.schema_registry import ApicurioRegistry
 
 __all__ = [
-    "ApiKey",
     "ApicurioRegistry",
     "BrokerFailed",
     "DevBrokerError",
-    "Fault",
     "InvalidCluster",
     "JarsUnavailable",
     "JavaNotFound",
     "KafkaCluster",
-    "KafkaProxy",
-    "KafkaRequest",
     "Node",
     "PortTaken",
 ]

@@ -20,7 +20,6 @@ from monasca_common.devbroker.java import find_java
 from monasca_common.devbroker.node import START_SECONDS, Node
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.properties import COORDINATOR_PARTITIONS, NodePorts, node_properties, render
-from monasca_common.devbroker.proxy import KafkaProxy, Route
 from monasca_common.devbroker.security import ADMIN, DEFAULT_USERS, Security
 from monasca_common.devbroker.supervisor import Supervisor, wait_until
 
@@ -50,11 +49,11 @@ class KafkaCluster:
 
     ``data_dir`` keeps the data for the next start; without it, the data are removed on stop. ``port``: the port for
     clients (three nodes also use the next two ports). `Security` describes ``tls``, ``sasl``, ``acl`` and ``users``.
-    ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings. ``start_timeout``: seconds
-    for a start including formatting, after which it raises `BrokerTooSlow`. The environment variable ``KAFKA_OPTS``
-    contains JVM options, as for Kafka's own scripts; ``MONASCA_COMMON_KAFKA_VERSION`` selects a different version. A
-    context manager. Even if this process is killed, its child processes end and its temporary folders are removed. A
-    failed start raises a `DevBrokerError` that names the remedy.
+    ``config`` overrides broker settings. ``start_timeout``: seconds for a start including formatting, after which it
+    raises `BrokerTooSlow`. The environment variable ``KAFKA_OPTS`` contains JVM options, as for Kafka's own scripts;
+    ``MONASCA_COMMON_KAFKA_VERSION`` selects a different version. A context manager. Even if this process is killed, its
+    child processes end and its temporary folders are removed. A failed start raises a `DevBrokerError` that names the
+    remedy.
     """
 
     def __init__(
@@ -67,22 +66,15 @@ class KafkaCluster:
         sasl: bool = False,
         acl: bool = False,
         users: Mapping[str, str] = DEFAULT_USERS,
-        proxied: bool = False,
         config: Mapping[str, str] | None = None,
         start_timeout: float = START_SECONDS,
     ) -> None:
         if nodes not in (1, 3):
             raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 nodes so that one can fail")
-        if proxied and tls:
-            raise InvalidCluster(
-                "proxied and tls exclude each other, because the proxy reads requests: omit one of them"
-            )
         self.security = Security(tls=tls, sasl=sasl, acl=acl, users=users)
-        self.proxy = KafkaProxy()  # these ports are used only with a proxy
         self._node_count = nodes
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._port = port
-        self._proxied = proxied
         self._config = dict(config or {})
         self._start_timeout = start_timeout
         self._deadline = 0.0  # the deadline of the start in progress
@@ -124,14 +116,13 @@ class KafkaCluster:
         self.__dict__.pop("admin", None)
         if self._data_dir is not None:
             self._stop_in_order()
-        self.proxy.stop()
         self._supervisor.close()
         self._supervisor = None
         self._nodes = ()
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses for clients as ``host:port,…``: the addresses of the proxies if the cluster is proxied."""
+        """The addresses for clients as ``host:port,…``."""
         return ",".join(f"{HOST}:{node.ports.advertised}" for node in self._started())
 
     @property
@@ -155,7 +146,7 @@ class KafkaCluster:
         return {"bootstrap.servers": servers} | self.security.mutual_tls_options(user, self.certificates)
 
     def direct_options(self) -> dict[str, str]:
-        """Return librdkafka's options for the brokers' own listener, without proxy, TLS and ACLs."""
+        """Return librdkafka's options for the brokers' own listener, without TLS and ACLs."""
         servers = ",".join(f"{HOST}:{node.ports.internal}" for node in self._started())
         return {"bootstrap.servers": servers} | self.security.internal_options()
 
@@ -168,7 +159,7 @@ class KafkaCluster:
 
     @functools.cached_property
     def admin(self) -> "Admin":
-        """An admin client of a super user that does not use the proxy."""
+        """An admin client of a super user."""
         from monasca_common.kafka import Admin
 
         return Admin(self.direct_options())
@@ -201,14 +192,11 @@ class KafkaCluster:
                     raise
             for node in self._nodes:
                 node.kill()
-            self.proxy.stop()
 
     def _start_nodes_once(self, java: list[str]) -> None:
         storage, supervisor = self._storage, self._supervisor
         assert storage is not None and supervisor is not None
         chosen = self._choose_ports()
-        if self._proxied:
-            self.proxy.start([Route(i, node.advertised, node.client) for i, node in enumerate(chosen, start=1)])
         for node_id in range(1, self._node_count + 1):
             properties = node_properties(node_id, chosen, self.security, storage.node(node_id), storage.certificates)
             (storage.node(node_id) / "server.properties").write_text(render(properties | self._config))
@@ -244,18 +232,17 @@ class KafkaCluster:
         return max(1.0, self._deadline - time.monotonic())
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
-        free = iter(ports.free_ports(5 * self._node_count))
+        free = iter(ports.free_ports(4 * self._node_count))
         chosen = []
         for index in range(self._node_count):
-            client, internal, controller, mutual_tls, proxy = (next(free) for _ in range(5))
-            public = (proxy if self._proxied else client) if self._port is None else self._port + index
-            if not ports.is_free(public):
+            client, internal, controller, mutual_tls = (next(free) for _ in range(4))
+            client = client if self._port is None else self._port + index
+            if not ports.is_free(client):
                 raise PortTaken(
-                    f"another program listens on {HOST}:{public}: choose a different port (broker start --port, "
+                    f"another program listens on {HOST}:{client}: choose a different port (broker start --port, "
                     "KafkaCluster(port=...)), or any free port (--port 0)"
                 )
-            client = client if self._proxied else public
-            chosen.append(NodePorts(client, internal, controller, mutual_tls, advertised=public))
+            chosen.append(NodePorts(client, internal, controller, mutual_tls, advertised=client))
         return tuple(chosen)
 
     def _stop_in_order(self) -> None:

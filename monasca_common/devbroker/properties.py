@@ -27,7 +27,7 @@ _QUICK = {
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The ports of a node. ``advertised``: the port that clients receive: ``client`` or the proxy's port."""
+    """The ports of a node. ``advertised``: the port that clients receive, which can be the port of a proxy."""
 
     client: int
     internal: int
@@ -48,7 +48,7 @@ def node_properties(
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        # Brokers have a separate listener, so that faults of the clients' proxy do not affect replication.
+        # Brokers have a separate listener, so that a proxy for clients does not affect replication.
         "inter.broker.listener.name": "INTERNAL",
         "log.dirs": str(folder / "data"),
         "num.partitions": "4",

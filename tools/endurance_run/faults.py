@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endurance_run.stack import Instance, Stack, faketime_library
-from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 MINUTE_SECONDS = 60.0
 # start of a fault within its minute, early enough to end in the same minute

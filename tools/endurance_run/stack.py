@@ -23,6 +23,7 @@ from monasca_common.models import avro
 from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.services import ServiceFailed, run_command
 from monasca_common.tests.functional import nginx
+from monasca_common.tests.kafka_cluster import ProxiedKafkaCluster
 from monasca_common.tests.postgresql_server import PostgresqlServer
 
 TENANT = "endurance"
@@ -304,7 +305,7 @@ class Stack:
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
         self.disk = folder / "disk"
-        self.kafka = KafkaCluster(3, data_dir=folder / "kafka", proxied=True, start_timeout=_READY_SECONDS)
+        self.kafka = ProxiedKafkaCluster(3, data_dir=folder / "kafka", start_timeout=_READY_SECONDS)
         self.mirror = KafkaCluster(1, data_dir=folder / "mirror", start_timeout=_READY_SECONDS)
         self.registry = ApicurioRegistry(start_timeout=_READY_SECONDS)
         self.postgresql = PostgresqlServer(data_dir=folder / "postgresql", settings={"max_connections": "300"})

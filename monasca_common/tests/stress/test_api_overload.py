@@ -9,10 +9,10 @@ import os
 import sys
 from collections import Counter
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 SECONDS = float(os.environ.get("MONASCA_STRESS_OVERLOAD_SECONDS", "60"))
 LIMIT = 32

@@ -24,12 +24,12 @@ from monasca_common.audit.reconciliation import AuditVerdict
 from monasca_common.audit.reporter import AuditReporter, DeliveryTotals
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.kafka import Processor, RetryLater, open_consumer, open_producer
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.operations.dashboard.audit_panel import AuditGatherer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 
 _PROGRAM = "monasca_common.tests.functional.audit.audit_program"

@@ -13,11 +13,11 @@ import fixtures
 from oslotest import base
 
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 
 SECONDS = 60.0
 

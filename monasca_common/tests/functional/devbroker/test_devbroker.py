@@ -18,14 +18,15 @@ import fixtures
 import psutil
 from oslotest import base
 
-from monasca_common.devbroker import ApiKey, BrokerFailed, Fault, InvalidCluster, KafkaCluster, PortTaken
-from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
+from monasca_common.devbroker import BrokerFailed, InvalidCluster, KafkaCluster, PortTaken
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import AuthenticationError, TransportError
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.tests.functional.permissions import Permission, allow, revoke
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 
 ACKS_0, ACKS_ALL = {"acks": 0}, {"enable.idempotence": True}

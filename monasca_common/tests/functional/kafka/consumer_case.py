@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import confluent_kafka
 from oslotest import base
 
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 
 SECONDS = 60
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time

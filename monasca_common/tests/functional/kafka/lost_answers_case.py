@@ -5,9 +5,9 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, Logged, ProducerCase, doubled
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 PARTITIONS = 2
 BULKS, BULK_SIZE = 30, 20

@@ -9,12 +9,12 @@ from typing import Any
 
 from oslotest import base
 
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 
 SECONDS = 90
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time

@@ -8,12 +8,12 @@ import threading
 import time
 from pathlib import Path
 
-from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.kafka.errors import DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka import mutants
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 
 PARTITIONS = 3

@@ -3,8 +3,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 
 CALLERS = 8

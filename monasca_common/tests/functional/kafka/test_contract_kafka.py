@@ -8,8 +8,6 @@ from typing import ClassVar
 from confluent_kafka.admin import AdminClient, NewPartitions
 from oslotest import base
 
-from monasca_common.devbroker import ApiKey, Fault
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 from monasca_common.kafka import plugins
 from monasca_common.kafka.settings import ConnectionSettings
@@ -18,6 +16,8 @@ from monasca_common.tests.contracts import PARTITIONS, Capability, needs
 from monasca_common.tests.contracts.scenario import Scenario
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
 from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 
 

@@ -7,10 +7,9 @@ If the first test fails, librdkafka's behaviour has changed: correct the page on
 
 import time
 
-from monasca_common.devbroker.framing import ApiKey
-from monasca_common.devbroker.proxy_rules import Fault
 from monasca_common.kafka.message import Record
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 
 _BETWEEN_SECONDS = 0.1  # each message is a batch and a request

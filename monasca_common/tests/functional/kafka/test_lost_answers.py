@@ -3,7 +3,6 @@
 removed, the same check must fail.
 """
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.errors import DeliveryAbandoned, MessageTooLarge
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka import mutants
@@ -13,6 +12,7 @@ from monasca_common.tests.functional.kafka.lost_answers_case import (
     LostAnswersCase,
 )
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 
 TRIES = 5  # attempts until a mutant breaks the guarantee

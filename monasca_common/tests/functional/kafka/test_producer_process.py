@@ -11,7 +11,6 @@ import time
 import confluent_kafka
 import fixtures
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.errors import (
     ClosedError,
     DeliveryAbandoned,
@@ -24,6 +23,7 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Record
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 CLOSE_GRACE_SECONDS = 1.0
 

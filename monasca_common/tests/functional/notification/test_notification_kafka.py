@@ -22,7 +22,6 @@ from aiosmtpd.smtp import SMTP
 from oslotest import base
 
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
@@ -32,6 +31,7 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change

@@ -19,7 +19,6 @@ from oslotest import base
 from playwright.sync_api import sync_playwright
 
 from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
-from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import dead_letters
 from monasca_common.kafka.message import TopicPartition
@@ -37,6 +36,7 @@ from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
 from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.functional.with_constants import command_with
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import serve
 

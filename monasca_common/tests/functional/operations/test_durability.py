@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from oslotest import base
 
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 
 _MESSAGES = 50

@@ -10,7 +10,6 @@ import fixtures
 from oslotest import base
 
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.lag.survey import LagSurvey
@@ -19,6 +18,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 
 SECONDS = 30.0
 _STEP_SECONDS = 0.6  # in a window of 1 s, commits less than half a second apart are not all kept

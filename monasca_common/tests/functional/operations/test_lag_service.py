@@ -14,7 +14,6 @@ import confluent_kafka
 from oslotest import base
 
 from monasca_common.devbroker import ports
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
@@ -24,6 +23,7 @@ from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.operations.settings import LagLimits, LagSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 
 SECONDS = 60.0

@@ -22,7 +22,6 @@ from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import MIRRORED, AuditCount, AuditReport
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import GivenStarts, open_consumer, open_producer
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
@@ -38,6 +37,7 @@ from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.functional.with_constants import command_with
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.audit.audit_case import reconciliations
 

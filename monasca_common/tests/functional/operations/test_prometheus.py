@@ -22,7 +22,6 @@ import yaml
 from oslotest import base
 
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.gauges import EvaluationMetrics, lost_transitions
@@ -34,6 +33,7 @@ from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.functional.with_constants import command_with
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.test_alert_rules import DEPLOY, absent, alerts, queries
 from monasca_common.tests.unit.test_metrics_table import served as served_metrics

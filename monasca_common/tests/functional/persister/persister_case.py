@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from oslotest import base
 
 from monasca_common.devbroker import ports
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.processor.dead_letters import ERROR_TEXT, ORIGIN_OFFSET, ORIGIN_PARTITION
@@ -32,6 +31,7 @@ from monasca_common.tests.functional.persister import persister_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.persister import envelopes
 
 SECONDS = PATIENCE_SECONDS

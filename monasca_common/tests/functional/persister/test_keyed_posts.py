@@ -8,12 +8,12 @@ import time
 
 import sqlalchemy as sa
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api import api_host
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, QUICK_SESSION_SECONDS, PersisterCase
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 
 _DAY_MS = 86_400_000

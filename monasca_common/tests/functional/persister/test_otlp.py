@@ -25,7 +25,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka.processor.dead_letters import ERROR_TEXT
 from monasca_common.tests.checker import each_once
@@ -33,6 +32,7 @@ from monasca_common.tests.example_case import EXAMPLES
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, SECONDS, PersisterCase
 from monasca_common.tests.functional.topic_log import read_topic
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 _KILLS = 3
 LOGS = "SELECT message, tenant FROM logs"

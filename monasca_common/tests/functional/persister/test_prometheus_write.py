@@ -17,7 +17,6 @@ from collections import Counter
 import sqlalchemy as sa
 import yaml
 
-from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.models.numbers import STALE
 from monasca_common.tests.checker import each_once
@@ -26,6 +25,7 @@ from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.persister.persister_case import SECONDS, PersisterCase
 from monasca_common.tests.functional.topic_log import read_topic
+from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 _PENDING = "prometheus_remote_storage_samples_pending"
 _PAGE = """\

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import fixtures
 import sqlalchemy as sa
 
-from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
@@ -35,6 +34,7 @@ from monasca_common.tests.functional.pipeline import pipeline_daemon
 from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     PUBLISHER,

@@ -27,12 +27,12 @@ from oslotest import base
 
 from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
-from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 
 SECONDS = 240  # for processes that start Spark

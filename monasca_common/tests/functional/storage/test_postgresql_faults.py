@@ -346,9 +346,9 @@ class NothingLeftTest(PostgresqlTestCase):
             "print(server.pid, *server._children(), flush=True)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
         )
-        from monasca_common.devbroker import fixtures
+        from monasca_common.tests.functional import postgresql
 
-        environment = {**os.environ, "TMPDIR": fixtures._TEMPORARY}
+        environment = {**os.environ, "TMPDIR": postgresql._TEMPORARY}
         done = subprocess.run(
             [os.sys.executable, "-c", program],
             capture_output=True,
@@ -367,10 +367,10 @@ class NothingLeftTest(PostgresqlTestCase):
         self.assertEqual([], left)
 
     def test_a_data_folder_keeps_the_databases_for_the_next_start(self):
-        from monasca_common.devbroker import fixtures
+        from monasca_common.tests.functional import postgresql
 
         # If root starts the server, it runs as another user, who cannot read the folders of a test.
-        folder = Path(tempfile.mkdtemp(dir=fixtures._TEMPORARY))
+        folder = Path(tempfile.mkdtemp(dir=postgresql._TEMPORARY))
         self.addCleanup(shutil.rmtree, folder)
         folder.chmod(0o755)
         for statement in ("CREATE DATABASE kept", "DROP DATABASE kept"):

@@ -11,10 +11,11 @@ from unittest import mock
 from fixtures import MonkeyPatch
 from oslotest import base
 
-from monasca_common.devbroker import fixtures, ports
+from monasca_common.devbroker import ports
 from monasca_common.devbroker.errors import BrokerFailed
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.kafka.errors import TransportError
+from monasca_common.tests import kafka_cluster
 
 
 class StubCluster:
@@ -36,12 +37,13 @@ class StubCluster:
 class TestSharedKafkaCluster(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        for name, value in {"KafkaCluster": StubCluster, "_clusters": {}, "atexit": mock.Mock()}.items():
-            self.useFixture(MonkeyPatch(f"{fixtures.__name__}.{name}", value))
+        stubs = dict.fromkeys(("KafkaCluster", "ProxiedKafkaCluster"), StubCluster)
+        for name, value in {**stubs, "_clusters": {}, "atexit": mock.Mock()}.items():
+            self.useFixture(MonkeyPatch(f"{kafka_cluster.__name__}.{name}", value))
 
     def shared(self, **settings):
         """Return the cluster of a test that requests these settings."""
-        with fixtures.SharedKafkaCluster(**settings) as fixture:
+        with kafka_cluster.SharedKafkaCluster(**settings) as fixture:
             return fixture.cluster
 
     def test_tests_with_the_same_settings_have_the_same_cluster(self):
@@ -57,7 +59,7 @@ class TestSharedKafkaCluster(base.BaseTestCase):
         self.assertIsNot(proxied, self.shared(proxied=True))
 
     def test_a_cluster_that_does_not_recover_fails_one_test_and_is_replaced(self):
-        fixture = fixtures.SharedKafkaCluster()
+        fixture = kafka_cluster.SharedKafkaCluster()
         fixture.setUp()
         broken = fixture.cluster
         broken.admin.wait_for_brokers.side_effect = TransportError("no broker responds")
@@ -67,12 +69,12 @@ class TestSharedKafkaCluster(base.BaseTestCase):
 
     def test_a_topic_waits_until_the_controller_admits_the_broker_again(self):
         fenced = TransportError("all brokers are fenced", name="INVALID_REPLICATION_FACTOR")
-        with fixtures.SharedKafkaCluster() as fixture, mock.patch.object(fixtures.time, "sleep"):
+        with kafka_cluster.SharedKafkaCluster() as fixture, mock.patch.object(kafka_cluster.time, "sleep"):
             fixture.cluster.create_topic = mock.Mock(side_effect=[fenced, fenced, None])
             self.assertEqual(fixture.topic(3), fixture.cluster.create_topic.call_args.args[0])
             fixture.cluster.create_topic.side_effect = TransportError("exists", name="TOPIC_ALREADY_EXISTS")
             self.assertRaises(TransportError, fixture.topic)
-            with mock.patch.object(fixtures, "_FENCED_SECONDS", 0.0):
+            with mock.patch.object(kafka_cluster, "_FENCED_SECONDS", 0.0):
                 fixture.cluster.create_topic.side_effect = fenced
                 self.assertRaises(TransportError, fixture.topic)
 

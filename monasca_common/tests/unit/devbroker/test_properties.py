@@ -13,6 +13,7 @@ from monasca_common.devbroker.data_folder import DataFolder
 from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow, InvalidCluster
 from monasca_common.devbroker.properties import NodePorts, node_properties, render
 from monasca_common.devbroker.security import Security
+from monasca_common.tests.kafka_cluster import ProxiedKafkaCluster
 
 ONE = NodePorts(client=1, internal=2, controller=3, mutual_tls=4, advertised=5)
 CERTIFICATES = Path("/certificates")
@@ -82,7 +83,7 @@ class TestSecurity(base.BaseTestCase):
 class TestKafkaCluster(base.BaseTestCase):
     def test_contradictory_settings_are_refused(self):
         self.assertRaises(InvalidCluster, KafkaCluster, 2)
-        self.assertRaises(InvalidCluster, KafkaCluster, tls=True, proxied=True)
+        self.assertRaises(InvalidCluster, ProxiedKafkaCluster, tls=True)
         self.assertRaises(InvalidCluster, KafkaCluster, acl=True)
 
     def test_before_the_start_the_error_names_start(self):

@@ -8,10 +8,10 @@ import threading
 
 from oslotest import base
 
-from monasca_common.devbroker.framing import ApiKey, correlation_id, frame_length, parse_request
 from monasca_common.devbroker.ports import HOST, free_ports
-from monasca_common.devbroker.proxy import KafkaProxy, Route
-from monasca_common.devbroker.proxy_rules import ActiveFault, Effect, Fault, FaultList
+from monasca_common.tests.kafka_proxy.faults import ActiveFault, Effect, Fault, FaultList
+from monasca_common.tests.kafka_proxy.framing import ApiKey, correlation_id, frame_length, parse_request
+from monasca_common.tests.kafka_proxy.proxy import KafkaProxy, Route
 
 SECONDS = 50
 

@@ -12,6 +12,7 @@ share one: `SharedKafkaCluster`.
 """
 
 import atexit
+import dataclasses
 import os
 import tempfile
 import threading
@@ -21,11 +22,11 @@ from typing import Any
 
 from fixtures import EnvironmentVariable, Fixture, MonkeyPatch
 
-from monasca_common.devbroker.cluster import KafkaCluster
-from monasca_common.devbroker.errors import BrokerFailed
+from monasca_common.devbroker import BrokerFailed, InvalidCluster, KafkaCluster, ports
 from monasca_common.devbroker.node import START_SECONDS
-from monasca_common.devbroker.proxy import KafkaProxy
+from monasca_common.devbroker.properties import NodePorts
 from monasca_common.kafka.errors import TransportError
+from monasca_common.tests.kafka_proxy import KafkaProxy, Route
 
 # oslotest gives every test an empty HOME (without the cache) and a temporary folder that is removed after the test.
 # Servers that outlive a test use the original folders.
@@ -33,11 +34,38 @@ _HOME = os.environ.get("HOME")
 _TEMPORARY = tempfile.gettempdir()
 
 
-class KafkaClusterFixture(Fixture):
-    """A cluster for one test. Takes the arguments of `KafkaCluster`."""
+class ProxiedKafkaCluster(KafkaCluster):
+    """A cluster with ``proxy`` in front of every node. Takes the arguments of `KafkaCluster`, except ``tls``."""
 
     def __init__(self, nodes: int = 1, **settings: Any) -> None:
-        self.cluster = KafkaCluster(nodes, **settings)
+        super().__init__(nodes, **settings)
+        if self.security.tls:
+            raise InvalidCluster("a proxied cluster has no tls, because the proxy reads requests")
+        self.proxy = KafkaProxy()
+
+    def stop(self) -> None:
+        super().stop()
+        self.proxy.stop()
+
+    def _choose_ports(self) -> tuple[NodePorts, ...]:
+        """Choose other ports for the nodes, and let the proxy listen on the ports that clients receive."""
+        self.proxy.stop()  # after an earlier attempt
+        chosen = super()._choose_ports()
+        behind = zip(chosen, ports.free_ports(len(chosen)), strict=True)
+        nodes = tuple(dataclasses.replace(node, client=port) for node, port in behind)
+        self.proxy.start([Route(i, node.advertised, node.client) for i, node in enumerate(nodes, start=1)])
+        return nodes
+
+
+def _new_cluster(nodes: int, *, proxied: bool = False, **settings: Any) -> KafkaCluster:
+    return (ProxiedKafkaCluster if proxied else KafkaCluster)(nodes, **settings)
+
+
+class KafkaClusterFixture(Fixture):
+    """A cluster for one test. Takes the arguments of `KafkaCluster`, and ``proxied``."""
+
+    def __init__(self, nodes: int = 1, **settings: Any) -> None:
+        self.cluster = _new_cluster(nodes, **settings)
 
     def _setUp(self) -> None:
         self.addCleanup(self.cluster.stop)
@@ -69,6 +97,7 @@ class SharedKafkaCluster(Fixture):
 
     @property
     def proxy(self) -> KafkaProxy:
+        assert isinstance(self.cluster, ProxiedKafkaCluster)
         return self.cluster.proxy
 
     def topic(self, partitions: int = 1, **settings: Any) -> str:
@@ -87,7 +116,8 @@ class SharedKafkaCluster(Fixture):
             ) from error
 
     def _repair(self) -> None:
-        self.cluster.proxy.clear()
+        if isinstance(self.cluster, ProxiedKafkaCluster):
+            self.cluster.proxy.clear()
         for node in self.cluster.nodes:
             if node.running:
                 node.thaw()
@@ -110,7 +140,7 @@ def _shared(nodes: int, settings: dict[str, Any]) -> KafkaCluster:
         if cluster is None:
             while len(_clusters) >= _KEPT_CLUSTERS:
                 _clusters.pop(next(iter(_clusters))).stop()
-            cluster = KafkaCluster(nodes, **settings)
+            cluster = _new_cluster(nodes, **settings)
             with EnvironmentVariable("HOME", _HOME), MonkeyPatch("tempfile.tempdir", _TEMPORARY):
                 cluster.start()
             atexit.register(cluster.stop)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self, TypedDict, Unpack
 
-from monasca_common.devbroker.framing import KafkaRequest
+from monasca_common.tests.kafka_proxy.framing import KafkaRequest
 
 
 class Effect(enum.Enum):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from monasca_common.devbroker.errors import DevBrokerError
-from monasca_common.devbroker.link import Counters, Link
 from monasca_common.devbroker.ports import HOST
-from monasca_common.devbroker.proxy_rules import ActiveFault, Fault, FaultList
+from monasca_common.tests.kafka_proxy.faults import ActiveFault, Fault, FaultList
+from monasca_common.tests.kafka_proxy.link import Counters, Link
 
 _START_SECONDS = 10.0
 _STOP_SECONDS = 10.0
