@@ -37,7 +37,7 @@ from endurance_run.stack import Stack
 from monasca_common.devbroker import DevBrokerError, ports
 from monasca_common.quickstart.alarm import LocalApi
 from monasca_common.quickstart.services import ServiceFailed
-from monasca_common.quickstart.webhook import LocalWebhook, ReceivedNotification
+from monasca_common.quickstart.webhook import ACCEPTED, LocalWebhook
 
 _SAMPLE_SECONDS = 5.0
 _STATE_SECONDS = 1.0
@@ -79,6 +79,20 @@ class RunState:
         new.replace(path)
 
 
+class _RecordedWebhook(LocalWebhook):
+    """Writes each attempt to ``file``, also for a resumed run."""
+
+    def __init__(self, port: int, file: Path) -> None:
+        super().__init__(port)
+        self._file = file
+
+    def record(self, notification_id: str, body: dict[str, Any]) -> int:
+        answer = super().record(notification_id, body)
+        with self._file.open("a") as file:
+            file.write(json.dumps({"id": notification_id, "accepted": answer == ACCEPTED}) + "\n")
+        return answer
+
+
 class EnduranceRun:
     """A run in ``folder``, new or resumed."""
 
@@ -97,8 +111,7 @@ class EnduranceRun:
     def go(self, command: str) -> tuple[report.Outcome, dict[str, list[tuple[float, float]]]]:
         """Run until the end, and judge. Raises `ServiceFailed` or `DevBrokerError` if a part does not start."""
         state = self._state
-        hook = LocalWebhook(state.webhook_port)
-        hook.report_to(self._record)
+        hook = _RecordedWebhook(state.webhook_port, self._received)
         hook.start()
         try:
             with self._stack.running():
@@ -158,11 +171,6 @@ class EnduranceRun:
         actions = {name: [method] for name in ("alarm_actions", "ok_actions", "undetermined_actions")}
         definition = {"name": "wave", "expression": EXPRESSION, "match_by": ["series"], **actions}
         api.post("/v2.0/alarm-definitions", definition)
-
-    def _record(self, received: ReceivedNotification) -> None:
-        record = {"id": received.id, "accepted": received.answers[-1] == 200}
-        with self._received.open("a") as file:
-            file.write(json.dumps(record) + "\n")
 
     def _watch(self, load: Load, watch: LogWatch, injecting: threading.Thread) -> None:
         """Sample until the time is over and the last fault has ended."""

@@ -6,17 +6,14 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from monasca_common.cli.command import MonascaCommand, add_line_format
+from monasca_common.cli.command import MonascaCommand, add_line_format, until_interrupted
 from monasca_common.devbroker import ApicurioRegistry, DevBrokerError, KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
-from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.supervisor import ServerProcess
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_PORT = 9092
 _REGISTRY_PORT = 8081  # the port of Confluent's registry
 _LAST_PORT = 65533  # three nodes also use the next two ports
@@ -35,6 +32,7 @@ class BrokerStart(MonascaCommand):
 
     configured = False
     reported = (DevBrokerError,)
+    interrupting = (signal.SIGTERM, signal.SIGHUP)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -69,14 +67,6 @@ class BrokerStart(MonascaCommand):
             help="also start a schema registry (Apicurio Registry, 142 MB to fetch once) on port "
             f"{_REGISTRY_PORT}, or on a free port with --port 0; its schemas are lost at the end",
         )
-        parser.add_argument(
-            "--timeout",
-            type=_seconds,
-            default=START_SECONDS,
-            metavar="S",
-            help="time-out of a start, without the time to fetch jars; on an idle machine, a start takes 3 s with "
-            "one node and 7 s with three nodes (default: %(default)g)",
-        )
         add_line_format(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -88,22 +78,18 @@ class BrokerStart(MonascaCommand):
             tls=parsed_args.tls,
             sasl=parsed_args.sasl,
             config={"auto.create.topics.enable": "true"},
-            start_timeout=parsed_args.timeout,
         )
         registry = None
         if parsed_args.registry:
-            port = _REGISTRY_PORT if parsed_args.port else None
-            registry = ApicurioRegistry(port=port, start_timeout=parsed_args.timeout)
-        try:
-            with _stopped_by_signals(), registry or contextlib.nullcontext(), cluster:
-                is_json = parsed_args.formatter == "json"
-                self.print(json.dumps(description(cluster, registry)) if is_json else instructions(cluster, registry))
-                return self._watch(cluster, registry)
-        except _Stopped:
-            return 0
+            registry = ApicurioRegistry(port=_REGISTRY_PORT if parsed_args.port else None)
+        with until_interrupted(), registry or contextlib.nullcontext(), cluster:
+            is_json = parsed_args.formatter == "json"
+            self.print(json.dumps(description(cluster, registry)) if is_json else instructions(cluster, registry))
+            self._watch(cluster, registry)
+        return 0
 
-    def _watch(self, cluster: KafkaCluster, registry: ApicurioRegistry | None) -> int:
-        """Return 1 when a node or the registry ends; a signal raises `_Stopped`."""
+    def _watch(self, cluster: KafkaCluster, registry: ApicurioRegistry | None) -> None:
+        """Wait until a node or the registry ends, which is an error; a signal raises an interrupt."""
         servers: dict[str, ServerProcess] = {f"node {node.id}": node for node in cluster.nodes}
         if registry is not None:
             servers["the schema registry"] = registry
@@ -111,8 +97,7 @@ class BrokerStart(MonascaCommand):
             time.sleep(_WATCH_SECONDS)
         for name, server in servers.items():
             if not server.running:
-                self.report(f"{name} ended; its log ends with\n{server.log_tail()}")
-        return 1
+                self._status = self.report(f"{name} ended; its log ends with\n{server.log_tail()}")
 
 
 def description(cluster: KafkaCluster, registry: ApicurioRegistry | None = None) -> dict[str, Any]:
@@ -131,8 +116,6 @@ def description(cluster: KafkaCluster, registry: ApicurioRegistry | None = None)
 def instructions(cluster: KafkaCluster, registry: ApicurioRegistry | None = None) -> str:
     """Return text to copy into configurations and shells."""
     nodes = len(cluster.nodes)
-    client = cluster.client_options(USER)
-    secured = (f"-X {name}={value}" for name, value in client.items() if name != "bootstrap.servers")
     return "\n".join(
         [
             f"Apache Kafka {kafka_version()} is running with {nodes} node{'s' if nodes > 1 else ''}. Ctrl-C stops it.",
@@ -143,13 +126,9 @@ def instructions(cluster: KafkaCluster, registry: ApicurioRegistry | None = None
             *(f"  {name} = {value}" for name, value in service_options(cluster).items()),
             *(("  [schema_registry]", f"  url = {registry.url}") if registry else ()),
             "",
-            "For any client of librdkafka:",
+            "For any client of librdkafka, such as kcat:",
             "",
-            *(f"  {name}={value}" for name, value in client.items()),
-            "",
-            "With kcat:",
-            "",
-            "  " + " ".join(["kcat", "-b", cluster.bootstrap_servers, *secured, "-L"]),
+            *(f"  {name}={value}" for name, value in cluster.client_options(USER).items()),
         ]
     )
 
@@ -173,38 +152,7 @@ def service_options(cluster: KafkaCluster) -> dict[str, str]:
     return options
 
 
-class _Stopped(BaseException):
-    """Raised to end the command after a signal."""
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Raise `_Stopped` at the first signal, and ignore later signals."""
-
-    def handle(*_: object) -> None:
-        for signum in _STOP_SIGNALS:
-            signal.signal(signum, signal.SIG_IGN)
-        raise _Stopped
-
-    before = {signum: signal.signal(signum, handle) for signum in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
-
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"{text} is not a port: use 1 to {_LAST_PORT}, or 0 for a free one")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time: use seconds above 0")
-    return seconds

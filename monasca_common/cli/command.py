@@ -52,7 +52,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class Terminated(KeyboardInterrupt):
-    """Interrupts a command after SIGTERM, as Ctrl-C does."""
+    """Interrupts a command after SIGTERM or another signal, as Ctrl-C does."""
 
 
 class NothingFound(Exception):
@@ -64,14 +64,15 @@ class MonascaCommand(Command):
 
     ``extra``: the extra of this package that installs the command's imports. ``configured``: whether the command has
     the option ``--config-file``. ``reported``: the errors that end the command with one line on standard error and the
-    exit status ``failed``. ``terminated``: the exit status after SIGTERM, which aborts transactions and prints results
-    like Ctrl-C. ``_status``: the exit status if no error is raised.
+    exit status ``failed``. ``interrupting``: the signals that abort transactions and print results like Ctrl-C.
+    ``terminated``: the exit status after such a signal. ``_status``: the exit status if no error is raised.
     """
 
     extra: ClassVar[str] = ""
     configured: ClassVar[bool] = True
     reported: ClassVar[tuple[type[Exception], ...]] = (MessagingError, StorageError, AlarmsError, cfg.Error)
     failed: ClassVar[int] = 1
+    interrupting: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM,)
     terminated: ClassVar[int] = TERMINATED
     _status = 0
 
@@ -89,7 +90,7 @@ class MonascaCommand(Command):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command and return its exit status. If a package is missing, report the extra and return 1."""
         try:
-            with interrupted_by_sigterm(), no_signal_lost(), interrupts_unwrapped():
+            with interrupted_by(self.interrupting), no_signal_lost(), interrupts_unwrapped():
                 return int(super().run(parsed_args)) or self._status
         except Terminated:
             return self.terminated
@@ -197,8 +198,8 @@ def check_section(conf: cfg.ConfigOpts, section: str) -> None:
 
 
 @contextlib.contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Raise an interrupt at SIGTERM. Do nothing outside the main thread, because signals cannot be handled there."""
+def interrupted_by(signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Raise an interrupt at these signals. Do nothing outside the main thread: signals cannot be handled there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -206,12 +207,13 @@ def interrupted_by_sigterm() -> Iterator[None]:
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, on_signal)
+    before = {signum: signal.signal(signum, on_signal) for signum in signals}
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is on_signal:  # a running service handles its signals itself
-            signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            if signal.getsignal(signum) is on_signal:  # a running service handles its signals itself
+                signal.signal(signum, handler)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@
 import argparse
 import contextlib
 import datetime
-import importlib.util
+import importlib
 import json
 import shutil
 import signal
@@ -64,6 +64,8 @@ class Quickstart(MonascaCommand):
     """
 
     configured = False
+    reported = (DevBrokerError, ServiceFailed)
+    interrupting = (signal.SIGTERM, signal.SIGHUP)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -106,30 +108,16 @@ class Quickstart(MonascaCommand):
         self._stages: list[StageResult] = []
         self._outcome = RunSummary()
         self._interrupted = False
-        try:
-            for part in (*_NEEDED, *(_NEEDED_BY_FORMATS if parsed_args.formats else ())):
-                importlib.import_module(part)  # report missing packages before the start
-        except ImportError as error:
-            if parsed_args.formatter == "json":
-                self._stages.append(StageResult("installed packages", 0.0, remedy(error)))
+        with contextlib.ExitStack() as stack:
+            try:
+                status = self._run(parsed_args, stack)
+            except KeyboardInterrupt:
+                status = 130
                 self._report(parsed_args)
-            raise
-        try:
-            with _ends_at_signals(), contextlib.ExitStack() as stack:
-                try:
-                    status = self._run(parsed_args, stack)
-                except KeyboardInterrupt:
-                    status = 130
-                    self._report(parsed_args)
-                    self._say_stopping(parsed_args.keep_data)
-                except Exception as error:
-                    self._report(parsed_args)
-                    if not isinstance(error, DevBrokerError | ServiceFailed):
-                        raise
-                    status = self.report(str(error))
-        except KeyboardInterrupt:
-            self._say("interrupted again; the services were killed")
-            return 130
+                self._say_stopping(parsed_args.keep_data)
+            except Exception:
+                self._report(parsed_args)
+                raise
         if self._interrupted:
             self._say("all services are stopped")
         return status
@@ -142,8 +130,11 @@ class Quickstart(MonascaCommand):
         try:
             yield
             error = None
+        except ImportError as raised:
+            error = remedy(raised)
+            raise
         except Exception as raised:
-            error = str(raised) if isinstance(raised, DevBrokerError | ServiceFailed) else repr(raised)
+            error = str(raised) if isinstance(raised, self.reported) else repr(raised)
             raise
         finally:
             self._stages.append(StageResult(name, round(time.monotonic() - began, 1), error))
@@ -162,8 +153,10 @@ class Quickstart(MonascaCommand):
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         from_prometheus = wanted.source == "prometheus"
-        if from_prometheus:
-            with self._stage("installed programs"):
+        with self._stage("installed packages"):
+            for part in (*_NEEDED, *(_NEEDED_BY_FORMATS if wanted.formats else ())):
+                importlib.import_module(part)
+            if from_prometheus:
                 prometheus.check_installed()
         folder = self._folder(wanted.keep_data, stack)
         with self._stage("Kafka"):
@@ -275,11 +268,6 @@ class Quickstart(MonascaCommand):
         alarm.show(summary, self._console)
         webhook.show(summary.notifications, self._console)
         self._say("the webhook refuses the first attempt of an ALARM on purpose; the second attempt has the same id")
-        hook.report_to(self._say_received)
-
-    def _say_received(self, received: webhook.ReceivedNotification) -> None:
-        answer = f"status {received.answers[-1]}"
-        self._say(f"the webhook received {received.state}, id {received.id}, attempt {received.attempts}, {answer}")
 
     def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
         if keep is None:
@@ -305,30 +293,16 @@ class Quickstart(MonascaCommand):
     def _stay_up(
         self, port: int, dashboard: str, configuration: Path, keep: Path | None, services: Sequence[ServiceProcess]
     ) -> None:
-        base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
+        names = ("up",) if self._outcome.prometheus else ("mem.usable_mb", "cpu.percent_agg")
         self._say("All services run until Ctrl-C. Try:")
         self._say(f"  {dashboard} in a browser: the dashboard")
-        alarm_id = self._outcome.alarm and self._outcome.alarm.alarm_id
-        history = f"/v2.0/alarms/{alarm_id}/state-history"
-        of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()
-        name = "up" if self._outcome.prometheus else "mem.usable_mb"
-        of_machine = (
-            f"/v2.0/metrics/measurements?name=cpu.percent_agg&start_time={today}",
-            f"/v2.0/metrics/statistics?name=cpu.percent&statistics=avg,max&merge_metrics=true&start_time={today}",
-        )
         for path in (
-            *of_alarm,
-            "/healthcheck",
             "/v2.0/metrics/names",
-            f"/v2.0/metrics?name={name}",
-            f"/v2.0/metrics/measurements?name={name}&start_time={today}",
-            *(() if self._outcome.prometheus else of_machine),
+            *(f"/v2.0/metrics/measurements?name={name}&start_time={today}" for name in names),
+            *(("/v2.0/alarms", "/v2.0/notifications") if self._outcome.alarm else ()),
         ):
-            self._say(f"  curl '{base}{path}'")
-        if alarm_id:
-            by_hand = "curl -X PATCH -H 'Content-Type: application/json' -d '{\"state\": \"ALARM\"}'"
-            self._say(f"  {by_hand} '{base}/v2.0/alarms/{alarm_id}'")
+            self._say(f"  curl 'http://127.0.0.1:{port}{path}'")
         self._say(f"  configuration and logs: {configuration.parent}")
         try:
             while True:
@@ -340,21 +314,6 @@ class Quickstart(MonascaCommand):
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _ends_at_signals() -> Iterator[None]:
-    """Stop in an orderly way at SIGTERM and SIGHUP, as at Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def _seconds(text: str) -> float:

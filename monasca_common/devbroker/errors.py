@@ -42,6 +42,6 @@ class BrokerTooSlow(BrokerFailed):
 
     def __init__(self, what: str, seconds: float, said: str = "") -> None:
         super().__init__(
-            f"{what} within {seconds:.3g} s: use a longer time-out on a slow machine (broker start --timeout, "
-            f"KafkaCluster(start_timeout=...)){said and f'; it wrote{chr(10)}{said}'}"
+            f"{what} within {seconds:.3g} s: end other programs that load this machine, or use a longer time-out in a "
+            f"program (KafkaCluster(start_timeout=...)){said and f'; it wrote{chr(10)}{said}'}"
         )

@@ -7,7 +7,7 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,6 @@ class LocalWebhook:
     def __init__(self, port: int = 0) -> None:
         self._lock = threading.Lock()
         self._received: dict[str, ReceivedNotification] = {}
-        self._report: Callable[[ReceivedNotification], None] = lambda _: None
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), self._handler())
 
     @property
@@ -56,10 +55,6 @@ class LocalWebhook:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    def report_to(self, report: Callable[[ReceivedNotification], None]) -> None:
-        """Call ``report`` for each later attempt."""
-        self._report = report
 
     def received(self) -> tuple[ReceivedNotification, ...]:
         """Return the notifications in the order of their first attempts."""
@@ -76,14 +71,12 @@ class LocalWebhook:
         with self._lock:
             before = self._received.get(notification_id) or ReceivedNotification(notification_id, body["state"])
             answer = REFUSED if body["state"] == "ALARM" and not before.attempts else ACCEPTED
-            found = replace(
+            self._received[notification_id] = replace(
                 before,
                 attempts=before.attempts + 1,
                 answers=(*before.answers, answer),
                 seconds=round(time.time() - float(body["alarm_timestamp"]), 1),
             )
-            self._received[notification_id] = found
-        self._report(found)
         return answer
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:

@@ -22,10 +22,11 @@ class PortTest(base.BaseTestCase):
         written = self.useFixture(
             fixtures.MockPatchObject(quickstart, "write_configuration", side_effect=ServiceFailed("enough"))
         ).mock
+        self.useFixture(fixtures.MockPatchObject(quickstart, "KafkaCluster"))
         command = mock.MagicMock(spec=quickstart.Quickstart)
         with contextlib.ExitStack() as stack:
             command._outcome = RunSummary()
-            wanted = argparse.Namespace(keep_data=None, source="machine")
+            wanted = argparse.Namespace(keep_data=None, source="machine", formats=False)
             self.assertRaises(ServiceFailed, quickstart.Quickstart._run, command, wanted, stack)
         port = written.call_args.args[2]
         self.assertTrue(20_000 <= port < 32_000, port)

@@ -164,12 +164,6 @@ class LocalWebhookTest(base.BaseTestCase):
         self.send("b", "ALARM")
         self.assertEqual([False], [each.accepted for each in self.webhook.wait_for(1, 0)])
 
-    def test_each_attempt_is_reported(self):
-        reported = []
-        self.webhook.report_to(reported.append)
-        self.send("a", "OK")
-        self.assertEqual(["a"], [each.id for each in reported])
-
     def test_a_table_shows_ids_and_attempts(self):
         self.send("0123456789abcdef0123456789abcdef", "ALARM")
         self.send("0123456789abcdef0123456789abcdef", "ALARM")
