@@ -114,7 +114,6 @@ class _SelectingCommand(_DlqCommand):
             "--origin", metavar="T", help="only dead letters of this original topic (default: all topics)"
         )
         add_since_and_until(parser, "dead letters")
-        progress.add_argument(parser)
 
     def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
         """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names this topic."""
@@ -196,7 +195,7 @@ class DlqList(_PendingCommand, Lister):
 
         options = {"max_replays": parsed_args.max_replays, "chosen": is_chosen, "limit": limit}
         with (
-            progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
+            progress.Shown(topic.name) as shown,
             topic.replay(partitions, execute=False, **options) as (replay, letters),
         ):
             pending, total = replay.pending_count(), replay.offsets_left()
@@ -305,7 +304,7 @@ class DlqReplay(_PendingCommand, ChangeLister):
         }
         try:
             with (
-                progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
+                progress.Shown(topic.name) as shown,
                 topic.replay(partitions, execute=parsed_args.execute, **options) as (replay, letters),
             ):
                 for letter in letters:
@@ -358,7 +357,7 @@ class DlqPurge(_SelectingCommand, ChangeLister):
         for topic in self.topics(parsed_args, parsed_args.topic):
             partitions = self.partitions(parsed_args, topic)
             if partitions:
-                with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
+                with progress.Shown(topic.name) as shown:
                     found[topic] = topic.deletable(
                         partitions, selects, handled=parsed_args.dealt_with, progress=shown.update
                     )

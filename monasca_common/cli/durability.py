@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cliff.lister import Lister
 
-from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand, add_topics
 from monasca_common.kafka import Admin
 from monasca_common.kafka.clock import SystemClock
@@ -31,7 +30,6 @@ from monasca_common.operations.lag.verdict import LagWindow
 from monasca_common.operations.settings import history_topic, lag_window
 
 _READ_SECONDS = 30.0
-_STEPS = 3
 
 
 class DurabilityCheck(ClusterCommand, Lister):
@@ -46,37 +44,30 @@ class DurabilityCheck(ClusterCommand, Lister):
         super().add_arguments(parser)
         add_topics(parser, "every topic, including internal topics")
         parser.add_argument("--strict", action="store_true", help="treat warnings as errors in the exit status")
-        progress.add_argument(parser)
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[tuple[str, ...], Iterator[tuple[str, str, str, str, str]]]:
-        findings: list[Finding] = []
-        with progress.Shown("durability check", unit="steps", bounded=True, lines=parsed_args.progress) as shown:
-            shown.update(0, _STEPS)
-            for done, found in enumerate(self._steps(parsed_args), 1):
-                findings += found
-                shown.update(done, _STEPS - done)
-        findings.sort(key=lambda each: each.severity is not Severity.ERROR)
+        findings = sorted(self._findings(parsed_args), key=lambda each: each.severity is not Severity.ERROR)
         self._status |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
 
-    def _steps(self, parsed_args: argparse.Namespace) -> Iterator[Iterable[Finding]]:
-        """Yield the findings of each step."""
+    def _findings(self, parsed_args: argparse.Namespace) -> Iterator[Finding]:
         conf, wanted = self.read(parsed_args), parsed_args.topic
         admin, connection = self.cluster(parsed_args)
         there = admin.partition_counts()
         to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
         topics = topic_durability(admin, _chosen(wanted, there, to_come))
-        yield [finding for topic in topics for finding in durability_findings(topic)]
+        for topic in topics:
+            yield from durability_findings(topic)
         with self._known("the configuration of future offsets and transactions topics"):
-            yield _findings_to_come(admin, to_come)
+            yield from _findings_to_come(admin, to_come)
         with self._known("the lag of consumers"):
             window = lag_window(conf)
             survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
             history = read_history(admin, connection, history_topic(conf), timeout_seconds=_READ_SECONDS)
             led = [topic.name for topic in topics if None not in topic.leaders]
-            yield self._late(parsed_args, survey, window, led, history or LagHistory())
+            yield from self._late(parsed_args, survey, window, led, history or LagHistory())
 
     def _late(
         self,

@@ -96,11 +96,6 @@ def add_payload(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def selects_by_content(parsed_args: argparse.Namespace) -> bool:
-    """Return whether an option selects messages by their content, so that all messages are read."""
-    return parsed_args.key is not None or bool(parsed_args.header or parsed_args.field)
-
-
 def is_selected(message: Message, parsed_args: argparse.Namespace) -> bool:
     return (
         is_in_time(message, parsed_args)

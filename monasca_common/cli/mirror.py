@@ -58,7 +58,6 @@ class MirrorVerify(MonascaCommand, Lister):
             action="store_true",
             help="print a row per differing message instead of a row per partition",
         )
-        progress.add_argument(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         settings = mirror_settings(self.read(parsed_args))
@@ -78,7 +77,7 @@ def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace)
     since_ms = parsed_args.since
     ranges = verification.ranges(parsed_args.topic, since_ms)
     compacted = verification.compacted(each.partition.topic for each in ranges)
-    with progress.Shown("mirror verify", bounded=True, lines=parsed_args.progress, unit="partitions") as shown:
+    with progress.Shown("mirror verify") as shown:
         shown.update(0, len(ranges))
         for done, each in enumerate(ranges, start=1):
             yield verification.compare(each, since_ms, is_compacted=each.partition.topic in compacted)
@@ -97,15 +96,9 @@ def _partition_row(compared: PartitionComparison) -> tuple[Any, ...]:
 
 
 def _message_row(compared: PartitionComparison, difference: MessageDifference) -> tuple[Any, ...]:
-    shown_id = None if difference.message_id is None else _shown(difference.message_id)
+    shown_id = None if difference.message_id is None else difference.message_id.decode(errors="backslashreplace")
     offsets = difference.source_offset, difference.target_offset
     return (*compared.partition, difference.kind, *offsets, shown_id, ", ".join(difference.fields))
-
-
-def _shown(message_id: bytes) -> str:
-    """Return the id as text if it is printable, otherwise in hexadecimal digits."""
-    text = message_id.decode("ascii", errors="replace")
-    return text if text.isascii() and text.isprintable() else message_id.hex()
 
 
 def _place(compared: PartitionComparison) -> str:

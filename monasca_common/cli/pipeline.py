@@ -82,7 +82,7 @@ class PipelineRun(PipelineCommand):
         LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()
         bounded = request.once or request.to_ms is not None or job.ends
-        with Shown(parsed_args.job, bounded=bounded, unit=job.unit) as shown:
+        with Shown(parsed_args.job, bounded=bounded, lines=True, unit=job.unit) as shown:
             stop_on_signals(stop.set)
             progress = job.run(request, JobWatcher(stop, lambda now: shown.update(now.done, now.left)))
         LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows the progress of long operations on standard error: a bar if the total is known and standard error is a
-terminal, otherwise a line at most every ten seconds."""
+terminal. A job prints a line at most every ten seconds instead."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from types import TracebackType
 from typing import Self
@@ -16,19 +15,10 @@ from rich.progress import Progress as Bar
 _LINE_EVERY_SECONDS = 10.0
 
 
-def add_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--progress",
-        action="store_true",
-        help="report progress on standard error even if it is not a terminal (default: only on a terminal)",
-    )
-
-
 class Shown:
-    """Shows progress in ``unit``. ``bounded``: whether the total is known. ``lines``: also print lines without a
-    terminal."""
+    """Shows progress in ``unit``. ``bounded``: whether the total is known. ``lines``: print lines without a bar."""
 
-    def __init__(self, work: str, *, bounded: bool, lines: bool = True, unit: str = "offsets") -> None:
+    def __init__(self, work: str, *, bounded: bool = True, lines: bool = False, unit: str = "offsets") -> None:
         self._work = work
         self._unit = unit
         self._lines = lines

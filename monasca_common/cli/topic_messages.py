@@ -7,13 +7,14 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from monasca_common.cli import messages, progress
+from monasca_common.cli import messages
 from monasca_common.cli.command import (
     NOTHING_FOUND,
     ClusterCommand,
     add_line_format,
+    add_since_and_until,
     partitions_of_topic,
     positive,
     until_interrupted,
@@ -26,7 +27,6 @@ from monasca_common.operations.offset_plan import targets_at_time
 
 _SAMPLE = 10
 _MAX_SAMPLE = 1000
-_PROGRESS_EVERY = 1000
 
 
 class _MessagesCommand(ClusterCommand):
@@ -37,16 +37,12 @@ class _MessagesCommand(ClusterCommand):
         parser.add_argument(
             "topic", type=partitions_of_topic, metavar="TOPIC[:P,P…]", help="a topic, or some of its partitions"
         )
-        messages.add_selection(parser)
         messages.add_payload(parser)
         add_line_format(parser)
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         self._decoder = messages.SchemaDecoder(self.read(parsed_args), self.report)
         return super().cluster(parsed_args)
-
-    def is_selected(self, message: Message, parsed_args: argparse.Namespace) -> bool:
-        return messages.is_selected(self._decoder.decoded(message) if parsed_args.field else message, parsed_args)
 
     def show(self, message: Message, parsed_args: argparse.Namespace) -> None:
         decoded = self._decoder.decoded(message) if parsed_args.payload else message
@@ -70,6 +66,7 @@ class TopicTail(_MessagesCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
+        messages.add_selection(parser)
         start = parser.add_mutually_exclusive_group()
         start.add_argument("--from-beginning", action="store_true", help="start at the oldest message")
         start.add_argument(
@@ -88,7 +85,8 @@ class TopicTail(_MessagesCommand):
         deadline = None if parsed_args.seconds is None else time.monotonic() + parsed_args.seconds
         with until_interrupted():
             for message in self._messages(parsed_args, deadline):
-                if self.is_selected(message, parsed_args):
+                decoded = self._decoder.decoded(message) if parsed_args.field else message
+                if messages.is_selected(decoded, parsed_args):
                     self.show(message, parsed_args)
                     shown += 1
                 if shown == parsed_args.count or (deadline is not None and time.monotonic() >= deadline):
@@ -120,8 +118,8 @@ class TopicTail(_MessagesCommand):
 class TopicSample(_MessagesCommand):
     """Show some messages of a topic, drawn at random.
 
-    Without --key, --header and --field, only the shown messages are read, so the size of the topic does not matter. The
-    exit status is 3 if no message is selected. For example:
+    Only the shown messages are read, so the size of the topic does not matter. The exit status is 3 if there is no
+    message. For example:
     monasca-common topic sample metrics --count 5 --since 2026-01-31T06:00:00Z --payload
     """
 
@@ -134,7 +132,7 @@ class TopicSample(_MessagesCommand):
             metavar="N",
             help=f"number of messages, at most {_MAX_SAMPLE} (default: %(default)s)",
         )
-        progress.add_argument(parser)
+        add_since_and_until(parser, "messages")
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         admin, connection = self.cluster(parsed_args)
@@ -144,29 +142,10 @@ class TopicSample(_MessagesCommand):
             starts = targets_at_time(admin, ends, parsed_args.since)
         if parsed_args.until is not None:
             ends = targets_at_time(admin, ends, parsed_args.until)
-        reader = LogReader(connection)
-        if messages.selects_by_content(parsed_args):
-            drawn = draw_messages(self._selected(parsed_args, reader, starts, ends), parsed_args.count)
-        else:
-            drawn = list(reader.at(draw_offsets(starts, ends, parsed_args.count), ends))
+        drawn = list(LogReader(connection).at(draw_offsets(starts, ends, parsed_args.count), ends))
         for message in sorted(drawn, key=lambda message: (message.partition, message.offset)):
             self.show(message, parsed_args)
         return 0 if drawn else self.nothing()
-
-    def _selected(
-        self,
-        parsed_args: argparse.Namespace,
-        reader: LogReader,
-        starts: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
-    ) -> Iterator[Message]:
-        total = sum(max(0, end - starts[partition]) for partition, end in ends.items())
-        with progress.Shown(parsed_args.topic[0], bounded=True, lines=parsed_args.progress) as shown:
-            for number, message in enumerate(reader.messages(starts, ends)):
-                if number % _PROGRESS_EVERY == 0:
-                    shown.update(number, total - number)
-                if self.is_selected(message, parsed_args):
-                    yield message
 
 
 def draw_offsets(
@@ -183,17 +162,6 @@ def draw_offsets(
         if here:
             drawn[partition] = here
         before += size
-    return drawn
-
-
-def draw_messages(found: Iterable[Message], count: int) -> list[Message]:
-    """Draw ``count`` messages with equal probability, and keep only these in memory."""
-    drawn: list[Message] = []
-    for number, message in enumerate(found):
-        if len(drawn) < count:
-            drawn.append(message)
-        elif (index := random.randrange(number + 1)) < count:
-            drawn[index] = message
     return drawn
 
 

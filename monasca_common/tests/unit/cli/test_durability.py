@@ -147,10 +147,6 @@ class DurabilityCheckTest(CommandCase):
             status, out, _ = self.run_command("-f", name)
             self.assertEqual((1, ["leader_alone"]), (status, [row["rule"] for row in parse(out)]))
 
-    def test_progress_is_reported(self):
-        _, _, err = self.run_command("--progress")
-        self.assertIn("durability check: 0 steps done, 3 left", err)
-
 
 def _state(*, first, end, unread_for_ms=None, retention_ms=None):
     """Return the state of a group that committed offset 5 some seconds ago and reads nothing."""

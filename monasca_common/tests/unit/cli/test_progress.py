@@ -35,24 +35,24 @@ class ShownTest(base.BaseTestCase):
             shown.update(3, 7)
 
     def test_a_terminal_has_a_progress_bar(self):
-        reported = self.on_terminal(bounded=True, lines=False)
+        reported = self.on_terminal()
         for part in ("metrics", "\u2501", "3/10"):
             self.assertIn(part, reported)
         self.assertNotIn("done", reported)
 
     def test_unbounded_work_prints_lines_also_on_a_terminal(self):
-        self.assertIn("metrics: 3 offsets done, 7 left", self.on_terminal(bounded=False))
+        self.assertIn("metrics: 3 offsets done, 7 left", self.on_terminal(bounded=False, lines=True))
 
     def test_a_file_gets_progress_lines_on_request(self):
         for lines, expected in ((True, "metrics: 3 steps done, 7 left\n"), (False, "")):
             stream = io.StringIO()
-            self.show(stream, bounded=True, lines=lines, unit="steps")
+            self.show(stream, lines=lines, unit="steps")
             self.assertEqual(expected, stream.getvalue())
 
     def test_work_without_progress_prints_no_lines(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.cli.progress._LINE_EVERY_SECONDS", 0.0))
         stream = io.StringIO()
-        with fixtures.MonkeyPatch("sys.stderr", stream), Shown("evaluate", bounded=False) as shown:
+        with fixtures.MonkeyPatch("sys.stderr", stream), Shown("evaluate", lines=True) as shown:
             for done, left in ((0, 0), (0, 0), (5, 2), (5, 2), (7, 0), (7, 0)):
                 shown.update(done, left)
         self.assertEqual(

@@ -6,14 +6,14 @@ import argparse
 from oslotest import base
 
 from monasca_common.cli import messages
-from monasca_common.cli.topic_messages import draw_messages, draw_offsets
+from monasca_common.cli.topic_messages import draw_offsets
 from monasca_common.kafka import Message, TopicPartition
 
 _FIRST, _SECOND = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
 
-def message(value=b"x", *, key=b"k", headers=(), time_ms=1000, offset=0):
-    return Message("metrics", 0, offset, time_ms, key, value, tuple(headers))
+def message(value=b"x", *, key=b"k", headers=(), time_ms=1000):
+    return Message("metrics", 0, 0, time_ms, key, value, tuple(headers))
 
 
 def parsed(*arguments):
@@ -36,18 +36,6 @@ class DrawingTest(base.BaseTestCase):
         starts, ends = {_FIRST: 10, _SECOND: 5}, {_FIRST: 12, _SECOND: 5}
         self.assertEqual({_FIRST: [10, 11]}, draw_offsets(starts, ends, 9))
         self.assertEqual({}, draw_offsets({_SECOND: 5}, {_SECOND: 5}, 9))
-
-    def test_a_stream_yields_the_requested_number_of_messages(self):
-        for total in (0, 1, 4, 5, 9, 1000):
-            offsets = {each.offset for each in draw_messages((message(offset=n) for n in range(total)), 5)}
-            self.assertEqual(min(5, total), len(offsets))
-
-    def test_each_message_of_a_stream_is_equally_likely(self):
-        counts = dict.fromkeys(range(10), 0)
-        for _ in range(3000):
-            for each in draw_messages((message(offset=n) for n in range(10)), 3):
-                counts[each.offset] += 1
-        self.assertTrue(all(750 < count < 1050 for count in counts.values()), counts)
 
 
 class SelectionTest(base.BaseTestCase):
