@@ -22,8 +22,6 @@ from monasca_common.storage.errors import NotSupported, SchemaMismatch
 T = TypeVar("T")
 
 _PARTITIONS = 12
-_DEAD_LETTER_PARTITIONS = 1
-_COMPACTED_PARTITIONS = 1
 _BROKERS_DEFAULT = -1
 _ASK_SECONDS = 30.0
 _ALREADY_THERE = "TOPIC_ALREADY_EXISTS"
@@ -93,9 +91,7 @@ class NeededTopic:
                 raise
 
     def _partitions(self, wanted: argparse.Namespace) -> int:
-        if self.is_compacted:
-            return _COMPACTED_PARTITIONS
-        return int(wanted.dead_letter_partitions if self.dead_letters else wanted.partitions)
+        return 1 if self.is_compacted or self.dead_letters else int(wanted.partitions)
 
     def _size(self, wanted: argparse.Namespace) -> dict[str, Any]:
         copies: int = wanted.replication_factor or _BROKERS_DEFAULT
@@ -120,14 +116,8 @@ class Init(MonascaCommand, ChangeLister):
             type=positive,
             default=_PARTITIONS,
             metavar="N",
-            help="number of partitions of each new topic, which limits the consumers in a group (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--dead-letter-partitions",
-            type=positive,
-            default=_DEAD_LETTER_PARTITIONS,
-            metavar="N",
-            help="number of partitions of each new dead-letter topic (default: %(default)s)",
+            help="number of partitions of each new topic, which limits the consumers in a group; a dead-letter topic "
+            "has one (default: %(default)s)",
         )
         parser.add_argument(
             "--replication-factor",

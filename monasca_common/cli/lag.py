@@ -6,13 +6,12 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from cliff.lister import Lister
 from oslo_config import cfg
 
-from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_pattern, positive
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_pattern
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
@@ -45,21 +44,6 @@ class _LagCommand(ClusterCommand, Lister):
 
     _stored: DatabasePositions
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument(
-            "--window-seconds",
-            type=positive,
-            metavar="N",
-            help="seconds that a consumer may be idle or late before its status changes; too small: pauses look like "
-            "faults; too large: faults are reported late (default: [lag] window_seconds)",
-        )
-        parser.add_argument(
-            "--history-topic",
-            metavar="T",
-            help="the topic in which `monasca-common lag serve` stores surveys (default: [lag] topic)",
-        )
-
     def survey(self, parsed_args: argparse.Namespace, *, is_pattern: bool) -> _Surveyed:
         """Return the verdicts, and report missing information on standard error. Raises `ConfigurationError`."""
         if parsed_args.group == DLQ_GROUP:
@@ -68,12 +52,10 @@ class _LagCommand(ClusterCommand, Lister):
                 "dlq list` shows pending dead letters"
             )
         conf = self.read(parsed_args)
-        window = lag_window(conf)
-        window = replace(window, seconds=parsed_args.window_seconds or window.seconds)
+        window, topic = lag_window(conf), history_topic(conf)
         admin, connection = self.cluster(parsed_args)
         cluster = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
         groups = fnmatch.filter(cluster.groups(), parsed_args.group) if is_pattern else [parsed_args.group]
-        topic = parsed_args.history_topic or history_topic(conf)
         try:
             history = read_history(admin, connection, topic, timeout_seconds=_READ_SECONDS)
         except AuthorizationError as error:

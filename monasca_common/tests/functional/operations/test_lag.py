@@ -156,9 +156,11 @@ class TestLagCommands(LagCase):
     def test_a_group_in_error_ends_with_status_1(self):
         self.put(10)
         self.commit("stopped", 4)
+        with open(self.config, "a") as file:
+            file.write("[lag]\nwindow_seconds = 1\n")
         time.sleep(1.2)
         for command in ("list", "show"):
-            status, text = self.run_command(command, "--group", self.group("stopped"), "--window-seconds", "1")
+            status, text = self.run_command(command, "--group", self.group("stopped"))
             self.assertEqual(1, status)
             self.assertIn("STOP", text)
 

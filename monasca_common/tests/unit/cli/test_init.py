@@ -152,10 +152,8 @@ class ExecuteTest(InitCase):
         self.assertEqual("", self.run_command()[2])
 
     def test_partitions_and_replicas_are_as_requested(self):
-        self.planned_rows(
-            "--execute", "--partitions", "3", "--dead-letter-partitions", "2", "--replication-factor", "3"
-        )
-        self.assertEqual((3, 2), (self.cluster.topics["metrics"], self.cluster.topics["metrics.dlq"]))
+        self.planned_rows("--execute", "--partitions", "3", "--replication-factor", "3")
+        self.assertEqual((3, 1), (self.cluster.topics["metrics"], self.cluster.topics["metrics.dlq"]))
         self.assertEqual({3}, set(self.cluster.copies.values()))
         self.assertEqual(2, self.run_command("--partitions", "0")[0])
 

@@ -84,9 +84,3 @@ class LagOptionsTest(LagCommandCase):
             self.asked.clear()
             self.run_command(*command)
             self.assertEqual((7.5, ["kept-elsewhere"]), (self.window.seconds, self.asked))
-
-    def test_an_argument_replaces_the_option(self):
-        for command in self.commands:
-            self.asked.clear()
-            self.run_command(*command, "--window-seconds", "9", "--history-topic", "another")
-            self.assertEqual((9, ["another"]), (self.window.seconds, self.asked))
