@@ -150,10 +150,6 @@ class NotificationMethods:
         """Raises `UnknownId`."""
         return self._database.read(lambda connection: self._one(connection, tenant, method_id))
 
-    def of_any_tenant(self, method_id: str) -> NotificationMethod:
-        """Return a method, for operators. Raises `UnknownId`."""
-        return self._opened([self._database.one(_SELECT.where(_METHOD.c.id == method_id), _WHAT, method_id)])[0]
-
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
         """Return the methods of the definition's actions for ``state``, in order.
 

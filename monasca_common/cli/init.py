@@ -57,7 +57,6 @@ class NeededTopic:
     partition."""
 
     admin: Admin
-    servers: str
     name: str
     dead_letters: bool
     services: tuple[str, ...]
@@ -160,7 +159,7 @@ def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
             servers = connection_settings(conf, each.group).bootstrap_servers
             admin = admins.setdefault(servers, plugins.load_admin(conf, each.group))
             known = found.get((servers, each.name))
-            known = known or NeededTopic(admin, servers, each.name, each.dead_letters, (), each.is_compacted)
+            known = known or NeededTopic(admin, each.name, each.dead_letters, (), each.is_compacted)
             named = tuple(dict.fromkeys((*known.services, service)))
             found[servers, each.name] = replace(
                 known, services=named, dead_letters=known.dead_letters and each.dead_letters

@@ -47,41 +47,23 @@ class NotificationTest(MonascaCommand):
     extra = "notification"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("method", nargs="?", help="the id of a notification method of any tenant")
-        parser.add_argument("--type", help="a type instead of a method, such as webhook, email or slack")
-        parser.add_argument("--address", help="an address instead of a method: a URL, an e-mail address, a routing key")
+        parser.add_argument("--type", required=True, help="the type, such as webhook, email or slack")
+        parser.add_argument("--address", required=True, help="the address: a URL, an e-mail address, a routing key")
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if the receiver accepted the message, 1 if not, and 2 for wrong usage."""
+        """Return 0 if the receiver accepted the message, otherwise 1."""
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notification import notification_of
         from monasca_common.notification.notifiers.plugins import load_notifiers
 
-        named = (parsed_args.type is not None, parsed_args.address is not None)
-        if named != ((False, False) if parsed_args.method else (True, True)):
-            self.report("name either a method or both --type and --address")
-            return 2
         try:
-            conf = configuration.read(parsed_args)
-            type_, address = _where(conf, parsed_args)
-            notification = replace(notification_of(_test_change(), _METHOD), method_id=parsed_args.method or "")
-            [notifier] = load_notifiers(conf, type_)
-            answer = notifier.send(notification, address)
+            notification = replace(notification_of(_test_change(), _METHOD), method_id="")
+            [notifier] = load_notifiers(configuration.read(parsed_args), parsed_args.type)
+            answer = notifier.send(notification, parsed_args.address)
         except NotificationError as error:
             return self.report(error.for_operators)
         self.print(f"sent: {notification.id}" + (f" ({answer})" if answer else ""))
         return 0
-
-
-def _where(conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> tuple[str, str]:
-    """Return the type and the address. Raises `UnknownId`, `ConfigurationError`, `StorageError`."""
-    from monasca_common.alarms.notification_methods import NotificationMethods
-
-    if not parsed_args.method:
-        return parsed_args.type, parsed_args.address
-    with open_notifications(conf) as (database, keys):
-        method = NotificationMethods(database, keys).of_any_tenant(parsed_args.method)
-    return method.type, method.address
 
 
 @contextlib.contextmanager

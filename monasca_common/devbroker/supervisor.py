@@ -125,9 +125,14 @@ class ServerProcess:
         return self._pid
 
     @property
+    def status(self) -> int | None:
+        """The exit status (negative: the signal), or ``None`` before the first start and while it runs."""
+        return None if self._pid is None else self._supervisor.poll(self._pid)
+
+    @property
     def running(self) -> bool:
         """Whether the process exists, even if it is frozen."""
-        return self._pid is not None and self._supervisor.poll(self._pid) is None
+        return self._pid is not None and self.status is None
 
     def launch(self, argv: Sequence[str], *, user: int | None = None) -> None:
         self._pid = self._supervisor.start(argv, log=self._log, user=user)

@@ -7,31 +7,31 @@ import signal
 import sys
 from pathlib import Path
 
-from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
 
 PROCESS_NAME = "quickstart-load"
 
 
-class GeneratedLoad:
+class GeneratedLoad(ServerProcess):
     """A process that uses one core, or is stopped. It ends together with the supervisor."""
 
     def __init__(self, supervisor: Supervisor, log: Path) -> None:
         import psutil  # an extra
 
-        self._supervisor = supervisor
-        self._pid = supervisor.start([sys.executable, "-S", "-c", "while True: pass", PROCESS_NAME], log=log)
+        super().__init__(supervisor, log)
+        self.launch([sys.executable, "-S", "-c", "while True: pass", PROCESS_NAME])
         self.stop()
-        self._process = psutil.Process(self._pid)
+        self._process = psutil.Process(self.pid)
         self.percent()  # the first result is always 0
 
     def start(self) -> None:
-        self._supervisor.signal(self._pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        self._supervisor.signal(self._pid, signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def end(self) -> None:
-        self._supervisor.signal(self._pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
 
     def percent(self) -> float:
         """Return the percentage of one core used since the last call."""

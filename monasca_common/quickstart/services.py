@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from monasca_common.devbroker import DevBrokerError
-from monasca_common.devbroker.supervisor import Supervisor, wait_until
+from monasca_common.devbroker.supervisor import ServerProcess, Supervisor, wait_until
 
 TENANT = "quickstart"
 PUBLISH_SECONDS = 2.0
@@ -163,7 +164,7 @@ def read_url(url: str) -> str | None:
         return None
 
 
-class ServiceProcess:
+class ServiceProcess(ServerProcess):
     """A command that runs until `stop`. It ends together with this process, even if this process is killed.
 
     ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``: further
@@ -172,30 +173,29 @@ class ServiceProcess:
     """
 
     def __init__(self, supervisor: Supervisor, name: str, configuration: Path, *more: Path) -> None:
-        self.name = name
-        self._supervisor = supervisor
         words = [word for word in name.split() if not word.startswith("-")]
-        self._log = configuration.with_name(f"{'-'.join(words)}.log")
-        self._pid = supervisor.start(_command(*name.split(), files=[configuration, *more]), log=self._log)
+        super().__init__(supervisor, configuration.with_name(f"{'-'.join(words)}.log"))
+        self.name = name
+        self.launch(_command(*name.split(), files=[configuration, *more]))
 
     def kill_workers(self) -> int:
         """Send SIGKILL to the worker processes and return their number. The service replaces them."""
         import psutil  # requires an extra that only this method needs
 
-        workers = psutil.Process(self._pid).children()
+        workers = psutil.Process(self.pid).children()
         for worker in workers:
             worker.kill()
         return len(workers)
 
     def check(self) -> None:
         """Raise `ServiceFailed` if the command has ended."""
-        status = self._supervisor.poll(self._pid)
+        status = self.status
         if status is not None:
             raise ServiceFailed(f"{self.name} ended with {status}: {self.last_log_line()}")
 
     def finished(self) -> str | None:
         """Return the output of a command that has ended, or ``None`` while it runs. Raises `ServiceFailed`."""
-        status = self._supervisor.poll(self._pid)
+        status = self.status
         if status:
             self.check()
         return None if status is None else self._log.read_text(errors="replace")
@@ -219,11 +219,9 @@ class ServiceProcess:
 
     def stop(self) -> None:
         """Send SIGTERM and wait. The supervisor kills a process that has still not ended."""
-        try:
-            self._supervisor.signal(self._pid, signal.SIGTERM)
-            wait_until(lambda: self._supervisor.poll(self._pid) is not None, _STOP_SECONDS)
-        except DevBrokerError:
-            return
+        with contextlib.suppress(DevBrokerError):
+            self.signal(signal.SIGTERM)
+            self.ended_within(_STOP_SECONDS)
 
     def last_log_line(self) -> str:
         """Return the last line of the log, preferably of the command instead of Java, and the path of the log."""

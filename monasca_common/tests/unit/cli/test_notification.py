@@ -56,11 +56,9 @@ class NotificationTestTest(CommandCase):
         self.assertEqual(1, status)
         self.assertIn("type=fax is not known", err)
 
-    def test_a_method_or_a_type_with_an_address_is_required(self):
-        for arguments in ((), ("--type", "webhook"), ("--address", "x"), ("m", "--type", "webhook", "--address", "x")):
-            status, _, err = self.run_command(*arguments)
-            self.assertEqual(2, status, arguments)
-            self.assertIn("name either a method or both --type and --address", err)
+    def test_a_type_and_an_address_are_required(self):
+        for arguments in ((), ("--type", "webhook"), ("--address", "x")):
+            self.assertEqual(2, self.run_command(*arguments)[0], arguments)
 
 
 class LedgerCommandCase(CommandCase):
