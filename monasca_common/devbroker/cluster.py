@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.data_folder import DataFolder
-from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow, InvalidCluster, PortTaken
+from monasca_common.devbroker.errors import BrokerTooSlow, InvalidCluster, PortTaken
 from monasca_common.devbroker.jars import kafka_jars
 from monasca_common.devbroker.java import find_java
 from monasca_common.devbroker.node import START_SECONDS, Node
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from monasca_common.kafka import Admin
 
 _ORDERLY_STOP_SECONDS = 6.0
-_PORT_ATTEMPTS = 3
 _COORDINATOR_TOPICS = {"__consumer_offsets", "__transaction_state"}
 
 # Serial garbage collection without the C2 compiler halves the start time (1.2 s per node) and costs little at the load
@@ -182,18 +181,6 @@ class KafkaCluster:
         return self._nodes
 
     def _start_nodes(self, java: list[str]) -> None:
-        """Start the nodes. Choose other ports if another program has taken one of them in the meantime."""
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            try:
-                self._start_nodes_once(java)
-                return
-            except BrokerFailed as error:
-                if "Address already in use" not in str(error) or attempt == _PORT_ATTEMPTS:
-                    raise
-            for node in self._nodes:
-                node.kill()
-
-    def _start_nodes_once(self, java: list[str]) -> None:
         storage, supervisor = self._storage, self._supervisor
         assert storage is not None and supervisor is not None
         chosen = self._choose_ports()

@@ -49,7 +49,6 @@ class ProxiedKafkaCluster(KafkaCluster):
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
         """Choose other ports for the nodes, and let the proxy listen on the ports that clients receive."""
-        self.proxy.stop()  # after an earlier attempt
         chosen = super()._choose_ports()
         behind = zip(chosen, ports.free_ports(len(chosen)), strict=True)
         nodes = tuple(dataclasses.replace(node, client=port) for node, port in behind)

@@ -7,7 +7,13 @@ import socket
 from dataclasses import dataclass
 
 from monasca_common.tests.kafka_proxy.faults import ActiveFault, Effect, FaultList
-from monasca_common.tests.kafka_proxy.framing import LENGTH_BYTES, KafkaRequest, correlation_id, frame_length, parse_request
+from monasca_common.tests.kafka_proxy.framing import (
+    LENGTH_BYTES,
+    KafkaRequest,
+    correlation_id,
+    frame_length,
+    parse_request,
+)
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
