@@ -115,8 +115,8 @@ class Init(MonascaCommand, ChangeLister):
             type=positive,
             default=_PARTITIONS,
             metavar="N",
-            help="number of partitions of each new topic, which limits the consumers in a group; a dead-letter topic has "
-            "one (default: %(default)s)",
+            help="number of partitions of each new topic, which limits the consumers in a group; a dead-letter topic "
+            "has one (default: %(default)s)",
         )
         parser.add_argument(
             "--replication-factor",

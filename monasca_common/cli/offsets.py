@@ -142,12 +142,6 @@ class OffsetsReset(_OffsetsCommand):
             metavar="D",
             help="the first message that is not older than this duration, such as 90m (s, m, h or d), or the end",
         )
-        target.add_argument(
-            "--shift-by",
-            type=int,
-            metavar="N",
-            help="shift by N offsets (backwards with --shift-by=-100), limited to offsets in the log",
-        )
         add_execute(parser)
 
     def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
@@ -225,8 +219,6 @@ def _targets(
         return {partition: log.first for partition, log in logs.items()}
     if parsed_args.to_latest:
         return ends
-    if parsed_args.shift_by is not None:
-        return offset_plan.shifted_targets(standings, parsed_args.shift_by)
     if parsed_args.to_offset is not None:
         return offset_plan.targets_at_offset(logs, parsed_args.to_offset)
     since_ms = parsed_args.to_datetime

@@ -6,7 +6,7 @@ Counts are differences of offsets. Control records and compaction leave gaps, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from monasca_common.kafka import Admin, ConfigurationError
@@ -154,22 +154,6 @@ def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> di
                 f"partition (--topic {partition.topic}:{partition.partition})"
             )
     return dict.fromkeys(logs, offset)
-
-
-def shifted_targets(offsets: Iterable[PartitionOffsets], by: int) -> dict[TopicPartition, int]:
-    """Return the shifted offsets, limited to the logs. Raises `ConfigurationError` for a partition without a
-    position."""
-    targets = {}
-    for each in offsets:
-        if each.log is None:
-            continue
-        if each.kept is None or each.is_recreated:
-            raise ConfigurationError(
-                f"{each.partition.topic}/{each.partition.partition} has no offset of this topic to shift: use "
-                "--to-earliest, --to-latest, --to-datetime, --by-duration or --to-offset"
-            )
-        targets[each.partition] = min(max(each.kept.next_offset + by, each.log.first), each.log.end)
-    return targets
 
 
 def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:

@@ -234,20 +234,6 @@ class TestReset(OffsetsCase):
         self.assertEqual({0}, set(asked.pop().values()))
         self.assertAlmostEqual(time.time() - 7200, asked[0][_FIRST] / 1000, delta=60)
 
-    def test_a_shift_ends_at_the_limits_of_the_log(self):
-        self.store(_FIRST, next_offset=50)
-        self.store(_SECOND, next_offset=90)
-        self.cluster.log[_SECOND] = (85, 95)
-        self.assertEqual({0: 60, 1: 95}, self.targets("--shift-by", "10"))
-        self.assertEqual({0: 40, 1: 85}, self.targets("--shift-by=-10"))
-
-    def test_a_partition_without_a_position_cannot_be_shifted(self):
-        self.store(_FIRST)
-        status, _, error = self.run_command("reset", "--shift-by", "1")
-        self.assertEqual((1, True), (status, "metrics/1 has no offset of this topic to shift" in error))
-        self.store(_SECOND, topic_id="former")
-        self.assertEqual(1, self.run_command("reset", "--shift-by", "1")[0])
-
     def test_a_duration_has_a_unit(self):
         for text in ("90", "m", "-5m", "1.5h", "2w"):
             self.assertRaises(SystemExit, self.run_command, "reset", f"--by-duration={text}")
