@@ -23,7 +23,6 @@ from monasca_common.operations.durability import (
     internal_topic_findings,
     topic_durability,
 )
-from monasca_common.operations.group_positions import position_reader, position_remarks
 from monasca_common.operations.lag.history import LagHistory, following, read_history
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagWindow
@@ -67,29 +66,7 @@ class DurabilityCheck(ClusterCommand, Lister):
             survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
             history = read_history(admin, connection, history_topic(conf), timeout_seconds=_READ_SECONDS)
             led = [topic.name for topic in topics if None not in topic.leaders]
-            yield from self._late(parsed_args, survey, window, led, history or LagHistory())
-
-    def _late(
-        self,
-        parsed_args: argparse.Namespace,
-        survey: LagSurvey,
-        window: LagWindow,
-        topics: Iterable[str],
-        history: LagHistory,
-    ) -> list[Finding]:
-        """Return the findings of each group, and report differing positions on standard error."""
-        now_ms = SystemClock().time_ms()
-        states = survey.scan(survey.groups(), now_ms, set(topics), history)
-        judged = following(states, now_ms, window).groups
-        findings = {
-            group: list(group_retention_findings(group, {each: known.lag for each, known in partitions.items()}))
-            for group, partitions in judged.items()
-        }
-        late = {group: judged[group] for group, found in findings.items() if found}
-        lines = position_remarks(late, position_reader(self.read(parsed_args), parsed_args.section)())
-        if lines:
-            self.report("\n".join(lines))
-        return [finding for found in findings.values() for finding in found]
+            yield from _late(survey, window, led, history or LagHistory())
 
     @contextlib.contextmanager
     def _known(self, what: str) -> Iterator[None]:
@@ -99,6 +76,17 @@ class DurabilityCheck(ClusterCommand, Lister):
         except TransportError as error:
             self.report(f"{what} is unknown: {error}")
             self._status = 1
+
+
+def _late(survey: LagSurvey, window: LagWindow, topics: Iterable[str], history: LagHistory) -> list[Finding]:
+    """Return the findings of each group."""
+    now_ms = SystemClock().time_ms()
+    judged = following(survey.scan(survey.groups(), now_ms, set(topics), history), now_ms, window).groups
+    return [
+        finding
+        for group, partitions in judged.items()
+        for finding in group_retention_findings(group, {each: known.lag for each, known in partitions.items()})
+    ]
 
 
 def _chosen(wanted: Sequence[str] | None, there: Collection[str], to_come: Iterable[InternalTopic]) -> list[str]:

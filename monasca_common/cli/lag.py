@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cliff.lister import Lister
-from oslo_config import cfg
 
 from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_name_pattern
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.group_positions import DatabasePositions, position_reader, position_remarks
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -32,8 +30,6 @@ _VERDICT_COLUMNS = (
     *("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "lost_in_seconds"),
     *("expires_soon", "truncated", "hidden", "window"),
 )
-# The location of the authoritative position, and whether the verdict is based on a different position.
-_POSITION_COLUMNS = ("kept_in", "copy_differs")
 _READ_SECONDS = 30.0
 
 _Surveyed = Mapping[str, Mapping[TopicPartition, PartitionHistory]]
@@ -41,8 +37,6 @@ _Surveyed = Mapping[str, Mapping[TopicPartition, PartitionHistory]]
 
 class _LagCommand(ClusterCommand, Lister):
     """Surveys groups once, with the history of earlier surveys."""
-
-    _stored: DatabasePositions
 
     def survey(self, parsed_args: argparse.Namespace, *, is_pattern: bool) -> _Surveyed:
         """Return the verdicts, and report missing information on standard error. Raises `ConfigurationError`."""
@@ -68,18 +62,9 @@ class _LagCommand(ClusterCommand, Lister):
             )
         now_ms = SystemClock().time_ms()
         surveyed = following(cluster.scan(groups, now_ms, history=history or LagHistory()), now_ms, window).groups
-        self._stored = position_reader(conf, parsed_args.section)()
-        lines = position_remarks(surveyed, self._stored)
         if offline := sorted({each for partitions in surveyed.values() for each in offline_partitions(partitions)}):
-            lines.append(f"these partitions have no status, because they have no leader: {', '.join(offline)}")
-        if lines:
-            self.report("\n".join(lines))
+            self.report(f"these partitions have no status, because they have no leader: {', '.join(offline)}")
         return surveyed
-
-    def position_columns(
-        self, group: str, partitions: Mapping[TopicPartition, PartitionHistory], partition: TopicPartition | None = None
-    ) -> tuple[str, bool | None]:
-        return self._stored.place(group), self._stored.differ(group, partitions, partition)
 
 
 class LagList(_LagCommand):
@@ -104,11 +89,8 @@ class LagList(_LagCommand):
             self._status = NOTHING_FOUND
         groups = {group: group_lag(each.lag for each in partitions.values()) for group, partitions in surveyed.items()}
         self._status |= any(lag.is_error for lag in groups.values())
-        rows = (
-            (group, len(surveyed[group]), *_verdict_row(lag), *self.position_columns(group, surveyed[group]))
-            for group, lag in groups.items()
-        )
-        return ("group", "partitions", *_VERDICT_COLUMNS, *_POSITION_COLUMNS), rows
+        rows = ((group, len(surveyed[group]), *_verdict_row(lag)) for group, lag in groups.items())
+        return ("group", "partitions", *_VERDICT_COLUMNS), rows
 
 
 class LagShow(_LagCommand):
@@ -130,11 +112,8 @@ class LagShow(_LagCommand):
                 f"--group {group}: this group has no offset in any topic: `monasca-common lag list` lists groups"
             )
         self._status = int(group_lag(each.lag for each in partitions.values()).is_error)
-        rows = (
-            (*partition, *_verdict_row(each.lag), *self.position_columns(group, partitions, partition))
-            for partition, each in partitions.items()
-        )
-        return ("topic", "partition", *_VERDICT_COLUMNS, *_POSITION_COLUMNS), rows
+        rows = ((*partition, *_verdict_row(each.lag)) for partition, each in partitions.items())
+        return ("topic", "partition", *_VERDICT_COLUMNS), rows
 
 
 class LagServe(ServiceCommand):
@@ -147,9 +126,6 @@ class LagServe(ServiceCommand):
     extra = "monitoring"
     service = "monasca_common.operations.lag.service"
     checked = "lag"
-
-    def serve(self, run: Callable[..., None], conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
-        run(conf, position_reader(conf))
 
 
 def _verdict_row(lag: LagVerdict) -> tuple[Any, ...]:

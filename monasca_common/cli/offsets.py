@@ -85,10 +85,6 @@ class _OffsetsCommand(MonascaCommand, Lister):
         copies = admin.group_offsets(group)
         where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
         self.report(f"group {group}, {_count(self._members)}; its offsets are kept in {where}")
-        if kept.place == "database":
-            counting = {partition: each.next_offset for partition, each in kept.read().items()}
-            for line in group_positions.differing_copies(counting, copies):
-                self.report(line)
         return self.act(parsed_args, _GroupState(admin, kept, partitions, copies))
 
     def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
@@ -22,7 +22,6 @@ from monasca_common.operations.dashboard.view import (
     rate,
     span,
 )
-from monasca_common.operations.group_positions import DatabasePositions, ReadPositions, no_database, position_remarks
 from monasca_common.operations.lag.history import LagHistory, PartitionHistory, following
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import (
@@ -35,7 +34,6 @@ from monasca_common.operations.lag.verdict import (
 )
 
 _POINTS = 60
-_SHOWN_LINES = 2  # in a remark on positions: the reason and the first partition; the group's page lists all
 
 EMPTY = PanelView(
     "lag",
@@ -58,15 +56,13 @@ _PROBLEMS = {
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
     """A consumer group. ``unread``: the numbers of unread messages at the last checks, oldest first. ``per_second``:
-    its read rate; ``None`` before the second check. ``position_remarks``: remarks if the database and Kafka store
-    different positions."""
+    its read rate; ``None`` before the second check."""
 
     name: str
     lag: LagVerdict
     partitions: Mapping[TopicPartition, LagVerdict]
     unread: tuple[int, ...] = ()
     per_second: float | None = None
-    position_remarks: tuple[str, ...] = ()
 
     @property
     def topics(self) -> list[str]:
@@ -74,17 +70,9 @@ class GroupFigures:
 
 
 class LagGatherer:
-    """Checks every group. ``read_history``: called once, before the first check. ``read_positions``: called while a
-    group has a problem."""
+    """Checks every group. ``read_history``: called once, before the first check."""
 
-    def __init__(
-        self,
-        survey: LagSurvey,
-        window: LagWindow,
-        read_history: Callable[[], LagHistory | None],
-        read_positions: ReadPositions = no_database,
-    ) -> None:
-        self._read_positions = read_positions
+    def __init__(self, survey: LagSurvey, window: LagWindow, read_history: Callable[[], LagHistory | None]) -> None:
         self._read_history = read_history
         self._history: LagHistory | None = None
         self._survey = survey
@@ -101,24 +89,9 @@ class LagGatherer:
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in states_by_group.items()}
         verdicts = self._history.groups
         return tuple(
-            self._with_positions(
-                self._figures(group, states, verdicts[group], now_ms, before.get(group))
-                for group, states in states_by_group.items()
-            )
+            self._figures(group, states, verdicts[group], now_ms, before.get(group))
+            for group, states in states_by_group.items()
         )
-
-    def _with_positions(self, found: Iterable[GroupFigures]) -> Iterator[GroupFigures]:
-        stored: DatabasePositions | None = None
-        for group in found:
-            if _tone(group.lag) is Tone.GOOD:
-                yield group
-                continue
-            stored = stored or self._read_positions()
-            lines = position_remarks({group.name: self._partitions(group.name)}, stored)
-            yield replace(group, position_remarks=tuple(line.strip() for line in lines))
-
-    def _partitions(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:
-        return self._history.groups[group] if self._history is not None else {}
 
     def _figures(
         self,
@@ -164,7 +137,7 @@ def group_panel(group: GroupFigures) -> PanelView:
     return PanelView(
         "lag",
         f"Consumer group {group.name}",
-        " ".join([f"{group.lag.status.name}: the group {group.lag.status.meaning}.", *group.position_remarks]),
+        f"{group.lag.status.name}: the group {group.lag.status.meaning}.",
         EMPTY.explanation,
         ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
         rows,
@@ -189,7 +162,7 @@ def _concern(group: GroupFigures) -> Concern:
     problem = _PROBLEMS.get(lag.status, "")
     if lag.status is LagStatus.WARNING and not (lag.truncated or lag.hidden):
         problem = " does not catch up"
-    text = f"{group.name}{problem}: {'; '.join([*facts, *group.position_remarks[:_SHOWN_LINES]])}"
+    text = f"{group.name}{problem}: {'; '.join(facts)}"
     if lost := lag.deleted + lag.truncated:
         return Concern(_tone(lag), text, ConcernKind.LOST, lost)
     return Concern(_tone(lag), text, ConcernKind.AT_RISK if lag.expires_soon else ConcernKind.LATE, lag.messages)

@@ -27,7 +27,6 @@ from monasca_common.operations.dashboard.load_panel import LoadGatherer
 from monasca_common.operations.dashboard.panel_source import PanelSource, Snapshot
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.dashboard.view import PanelView
-from monasca_common.operations.group_positions import ReadPositions
 from monasca_common.operations.lag.history import read_history
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagWindow
@@ -122,7 +121,6 @@ def kafka_panels(
     audit: AuditSettings,
     dead_letter_topics: Iterable[str],
     window: LagWindow,
-    read_positions: ReadPositions,
     now_ms: Callable[[], int],
     *,
     history_topic: str,
@@ -143,7 +141,7 @@ def kafka_panels(
     survey = LagSurvey(admin, connection, window, timeout_seconds=_SOURCE_SECONDS)
     history = partial(read_history, admin, connection, history_topic, timeout_seconds=_SOURCE_SECONDS)
     sources = [
-        source("lag", LagGatherer(survey, window, history, read_positions)),
+        source("lag", LagGatherer(survey, window, history)),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=_SOURCE_SECONDS), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),

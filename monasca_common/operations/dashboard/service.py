@@ -16,7 +16,6 @@ from monasca_common.operations.dashboard.app import login_of
 from monasca_common.operations.dashboard.panels import kafka_panels
 from monasca_common.operations.dashboard.server import DashboardServer
 from monasca_common.operations.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
-from monasca_common.operations.group_positions import position_reader
 from monasca_common.operations.settings import history_topic, lag_window
 from monasca_common.runtime.listener import check_listener
 
@@ -31,6 +30,5 @@ def run(conf: cfg.ConfigOpts, dead_letter_topics: Iterable[str]) -> None:
     login = login_of(settings, conf)
     admin = functools.partial(plugins.load_admin, conf)
     facts = (settings, admin, connection, audit_settings(conf), dead_letter_topics, lag_window(conf))
-    sources = (position_reader(conf), SystemClock().time_ms)
-    panels = functools.partial(kafka_panels, *facts, *sources, history_topic=history_topic(conf))
+    panels = functools.partial(kafka_panels, *facts, SystemClock().time_ms, history_topic=history_topic(conf))
     DashboardServer(settings, panels, login).run()

@@ -22,7 +22,6 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.group_positions import ReadPositions, no_database, position_remarks
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -46,25 +45,16 @@ LOG = logging.getLogger(__name__)
 
 _LATE_INTERVALS = 3  # a survey is late after this number of intervals since the last complete survey
 READ_SECONDS = 60.0  # the time-out of a survey's reads: committed offsets and the oldest unread messages
-_SHOWN_LINES = 6  # partitions in a log line about positions
 
 
 class LagService(Loop):
     """``admin``: the admin client of the cluster whose groups are surveyed."""
 
-    def __init__(
-        self,
-        settings: LagSettings,
-        admin: Admin,
-        *,
-        clock: Clock | None = None,
-        read_positions: ReadPositions = no_database,
-    ) -> None:
+    def __init__(self, settings: LagSettings, admin: Admin, *, clock: Clock | None = None) -> None:
         super().__init__("the lag survey", clock)
         self.longest_seconds = settings.interval_seconds
         self._settings = settings
         self._admin = admin
-        self._read_positions = read_positions
         self._window = settings.limits.window
         self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=READ_SECONDS)
         self._history: LagHistory | None = None
@@ -132,20 +122,13 @@ class LagService(Loop):
         self._kept = wanted
 
     def _report(self, before: LagHistory, found: LagHistory) -> None:
-        """Log each group whose status has changed, or that starts or stops losing messages, and where its authoritative
-        positions are."""
-        changed = {}
+        """Log each group whose status has changed, or that starts or stops losing messages."""
         for group, partitions in found.groups.items():
             lag, earlier = group_lag(known.lag for known in partitions.values()), before.groups.get(group)
             was = None if earlier is None else _concern(group_lag(known.lag for known in earlier.values()))
             if _concern(lag) != was and (was is not None or lag.is_error):
                 log = LOG.warning if lag.is_error else LOG.info
                 log("group %s is %s: it %s; %s", group, lag.status.name, lag.status.meaning, _facts(lag, partitions))
-                changed[group] = partitions
-        lines = position_remarks(changed, self._read_positions()) if changed else []
-        if lines:
-            more = f" (and {len(lines) - _SHOWN_LINES} more)" if len(lines) > _SHOWN_LINES else ""
-            LOG.warning("%s%s", " ".join(line.strip() for line in lines[:_SHOWN_LINES]), more)
 
     def _late(self) -> Iterator[str]:
         surveyed_ms = self._history.surveyed_ms if self._history is not None else None
@@ -165,10 +148,10 @@ def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory
     return ", ".join(facts)
 
 
-def run(conf: cfg.ConfigOpts, read_positions: ReadPositions = no_database) -> None:
+def run(conf: cfg.ConfigOpts) -> None:
     """Run the service of ``conf``. Raises `ConfigurationError` if it cannot start."""
     settings = lag_settings(conf)
-    service = LagService(settings, load_admin(conf), read_positions=read_positions)
+    service = LagService(settings, load_admin(conf))
     facts = {
         "watches": joined(settings.groups),
         "of_brokers": settings.connection.bootstrap_servers,

@@ -14,8 +14,6 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
-from monasca_common.storage.settings import StorageSettings
-from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
@@ -163,27 +161,6 @@ class TestLagCommands(LagCase):
             status, text = self.run_command(command, "--group", self.group("stopped"))
             self.assertEqual(1, status)
             self.assertIn("STOP", text)
-
-    def test_differing_offsets_in_the_database_are_reported(self):
-        url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
-        database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
-        database.prepare()
-        with open(self.config, "a") as file:
-            file.write(f"[database]\nconnection = {url}\n")
-        self.put(10)
-        with database.storage().open_writer() as writer:
-            writer.begin(self.group("copied"), {self.partition: 7}, {self.partition: "id"})
-        for copy, expected in ((6, False), (7, False), (9, True)):
-            self.commit("copied", copy)
-            for command in ("list", "show"):
-                self.errors.seek(0)
-                self.errors.truncate()
-                self.run_command(command, "--group", self.group("copied"))
-                self.errors.seek(0)
-                reported = self.errors.read()
-                self.assertEqual(
-                    expected, f"{self.topic}/0: 7 in the database, {copy} in Kafka" in reported, (copy, reported)
-                )
 
     def test_show_has_a_row_for_each_partition(self):
         self.put(10)

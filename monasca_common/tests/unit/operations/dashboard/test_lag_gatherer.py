@@ -4,9 +4,7 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.dashboard.lag_panel import LagGatherer, group_panel, lag_panel
-from monasca_common.operations.dashboard.panel_source import Snapshot
-from monasca_common.operations.group_positions import DatabasePositions, no_database
+from monasca_common.operations.dashboard.lag_panel import LagGatherer
 from monasca_common.operations.lag.history import LagHistory
 from monasca_common.operations.lag.verdict import Commit, LagStatus, LagWindow, PartitionState
 
@@ -39,18 +37,13 @@ class LagGathererTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.survey, self.read = GroupsSurvey(), []
-        self.stored, self.positions_read = no_database(), 0
 
     def gatherer(self, history=None):
         def read():
             self.read.append(history)
             return history
 
-        def read_positions():
-            self.positions_read += 1
-            return self.stored
-
-        return LagGatherer(self.survey, LagWindow(), read, read_positions)
+        return LagGatherer(self.survey, LagWindow(), read)
 
     def test_the_history_in_the_topic_is_read_once_and_continued_by_each_check(self):
         kept = LagHistory(NOW - 9000)
@@ -67,28 +60,6 @@ class LagGathererTest(base.BaseTestCase):
         self.assertEqual({"g", "new"}, set(first))
         self.assertEqual((LagStatus.OK, 4), (first["g"].lag.status, first["g"].lag.messages))
         self.assertEqual((LagStatus.OK, 0), (first["new"].lag.status, first["new"].lag.messages))
-
-    def test_positions_are_read_and_shown_only_for_a_group_with_a_problem(self):
-        self.stored = DatabasePositions({"g": {TP: 7}})
-        gather = self.gatherer()
-        (group, _) = gather(NOW)
-        self.assertEqual(((), 0), (group.position_remarks, self.positions_read))
-        self.survey.silent_ms = 120_000
-        (group, new) = gather(NOW + 10_000)
-        self.assertEqual("metrics/0: 7 in the database, 5 in Kafka", group.position_remarks[1])
-        self.assertEqual((), new.position_remarks)
-        self.assertIn(group.position_remarks[0], group_panel(group).summary)
-        view = lag_panel(Snapshot((group,), NOW, ""), NOW)
-        self.assertIn("The service resumes from the database, which", view.concerns[0].text)
-
-    def test_an_unavailable_database_is_reported(self):
-        self.stored = DatabasePositions(error="no response")
-        self.survey.silent_ms = 120_000
-        (group, _) = self.gatherer()(NOW)
-        self.assertIn(
-            "it is unknown if services resume from other offsets in a database: no response",
-            group.position_remarks[0],
-        )
 
     def test_the_read_rate_of_a_group_is_known_after_two_checks(self):
         gather = self.gatherer()

@@ -2,7 +2,6 @@
 """The lag service: its surveys, the records that it stores, and its log lines."""
 
 from dataclasses import replace
-from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -13,7 +12,6 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.operations.group_positions import DatabasePositions, no_database
 from monasca_common.operations.lag import service as lag_service
 from monasca_common.operations.lag.history import LagHistory, history_of
 from monasca_common.operations.lag.service import LagService
@@ -56,9 +54,9 @@ class LagServiceTest(base.BaseTestCase):
         messages = self.kafka.broker.records("monasca-lag")
         return history_of((message.key, message.value) for message in messages)
 
-    def service(self, *, read_positions=no_database, **settings):
+    def service(self, **settings):
         made = LagSettings(CONNECTION, ProducerSettings(CONNECTION), **settings)
-        return LagService(made, None, clock=self.clock, read_positions=read_positions)
+        return LagService(made, None, clock=self.clock)
 
     def stopped(self):
         """A group that has committed nothing for two minutes."""
@@ -73,30 +71,6 @@ class LagServiceTest(base.BaseTestCase):
         self.assertIn('monasca_lag_messages{group="g",partition="0",topic="metrics"} 4.0', text)
         self.assertIn('monasca_lag_group_status{group="g",status="STOP"} 1.0', text)
         self.assertEqual(LagStatus.STOP, self.kept().of("g", TP).lag.status)
-
-    def test_the_log_has_the_positions_that_count_for_a_group_with_a_problem(self):
-        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
-        self.surveyed.states = {"g": self.stopped(), "h": self.stopped()}
-        service = self.service(read_positions=lambda: DatabasePositions({"g": {TP: 8}}))
-        for _ in range(2):
-            service.survey(self.producer)
-        self.assertEqual(1, log.output.count("The service resumes from the database, which"), log.output)
-        self.assertIn("the verdict on g uses Kafka's copy of its offsets", log.output)
-        self.assertIn("metrics/0: 8 in the database, 5 in Kafka", log.output)
-
-    def test_the_log_has_an_unknown_database_position(self):
-        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
-        self.surveyed.states = {"g": self.stopped()}
-        self.service(read_positions=lambda: DatabasePositions(error="no database responds")).survey(self.producer)
-        self.assertIn("other offsets in a database: no database responds", log.output)
-
-    def test_a_database_is_queried_once_for_all_changed_groups(self):
-        read = mock.Mock(return_value=DatabasePositions())
-        self.surveyed.states = {f"g{number}": self.stopped() for number in range(5)}
-        service = self.service(read_positions=read)
-        for _ in range(2):
-            service.survey(self.producer)
-        self.assertEqual(1, read.call_count)
 
     def test_the_log_has_a_group_that_keeps_up_but_loses_messages(self):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))

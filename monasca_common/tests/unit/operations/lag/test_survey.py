@@ -31,7 +31,6 @@ from monasca_common.operations.lag.verdict import (
     PartitionState,
     partition_lag,
 )
-from monasca_common.storage.base import Capability, StorageStatus, StoredOffset
 
 NOW = 1_000_000_000_000
 TP = TopicPartition("metrics", 0)
@@ -352,49 +351,6 @@ class TestThreshold(base.BaseTestCase):
             status, found = self.run_command("durability", "check", "--topic", "metrics", least_headroom=least_headroom)
             near = [row["topic"] for row in found if row["rule"] == "retention_near"]
             self.assertEqual((int(expected), ["metrics"] if expected else []), (status, near))
-
-    def test_the_position_that_counts_is_a_column_and_a_remark(self):
-        def stored(*groups, usable=True, capabilities=frozenset(Capability)):
-            offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
-            status = StorageStatus("1", "2", offsets=offsets, usable=usable)
-            storage = SimpleNamespace(capabilities=capabilities, status=lambda: status)
-            return mock.patch("monasca_common.operations.group_positions.load_storage", lambda _: storage)
-
-        database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
-        error_text = "metrics/0: 7 in the database, 0 in Kafka"
-        cases = (
-            (stored("g"), database, ("database", True), {error_text}),
-            (stored(usable=False), database, ("unknown", None), {"monasca-common db upgrade"}),
-            (stored("another"), database, ("kafka", False), set()),
-            (stored("g", capabilities=frozenset()), database, ("kafka", False), set()),
-            (contextlib.nullcontext(), "", ("kafka", False), set()),
-        )
-        for patched, more, expected, reported in cases:
-            with patched:
-                for command in (("list",), ("show", "--group", "g")):
-                    _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
-                    self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
-                    self.assertEqual(reported, self.reported_by(error_text, "monasca-common db upgrade"))
-                    self.assertNotIn("--kept-in", self.errors)  # options that these commands do not have
-                self.run_command("durability", "check", "--topic", "metrics", least_headroom=0.9, more=more)
-                self.assertEqual(reported, self.reported_by(error_text, "monasca-common db upgrade"))
-
-    def test_groups_of_another_cluster_are_not_groups_of_the_database(self):
-        offsets = (StoredOffset("g", "metrics", 0, None, 7),)
-        status = StorageStatus("1", "2", offsets=offsets, usable=True)
-        storage = SimpleNamespace(capabilities=frozenset(Capability), status=lambda: status)
-        more = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
-        for section, kept_in in (("mirror_target", "kafka"), ("kafka_metrics", "database")):
-            options = ("--section", section)
-            with mock.patch("monasca_common.operations.group_positions.load_storage", lambda _: storage):
-                for command in (("list",), ("show", "--group", "g")):
-                    _, (row,) = self.run_command("lag", *command, *options, least_headroom=0.9, more=more)
-                    self.assertEqual((kept_in, kept_in == "database"), (row["kept_in"], row["copy_differs"]))
-                self.run_command("durability", "check", "--topic", "metrics", *options, least_headroom=0.9, more=more)
-                self.assertEqual(kept_in == "database", "7 in the database" in self.errors, self.errors)
-
-    def reported_by(self, *texts):
-        return {text for text in texts if text in self.errors}
 
     def test_the_dashboard_uses_the_same_options(self):
         text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\nwindow_seconds = 7\ntopic = kept\n"
