@@ -75,13 +75,13 @@ class MirrorVerify(MonascaCommand, Lister):
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
     """Compare the partitions one after the other."""
     since_ms = parsed_args.since
-    ranges = verification.ranges(parsed_args.topic, since_ms)
-    compacted = verification.compacted(each.partition.topic for each in ranges)
+    positions = verification.positions(parsed_args.topic)
+    compacted = verification.compacted(each.partition.topic for each in positions)
     with progress.Shown("mirror verify") as shown:
-        shown.update(0, len(ranges))
-        for done, each in enumerate(ranges, start=1):
+        shown.update(0, len(positions))
+        for done, each in enumerate(positions, start=1):
             yield verification.compare(each, since_ms, is_compacted=each.partition.topic in compacted)
-            shown.update(done, len(ranges) - done)
+            shown.update(done, len(positions) - done)
 
 
 def _exit_status(compared: PartitionComparison) -> int:

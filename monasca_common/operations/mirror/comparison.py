@@ -2,9 +2,7 @@
 """Compares two logs of a partition, message by message: keys, values, headers and timestamps.
 
 Both logs are read in parallel, and only messages without a counterpart are kept, so a log may have any size. Messages
-that one cluster has deleted, and messages not copied yet, are counted separately from differences. In compacted logs,
-only the last message of each key is compared, because each cluster removes older messages at different times. A key
-whose last message is a tombstone counts as absent, whether or not the tombstone is already removed.
+that one cluster has deleted, and messages not copied yet, are counted separately from differences.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Literal, NamedTuple
@@ -21,7 +19,6 @@ from monasca_common.kafka import Message
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 
 _MOST_UNMATCHED = 500_000  # messages of one partition without a counterpart; they use 150 MB of memory
-_MOST_KEYS = 2_000_000  # keys of one partition; they use 600 MB of memory for both clusters
 _FIELDS = ("key", "value", "headers", "timestamp_ms")
 
 
@@ -39,14 +36,10 @@ class MessageDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedRange:
-    """The offsets of one partition to compare. Messages from ``copied`` on may be missing in the target."""
+class ComparedPartition:
+    """A partition to compare. Messages from the source's offset ``copied`` on may be missing in the target."""
 
     partition: TopicPartition
-    source_start: int
-    source_end: int
-    target_start: int
-    target_end: int
     copied: int
     source_lost_its_beginning: bool = False
     target_lost_its_beginning: bool = False
@@ -55,8 +48,7 @@ class ComparedRange:
 @dataclass(slots=True)
 class PartitionComparison:
     """The result for one partition. ``not_compared``: the reason if it was not compared, otherwise empty. ``expired``:
-    the number of messages that one cluster has already deleted. ``behind``: the number of messages not copied yet. For
-    a compacted topic, these numbers count keys."""
+    the number of messages that one cluster has already deleted. ``behind``: the number of messages not copied yet."""
 
     partition: TopicPartition
     source: int = 0
@@ -71,7 +63,9 @@ class PartitionComparison:
         return sum(each.kind == kind for each in self.differences)
 
 
-def compare_logs(compared: ComparedRange, source: Iterable[Message], target: Iterable[Message]) -> PartitionComparison:
+def compare_logs(
+    compared: ComparedPartition, source: Iterable[Message], target: Iterable[Message]
+) -> PartitionComparison:
     """Compare two logs of one partition."""
     found = PartitionComparison(compared.partition)
     sides = _Side(), _Side()
@@ -97,72 +91,12 @@ def compare_logs(compared: ComparedRange, source: Iterable[Message], target: Ite
     return found
 
 
-def compare_latest(
-    compared: ComparedRange,
-    source: Iterable[Message],
-    target: Iterable[Message],
-    *,
-    since_ms: int | None = None,
-    rewritten: Callable[[ComparedRange], Collection[bytes | None]] = lambda _: (),
-) -> PartitionComparison:
-    """Compare two compacted logs of one partition. ``since_ms``: compare only keys whose last message is not older.
-    ``rewritten``: called after both logs are read; the keys that it returns count as not copied yet."""
-    found = PartitionComparison(compared.partition)
-    own, other = _last_of_keys(source, since_ms), _last_of_keys(target, since_ms)
-    if own is None or other is None:
-        found.not_compared = f"it has more than {_MOST_KEYS:,} keys: limit the comparison with --since"
-        return found
-    pending = {key for key, last in own.items() if last.offset >= compared.copied}
-    pending.update(_digest([key]) for key in rewritten(compared))
-    sides = tuple({key: last for key, last in lasts.items() if not last.is_tombstone} for lasts in (own, other))
-    found.source, found.target = map(len, sides)
-    firsts = [min((side[key].offset for key in sides[0].keys() & sides[1].keys()), default=None) for side in sides]
-    for key in sorted(sides[0].keys() | sides[1].keys()):
-        last, copy = sides[0].get(key), sides[1].get(key)
-        if last is not None and copy is not None and last.digests == copy.digests:
-            found.equal += 1
-        elif key in pending:
-            found.behind += 1
-        elif last is not None and copy is not None:
-            found.differences.append(_altered(last, copy))
-        elif _has_expired(compared, last, copy, firsts):
-            found.expired += 1
-        elif last is not None:
-            found.differences.append(MessageDifference("missing", last.offset, None, last.message_id))
-        elif copy is not None:
-            found.differences.append(MessageDifference("extra", None, copy.offset, copy.message_id))
-    return found
-
-
-def _has_expired(
-    compared: ComparedRange, last: _Unmatched | None, copy: _Unmatched | None, firsts: list[int | None]
-) -> bool:
-    """Return whether the other cluster has deleted the message. ``firsts``: for each of the two logs, the offset of its
-    first message whose key is also in the other log."""
-    if last is not None:
-        return compared.target_lost_its_beginning and _is_before(last, firsts[0])
-    return copy is not None and compared.source_lost_its_beginning and _is_before(copy, firsts[1])
-
-
-def _last_of_keys(messages: Iterable[Message], since_ms: int | None) -> dict[bytes, _Unmatched] | None:
-    """Return the last message of each key by the key's digest, or ``None`` if there are too many keys."""
-    lasts: dict[bytes, tuple[_Unmatched, int]] = {}
-    for message in messages:
-        digests = _digests(message)
-        last = _Unmatched(message.offset, _own_id(message), digests, message.value is None)
-        lasts[digests[0]] = last, message.timestamp_ms or 0
-        if len(lasts) > _MOST_KEYS:
-            return None
-    return {key: last for key, (last, at_ms) in lasts.items() if since_ms is None or at_ms >= since_ms}
-
-
 class _Unmatched(NamedTuple):
     """A message without a counterpart. ``digests``: one digest per field of `_FIELDS`."""
 
     offset: int
     message_id: bytes | None
     digests: tuple[bytes, ...]
-    is_tombstone: bool = False
 
 
 class _Side:
@@ -196,7 +130,7 @@ class _Side:
         return sorted(message for alike in self._by_digests.values() for message in alike)
 
 
-def _explain(found: PartitionComparison, compared: ComparedRange, source: _Side, target: _Side) -> None:
+def _explain(found: PartitionComparison, compared: ComparedPartition, source: _Side, target: _Side) -> None:
     """Classify the messages without a counterpart."""
     missing, extra = [], []
     for message in source.left():

@@ -507,22 +507,6 @@ class TestVerify(VerifyCase):
     def named(self, *arguments):
         return {(row["kind"], row["message_id"], row["fields"]) for row in self.verify(*arguments)[1]}
 
-    # Rule 66
-    @periodic("the unit tests cover the comparison")
-    def test_the_last_message_of_each_key_of_a_compacted_topic_is_compared(self):
-        set_topic_config(self.source.admin, self.topic, {"cleanup.policy": "compact"})
-        self.put(30)  # three keys in each partition
-        producer = confluent_kafka.Producer({**self.source.direct_options(), "log_level": 0})
-        for key, value in ((b"a", b"first"), (b"b", b"kept"), (b"c", b"c"), (b"a", b"last"), (b"b", None)):
-            producer.produce(self.topic, value, key=key, partition=0)
-        self.assertEqual(0, producer.flush(SECONDS))
-        # Replaced messages can be missing, because of compaction; the last message of a key cannot.
-        self.copied(30, lost=[b"1", b"2", b"first", b"c", None], altered=[b"last"])
-        status, rows = self.verify()
-        self.assertEqual(1, status)
-        self.assertEqual([("DIFFERENT", 5, 5, 3, 0), ("SAME", 3, 3, 3, 0)], [_facts(row) for row in rows])
-        self.assertEqual((1, 1, 1), tuple(rows[0][kind] for kind in ("missing", "extra", "altered")))
-
 
 @periodic("the unit tests cover the comparison")
 class TestAudit(VerifyCase):

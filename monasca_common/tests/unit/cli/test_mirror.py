@@ -5,7 +5,8 @@ import fixtures
 
 from monasca_common.cli import mirror
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations.mirror.comparison import ComparedRange, PartitionComparison
+from monasca_common.operations.mirror.comparison import PartitionComparison
+from monasca_common.operations.mirror.positions import MirrorPosition
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _PARTITIONS = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
@@ -17,14 +18,14 @@ class TwoPartitions:
     def __init__(self, settings, source, target):
         pass
 
-    def ranges(self, topics, since_ms):
-        return [ComparedRange(each, 0, 5, 0, 5, 5) for each in _PARTITIONS]
+    def positions(self, topics):
+        return [MirrorPosition("mirror", each, 0, 5, "s", "t") for each in _PARTITIONS]
 
     def compacted(self, topics):
         return set()
 
-    def compare(self, compared, since_ms, *, is_compacted):
-        return PartitionComparison(compared.partition)
+    def compare(self, position, since_ms, *, is_compacted):
+        return PartitionComparison(position.partition)
 
 
 class VerifyTest(CommandCase):

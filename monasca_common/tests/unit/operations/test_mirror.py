@@ -17,7 +17,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.operations.mirror import comparison, mirror, verification
-from monasca_common.operations.mirror.comparison import ComparedRange, compare_latest, compare_logs
+from monasca_common.operations.mirror.comparison import ComparedPartition, compare_logs
 from monasca_common.operations.mirror.mirror import Mirror, copy_of
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.operations.mirror.settings import MirrorSettings, mirror_settings
@@ -237,7 +237,7 @@ class VerbatimTest(base.BaseTestCase):
 
 class ComparisonTest(base.BaseTestCase):
     def compare(self, source, target, *, copied=1_000_000, **lost):
-        return compare_logs(ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost), source, target)
+        return compare_logs(ComparedPartition(TP, copied, **lost), source, target)
 
     def test_equal_logs_with_different_offsets_are_equal(self):
         found = self.compare(map(message, range(50)), (message(n, offset=2 * n) for n in range(50)))
@@ -290,98 +290,51 @@ class ComparisonTest(base.BaseTestCase):
         self.assertIn("more than 5 messages", found.not_compared)
 
 
-def keyed(offset, key, value, *, timestamp_ms=1_000):
-    headers = (("message-id", b"%s at %d" % (key, offset)),)
-    return Message("metrics", 0, offset, timestamp_ms, key, value, headers)
-
-
-class LatestTest(base.BaseTestCase):
-    """The comparison of compacted topics."""
-
-    def compare(self, source, target, *, copied=1_000_000, since_ms=None, rewritten=(), **lost):
-        compared = ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost)
-        return compare_latest(compared, source, target, since_ms=since_ms, rewritten=lambda _: rewritten)
-
-    def facts(self, found):
-        return found.equal, found.behind, [(each.kind, each.source_offset) for each in found.differences]
-
-    def copied(self, *messages):
-        """Return the copy that a mirror writes, which differs only in the offset."""
-        return [_with(each, "offset", 10 * each.offset) for each in messages]
-
-    # Rule 66
-    def test_compacted_logs_with_the_same_last_messages_are_the_same(self):
-        log = [keyed(n, b"%d" % (n % 7), None if n % 5 == 3 else b"%d" % n) for n in range(40)]
-        lasts = {each.key: each for each in log}
-        for seed in range(20):
-            chance = random.Random(seed)
-
-            def compacted(chance=chance):
-                """Remove messages that have later ones with their key, and tombstones without earlier messages, at
-                random."""
-                kept = [each for each in log if chance.random() < 0.3 and lasts[each.key] is not each]
-                held = {each.key for each in kept}
-                ends = [e for e in lasts.values() if e.value is not None or e.key in held or chance.random() < 0.5]
-                return sorted([*kept, *ends], key=lambda each: each.offset)
-
-            source, target = compacted(), compacted()
-            found = self.compare(source, self.copied(*target))
-            self.assertEqual([], found.differences)
-            self.assertEqual(sum(each.value is not None for each in lasts.values()), found.equal)
-
-    def test_a_last_message_that_is_missing_altered_or_not_deleted_is_named(self):
-        a, b, c = keyed(0, b"a", b"1"), keyed(1, b"b", b"1"), keyed(2, b"c", b"1")
-        source = [a, b, c, keyed(3, b"c", None), keyed(4, b"b", b"2"), keyed(5, b"d", b"1")]
-        target = self.copied(a, b, c)
-        found = self.compare(source, target)
-        named = {(each.kind, each.source_offset, each.target_offset, each.fields) for each in found.differences}
-        altered = ("altered", 4, 10, ("value", "headers"))
-        self.assertEqual({altered, ("extra", None, 20, ()), ("missing", 5, None, ())}, named)
-
-    def test_a_key_whose_last_message_is_not_copied_yet_is_behind(self):
-        source = [keyed(4, b"a", b"2"), keyed(5, b"b", None), keyed(6, b"c", b"1")]
-        target = self.copied(keyed(0, b"a", b"1"), keyed(1, b"b", b"1"), keyed(2, b"d", b"1"))
-        found = self.compare(source, target, copied=4, rewritten=[b"d"])
-        self.assertEqual((0, 4, []), self.facts(found))
-
-    def test_older_keys_are_ignored_and_deleted_ones_are_expired(self):
-        old, new = keyed(0, b"a", b"1", timestamp_ms=5), keyed(1, b"b", b"1", timestamp_ms=9)
-        self.assertEqual((1, 0, []), self.facts(self.compare([old, new], self.copied(new), since_ms=9)))
-        found = self.compare([new], self.copied(old, new), source_lost_its_beginning=True)
-        self.assertEqual((1, (1, 0, [])), (found.expired, self.facts(found)))
-
-    def test_too_many_keys_are_not_compared(self):
-        with mock.patch.object(comparison, "_MOST_KEYS", 2):
-            found = self.compare([keyed(n, b"%d" % n, b"") for n in range(3)], [])
-        self.assertIn("more than 2 keys", found.not_compared)
-
-
 class VerificationTest(base.BaseTestCase):
     """In-memory logs. ``self.logs`` maps bootstrap servers to the log of a cluster; the target's offsets have gaps."""
 
     def verification(self, source, target):
         self.logs = {"a:1": source, "b:1": target}
         self.useFixture(fixtures.MonkeyPatch(f"{verification.__name__}.LogReader", self.reader))
-        admins = (mock.Mock(first_offsets=lambda _, log=log: {TP: log[0].offset}) for log in (source, target))
-        return MirrorVerification(settings("metrics"), *admins)
+        return MirrorVerification(settings("metrics"), *map(self.admin, (source, target)))
+
+    def admin(self, log):
+        def at_time(times):
+            return {TP: next((each.offset for each in log if each.timestamp_ms >= times[TP]), None)}
+
+        return mock.Mock(
+            first_offsets=lambda _: {TP: log[0].offset},
+            end_offsets=lambda _: {TP: log[-1].offset + 1},
+            offsets_for_times=at_time,
+        )
 
     def reader(self, connection, **_):
         log = self.logs[connection.bootstrap_servers]
         return mock.Mock(messages=lambda starts, ends: (each for each in log if starts[TP] <= each.offset < ends[TP]))
 
-    def test_messages_deleted_before_the_comparison_are_not_differences(self):
+    def test_messages_that_one_cluster_has_deleted_are_not_differences(self):
         source = [message(n) for n in range(1_000)]
         target = [_with(each, "offset", 2 * n) for n, each in enumerate(source)]
-        compared = ComparedRange(TP, 0, 1_000, 0, 2_000, 1_000)
         for left, copies in ((source[300:], target), (source, target[300:])):
-            found = self.verification(left, copies).compare(compared)
+            found = self.verification(left, copies).compare(MirrorPosition("mirror", TP, 0, 1_000, "s", "t"))
             self.assertEqual((300, 700, []), (found.expired, found.equal, found.differences))
 
-    def test_messages_before_since_are_not_compared(self):
-        source = [message(0, timestamp_ms=1_000), *(message(n, timestamp_ms=5_000) for n in range(1, 3))]
+    def test_messages_before_the_start_of_the_mirror_or_before_since_are_not_compared(self):
+        source = [message(n, timestamp_ms=1_000 * n) for n in range(1, 6)]
         target = [_with(each, "offset", n) for n, each in enumerate(source[1:])]
-        found = self.verification(source, target).compare(ComparedRange(TP, 0, 3, 0, 2, 3), 2_000)
-        self.assertEqual((2, 2, []), (found.source, found.equal, found.differences))
+        for since_ms, count in ((None, 4), (3_500, 2)):
+            position = MirrorPosition("mirror", TP, 2, 6, "s", "t")
+            found = self.verification(source, target).compare(position, since_ms)
+            self.assertEqual((count, count, []), (found.source, found.equal, found.differences))
+
+    # Rule 66
+    def test_compacted_topics_are_not_compared(self):
+        checked = self.verification([message(1)], [message(2)])
+        for admin, policy in zip((checked._source, checked._target), ("delete", "compact,delete"), strict=True):
+            admin.topic_configs = lambda names, policy=policy: {name: {"cleanup.policy": policy} for name in names}
+        self.assertEqual({"metrics"}, checked.compacted(["metrics"]))
+        found = checked.compare(MirrorPosition("mirror", TP, 0, 2, "s", "t"), is_compacted=True)
+        self.assertIn("its topic is compacted", found.not_compared)
 
 
 class StatusTest(base.BaseTestCase):
