@@ -60,7 +60,6 @@ LOG = logging.getLogger(__name__)
 _NAME = "monasca-mirror"  # a consumer requires a group name; no offsets are committed to this group
 _BATCH_MESSAGES = 5000  # messages per transaction; the target's consumers wait for its end
 _TOPIC_REFRESH_SECONDS = 60.0
-_PACE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
 _MOST_NAMES = 5  # number of topics in a log line
@@ -218,14 +217,12 @@ class Mirror(Loop):
                     return
                 look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
                 LOG.info("%d messages copied, %d left", self._status.copied, sum(self._status.lag().values()))
-            began = self.clock.monotonic()
             batch = self._poll(consumer, at)
             self._hook.after_poll(batch)
             moved = _moved(at, batch, consumer)
             if moved:
                 self._copy_batch(producer, batch, moved)
                 at |= moved
-                self._pace(sum(map(_size, batch)), began)
             else:
                 self._status.polled_nothing()
 
@@ -277,14 +274,6 @@ class Mirror(Loop):
 
     def _count(self, part: PartitionBatch) -> None:
         self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
-
-    def _pace(self, size: int, began: float) -> None:
-        """Wait until the bandwidth limit permits these bytes. The loop counts as live while it waits."""
-        if not self._settings.max_bytes_per_second:
-            return
-        due = began + size / self._settings.max_bytes_per_second
-        while (left := due - self.clock.monotonic()) > 0 and not self.stopping.wait(min(left, _PACE_SECONDS)):
-            self._status.paced()
 
 
 def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:

@@ -56,14 +56,6 @@ class MirrorSettings:
         choices={"earliest": "the oldest message", "latest": "the next new message"},
         help="The start position in a topic that was not copied before.",
     )
-    max_bytes_per_second: int = option(
-        0,
-        minimum=0,
-        maximum=10_000_000_000,
-        unit="bytes",
-        help="The maximum average number of message bytes to copy per second; 0: unlimited. Too small: the mirror "
-        "falls behind. Too large: other clients of both clusters wait while it catches up.",
-    )
     replication_factor: int = option(
         -1,
         minimum=-1,
@@ -124,5 +116,6 @@ _MIRROR = OptionGroup(
         **REMOVED_STATUS,
         "batch_size": "a transaction has at most 5000 messages",
         "topic_refresh_seconds": "the mirror looks for new topics once a minute",
+        "max_bytes_per_second": "set the quota consumer_byte_rate of the source for the mirror's user or client_id",
     },
 )

@@ -64,11 +64,6 @@ class MirrorStatus(ServiceMetrics):
         if not any(self.lag().values()):
             self._moved_at = self._clock.monotonic()
 
-    def paced(self) -> None:
-        """Record that the mirror waits because of ``max_bytes_per_second``."""
-        self.loop.turned()
-        self._moved_at = self._clock.monotonic()
-
     def ended(self, outcome: str) -> None:
         self._transactions.labels(outcome).inc()
 

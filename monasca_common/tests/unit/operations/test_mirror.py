@@ -203,22 +203,6 @@ class SkipTest(base.BaseTestCase):
         status.skipped.assert_called_once_with("metrics", 2)
 
 
-class RateLimitTest(base.BaseTestCase):
-    def test_the_rate_bounds_bytes_per_second_while_the_loop_is_live(self):
-        clock = VirtualClock()
-        status = mock.Mock()
-        with mock.patch.object(mirror, "open_admin"):
-            paced = Mirror(settings("a", max_bytes_per_second=1000), status, clock)
-            free = Mirror(settings("a"), status, clock)
-        began = clock.monotonic()
-        clock.advance(0.5)
-        free._pace(5000, began)
-        self.assertEqual(0.5, clock.monotonic() - began)
-        paced.stopping = mock.Mock(wait=lambda seconds: clock.advance(seconds))
-        paced._pace(5000, began)
-        self.assertEqual((5.0, 5), (clock.monotonic() - began, status.paced.call_count))
-
-
 class VerbatimTest(base.BaseTestCase):
     # Rule 64
     def test_headers_are_unchanged_and_messages_with_the_same_id_are_separate(self):
@@ -359,11 +343,10 @@ class StatusTest(base.BaseTestCase):
         self.assertEqual((True, []), _found(ready))
         clock.advance(61.0)
         self.assertEqual((False, ["STALL: 5 messages left to copy, none copied for 61 s"]), _found(ready))
-        for moved in (lambda: status.committed("metrics", 1, 1, 1), status.paced):
-            moved()
-            self.assertEqual((True, []), _found(ready))
-            clock.advance(61.0)
-            self.assertFalse(ready()[0])
+        status.committed("metrics", 1, 1, 1)
+        self.assertEqual((True, []), _found(ready))
+        clock.advance(61.0)
+        self.assertFalse(ready()[0])
         status.lag = dict
         self.assertEqual((True, []), _found(ready))
 
