@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cliff.lister import Lister
 
 from monasca_common.cli.command import ClusterCommand, add_topics
-from monasca_common.kafka import Admin
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.operations.durability import (
-    INTERNAL_TOPICS,
     Finding,
-    InternalTopic,
     Severity,
     durability_findings,
     group_retention_findings,
-    internal_topic_findings,
     topic_durability,
 )
 from monasca_common.operations.lag.history import LagHistory, following, read_history
@@ -55,26 +50,17 @@ class DurabilityCheck(ClusterCommand, Lister):
         conf, wanted = self.read(parsed_args), parsed_args.topic
         admin, connection = self.cluster(parsed_args)
         there = admin.partition_counts()
-        to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
-        topics = topic_durability(admin, _chosen(wanted, there, to_come))
+        topics = topic_durability(admin, _chosen(wanted, there))
         for topic in topics:
             yield from durability_findings(topic)
-        with self._known("the configuration of future offsets and transactions topics"):
-            yield from _findings_to_come(admin, to_come)
-        with self._known("the lag of consumers"):
+        try:
             window = lag_window(conf)
             survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
             history = read_history(admin, connection, history_topic(conf), timeout_seconds=_READ_SECONDS)
             led = [topic.name for topic in topics if None not in topic.leaders]
             yield from _late(survey, window, led, history or LagHistory())
-
-    @contextlib.contextmanager
-    def _known(self, what: str) -> Iterator[None]:
-        """Report an error of the brokers, and continue with the next step."""
-        try:
-            yield
         except TransportError as error:
-            self.report(f"{what} is unknown: {error}")
+            self.report(f"the lag of consumers is unknown: {error}")
             self._status = 1
 
 
@@ -89,16 +75,11 @@ def _late(survey: LagSurvey, window: LagWindow, topics: Iterable[str], history: 
     ]
 
 
-def _chosen(wanted: Sequence[str] | None, there: Collection[str], to_come: Iterable[InternalTopic]) -> list[str]:
-    missing = sorted(set(wanted or ()) - set(there) - {each.name for each in to_come})
+def _chosen(wanted: Sequence[str] | None, there: Collection[str]) -> list[str]:
+    missing = sorted(set(wanted or ()) - set(there))
     if missing:
         raise ConfigurationError(f"--topic {missing[0]}: this topic does not exist: correct its name")
     return sorted(set(wanted or there) & set(there))
-
-
-def _findings_to_come(admin: Admin, topics: Sequence[InternalTopic]) -> list[Finding]:
-    brokers = admin.broker_configs() if topics else {}
-    return [finding for topic in topics for finding in internal_topic_findings(topic, brokers)]
 
 
 def _row(finding: Finding) -> tuple[str, str, str, str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from monasca_common.kafka import Admin
 from monasca_common.kafka.message import TopicPartition
@@ -41,8 +41,6 @@ _TEXTS = {
     "writes_refused": "fewer replicas are in sync than min.insync.replicas: writes are refused; start the stopped "
     "brokers",
     "under_replicated": "a replica is behind, or its broker is down; start the broker, and check its disk and network",
-    "too_few_brokers": "it needs {most} replicas, but only {brokers} brokers run: the topic cannot be created, and "
-    "its clients wait; start the other brokers, or lower the replication factor",
     "truncated": "group {group} has committed offsets {truncated:,} beyond the end of the log: an out-of-sync replica "
     "became leader, or the topic was recreated, and acknowledged messages are lost; see `lag show`",
     "deleted_unread": "{deleted:,} messages were deleted by retention before group {group} had read them: raise "
@@ -83,33 +81,6 @@ class Finding:
     def of(cls, topic: str, rule: str, partitions: Iterable[int] = (), **facts: object) -> Finding:
         severity = Severity.WARNING if rule in _WARNINGS else Severity.ERROR
         return cls(topic, severity, rule, tuple(partitions), _TEXTS[rule].format(**facts))
-
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """A topic that brokers create on demand with the values of these broker settings."""
-
-    name: str
-    copies: str
-    min_in_sync: str
-    unclean_election: str | None  # ``None``: unclean elections are never permitted
-
-
-#: Kafka's topics for the offsets of groups and the states of transactions.
-INTERNAL_TOPICS = (
-    InternalTopic(
-        "__consumer_offsets",
-        "offsets.topic.replication.factor",
-        "min.insync.replicas",
-        "unclean.leader.election.enable",
-    ),
-    InternalTopic(
-        "__transaction_state",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.min.isr",
-        None,
-    ),
-)
 
 
 def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurability]:
@@ -156,26 +127,6 @@ def _replicas(topic: TopicDurability) -> dict[str, list[int]]:
     refused = [number for number in behind if len(topic.in_sync[number]) < topic.min_in_sync]
     lagging = [number for number in behind if number not in refused]
     return {"offline": offline, "writes_refused": refused, "under_replicated": lagging}
-
-
-def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[str, str]]) -> list[Finding]:
-    """Return the findings on a topic that does not exist yet. Any broker may create it, so the worst settings of all
-    brokers apply. ``brokers``: the settings of the running brokers by id."""
-    copies = min(int(settings[topic.copies]) for settings in brokers.values())
-    to_be = TopicDurability(
-        topic.name,
-        leaders=(0,),
-        replicas=(tuple(range(copies)),),
-        in_sync=(tuple(range(copies)),),
-        min_in_sync=min(int(settings[topic.min_in_sync]) for settings in brokers.values()),
-        unclean_election=any(settings.get(topic.unclean_election or "") == "true" for settings in brokers.values()),
-    )
-    settings = ", ".join(filter(None, (topic.copies, topic.min_in_sync, topic.unclean_election)))
-    found = durability_findings(to_be)
-    if (most := max(int(each[topic.copies]) for each in brokers.values())) > len(brokers):
-        found.insert(0, Finding.of(topic.name, "too_few_brokers", most=most, brokers=len(brokers)))
-    where = f"the topic does not exist yet; change the broker settings {settings}"
-    return [replace(each, text=f"{each.text} ({where})") for each in found]
 
 
 def group_retention_findings(group: str, partitions: Mapping[TopicPartition, LagVerdict]) -> Iterator[Finding]:

@@ -309,18 +309,7 @@ class Admin:
     def topic_configs(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, dict[str, str]]:
         """Return every setting of each topic, including the brokers' defaults."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))]
-        return self._configs([resources] if resources else [], timeout)
-
-    def broker_configs(self, timeout: float = 10.0) -> dict[int, dict[str, str]]:
-        """Return every setting of each available broker, by its id."""
-        # The client accepts one broker per call, and does not wait for the response.
-        brokers = [[ConfigResource(ResourceType.BROKER, str(number))] for number in self.broker_ids(timeout)]
-        return {int(number): settings for number, settings in self._configs(brokers, timeout).items()}
-
-    def _configs(self, requests: Iterable[list[ConfigResource]], timeout: float) -> dict[str, dict[str, str]]:
-        futures: dict[ConfigResource, concurrent.futures.Future[Any]] = {}
-        for resources in requests:
-            futures |= self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
+        futures = self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS) if resources else {}
         return {
             resource.name: {name: str(entry.value) for name, entry in settings.items()}
             for resource, settings in self._all(futures, timeout).items()

@@ -33,8 +33,7 @@ EMPTY = PanelView(
     "Durability",
     "",
     "Settings of topics, and missing replicas, that can cause the loss of acknowledged messages or prevent writes. The "
-    "panel Consumers shows messages that retention deletes unread. monasca-common durability check also checks Kafka's "
-    "internal topics before they exist.",
+    "panel Consumers shows messages that retention deletes unread.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}

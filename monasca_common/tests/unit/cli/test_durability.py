@@ -15,14 +15,6 @@ from monasca_common.operations.lag.verdict import Commit, PartitionState
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _PARTITION = TopicPartition("metrics", 0)
-_SAFE_BROKER = {
-    "offsets.topic.replication.factor": "3",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "2",
-    "min.insync.replicas": "2",
-    "unclean.leader.election.enable": "false",
-}
-_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
 
 
 class Cluster:
@@ -33,7 +25,6 @@ class Cluster:
         self.topics = ("metrics",)
         self.least = "2"
         self.in_sync = (0, 1, 2)
-        self.brokers = {number: dict(_SAFE_BROKER) for number in range(3)}
         self.state = None
 
     def partition_counts(self):
@@ -45,11 +36,6 @@ class Cluster:
 
     def describe_topics(self, names):
         return {name: TopicDescription(name, "id", 1, (0,), ((0, 1, 2),), (self.in_sync,)) for name in names}
-
-    def broker_configs(self):
-        if isinstance(self.brokers, Exception):
-            raise self.brokers
-        return self.brokers
 
 
 class Survey:
@@ -94,30 +80,17 @@ class DurabilityCheckTest(CommandCase):
         self.cluster.least = "1"
         self.assertEqual((1, [("metrics", "leader_alone")]), self.found())
 
-    def test_future_internal_topics_are_checked_by_the_settings_of_the_worst_broker(self):
-        offsets, transactions = _KAFKAS_OWN
-        for setting, value, expected in (
-            ("offsets.topic.replication.factor", "1", [(offsets, "one_copy")]),
-            ("offsets.topic.replication.factor", "4", [(offsets, "too_few_brokers")]),
-            ("transaction.state.log.replication.factor", "1", [(transactions, "one_copy")]),
-            ("transaction.state.log.min.isr", "1", [(transactions, "leader_alone")]),
-            ("min.insync.replicas", "1", [(offsets, "leader_alone")]),
-            ("unclean.leader.election.enable", "true", [(offsets, "unclean_election")]),
-        ):
-            self.cluster.brokers[1] = _SAFE_BROKER | {setting: value}
-            self.assertEqual((1, expected), self.found())
-            self.assertIn(setting, self.report)
-            (topic, _), *_ = expected
-            self.assertEqual((1, expected), self.found("--topic", topic))
-            self.assertEqual((0, []), self.found("--topic", "metrics"))
+    def test_internal_topics_are_checked(self):
+        self.cluster.topics = ("metrics", "__consumer_offsets")
+        self.cluster.least = "1"
+        expected = [(topic, "leader_alone") for topic in sorted(self.cluster.topics)]
+        self.assertEqual((1, expected), self.found())
 
-    def test_existing_internal_topics_are_checked(self):
-        self.cluster.topics = ("metrics", *_KAFKAS_OWN)
-        self.cluster.brokers = RetriableError("not to be asked")
-        self.assertEqual((0, []), self.found())
+    def test_an_unknown_lag_is_an_error_and_other_findings_are_reported(self):
+        def fail(*_, **__):
+            raise RetriableError("broker 1 is silent")
 
-    def test_unreadable_broker_settings_are_an_error_and_other_findings_are_reported(self):
-        self.cluster.brokers = RetriableError("broker 1 is silent")
+        self.patch(durability, "read_history", fail)
         self.cluster.in_sync = (0, 1)
         status, out, err = self.run_command("-f", "json")
         self.assertEqual((1, ["under_replicated"]), (status, [row["rule"] for row in json.loads(out)]))
