@@ -7,6 +7,7 @@ A thread is busy while it reads a request, so untrusted clients need a reverse p
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -28,13 +29,8 @@ _SILENT_SECONDS = 10  # a client that sends or receives nothing for this time is
 _MAX_REQUEST_LINE_BYTES = 8190  # the largest limit that gunicorn allows
 _MAX_HEADER_BYTES = 16 * 1024  # limit of one header; a Keystone token may have several KiB
 _IDLE_CONNECTIONS = 1024  # idle connections of proxies, in addition to those with a thread
-_OTHER_FILES = 256  # open files of a worker for logs, Kafka and databases
-_MIN_IDLE_CONNECTIONS = 16
 _CLIENT_ERRORS = (BlockingIOError, ConnectionError, TimeoutError)  # silent or disconnected
-_UNLOGGED = (
-    "Invalid request from ip=",  # otherwise, clients could fill the log
-    "No keepalived connections",  # gunicorn compares with this default before the limit of open files is known
-)
+_UNLOGGED = "Invalid request from ip="  # otherwise, clients could fill the log
 
 
 class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotations
@@ -81,6 +77,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "proc_name": f"monasca-{name}",
             "worker_class": "gthread",
             "threads": threads,
+            "worker_connections": threads + _IDLE_CONNECTIONS,
             "graceful_timeout": round(stop_seconds),
             "timeout": max(WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
             "limit_request_line": _MAX_REQUEST_LINE_BYTES,
@@ -116,9 +113,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     def _when_ready(self, arbiter: Any) -> None:
         for listener in arbiter.LISTENERS:
             _bound_silence(listener.sock)
-        threads = self.cfg.threads
-        self._options["worker_connections"] = threads + allowed_idle_connections(threads)
-        self.load_config()  # like a reload
+        _allow_open_files()
         self.ready(arbiter)
         self._is_ready = True
 
@@ -139,24 +134,11 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
         self.worker_ended()
 
 
-def allowed_idle_connections(threads: int) -> int:
-    """Raise the limit of open files as far as permitted, and return the number of idle connections that it allows."""
+def _allow_open_files() -> None:
+    """Raise the limit of open files as far as permitted."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        return _IDLE_CONNECTIONS
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    files = threads + _IDLE_CONNECTIONS + _OTHER_FILES
-    if hard >= files:
-        return _IDLE_CONNECTIONS
-    allowed = max(_MIN_IDLE_CONNECTIONS, hard - threads - _OTHER_FILES)
-    LOG.warning(
-        "the limit of %d open files allows %d idle connections instead of %d; raise it (ulimit -n, LimitNOFILE) to %d",
-        hard,
-        allowed,
-        _IDLE_CONNECTIONS,
-        files,
-    )
-    return allowed
+    with contextlib.suppress(ValueError):  # a system without a limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _bound_silence(listener: socket.socket) -> None:

@@ -13,7 +13,7 @@ from gunicorn.http.unreader import IterUnreader
 from oslotest import base
 
 from monasca_common.runtime import web_server
-from monasca_common.runtime.web_server import WebServer, WebServerLog, allowed_idle_connections
+from monasca_common.runtime.web_server import WebServer, WebServerLog
 
 
 class TestOptions(base.BaseTestCase):
@@ -79,35 +79,17 @@ class TestSilence(base.BaseTestCase):
         with self.assertLogs("gunicorn.error", "WARNING") as logs:
             log = WebServerLog(WebServer("test", "127.0.0.1", 0, threads=4, stop_seconds=20).cfg)
             log.warning("Invalid request from ip=127.0.0.1: Invalid Method 'x'")
-            log.warning("No keepalived connections can be handled. Check the number of threads.")
             log.warning("Worker (pid:%s) was sent %s!", 7, "SIGSEGV")
         self.assertEqual(["Worker (pid:7) was sent SIGSEGV!"], [record.getMessage() for record in logs.records])
 
 
 class TestOpenFiles(base.BaseTestCase):
-    def allowed(self, *limits):
-        """Return the allowed connections, and the limits that were set."""
-        with (
-            mock.patch.object(resource, "getrlimit", return_value=limits),
-            mock.patch.object(resource, "setrlimit") as set_limit,
-        ):
-            return allowed_idle_connections(100), set_limit.call_args.args[1]
-
-    def test_the_limit_is_raised_as_far_as_permitted_and_logged_if_it_is_too_low(self):
-        log = self.useFixture(fixtures.FakeLogger())
-        self.assertEqual((1024, (20_000, 20_000)), self.allowed(1024, 20_000))
-        self.assertEqual("", log.output)
-        self.assertEqual((644, (1000, 1000)), self.allowed(500, 1000))
-        self.assertIn("LimitNOFILE) to 1380", log.output)
-        self.assertEqual((16, (100, 100)), self.allowed(100, 100))
-
-    def test_a_reload_keeps_the_number_of_connections(self):
+    def test_the_limit_is_raised_as_far_as_permitted(self):
         server = WebServer("test", "127.0.0.1", 0, threads=100, stop_seconds=20)
         with (
-            mock.patch.object(resource, "getrlimit", return_value=(9000, 9000)),
-            mock.patch.object(resource, "setrlimit"),
+            mock.patch.object(resource, "getrlimit", return_value=(1024, 20_000)),
+            mock.patch.object(resource, "setrlimit") as set_limit,
         ):
             server.cfg.when_ready(SimpleNamespace(LISTENERS=[]))
-        before = server.cfg.worker_connections
-        server.reload()
-        self.assertEqual((1124, 1124), (before, server.cfg.worker_connections))
+        self.assertEqual((20_000, 20_000), set_limit.call_args.args[1])
+        self.assertEqual(1124, server.cfg.worker_connections)
