@@ -49,6 +49,7 @@ _IGNORED_BY_JOBS = (
 )
 _COLUMNS = ("dead_letter", "time", "origin", "group", "error", "replays", "action")
 _REASON_COLUMNS = ("topic", "origin", "error", "dead_letters")
+_OF_SERVICES = "the dead-letter topics of the configured services"
 _NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows pending dead letters"
 
 
@@ -96,11 +97,22 @@ class _DlqCommand(MonascaCommand):
             raise ConfigurationError(f"{where} configured services have no dead-letter topics: name one with --topic")
         return list(found.values())
 
+    def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
+        """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names this topic."""
+        partitions = topic.partitions()
+        if not partitions and topic.name in parsed_args.topic:
+            raise ConfigurationError(f"--topic {topic.name}: this topic does not exist: correct its name")
+        if not partitions:
+            self.report(
+                f"{topic.name}: this topic does not exist: `monasca-common init` creates the topics that services need"
+            )
+        return partitions
 
-class _SelectingCommand(_DlqCommand):
-    """Selects dead letters by topic, reason, origin and time."""
 
-    default_topics: ClassVar[str] = "the dead-letter topics of the configured services"
+class _PendingCommand(_DlqCommand):
+    """Selects pending dead letters, which the group has not handled, by topic, reason, origin and time."""
+
+    default_topics: ClassVar[str] = _OF_SERVICES
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -114,24 +126,6 @@ class _SelectingCommand(_DlqCommand):
             "--origin", metavar="T", help="only dead letters of this original topic (default: all topics)"
         )
         add_since_and_until(parser, "dead letters")
-
-    def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
-        """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names this topic."""
-        partitions = topic.partitions()
-        if not partitions and topic.name in parsed_args.topic:
-            raise ConfigurationError(f"--topic {topic.name}: this topic does not exist: correct its name")
-        if not partitions:
-            self.report(
-                f"{topic.name}: this topic does not exist: `monasca-common init` creates the topics that services need"
-            )
-        return partitions
-
-
-class _PendingCommand(_SelectingCommand):
-    """Reads the pending dead letters, which the group has not handled."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument(
             "--max-replays",
             type=positive,
@@ -324,64 +318,47 @@ class DlqReplay(_PendingCommand, ChangeLister):
         return False
 
 
-class DlqPurge(_SelectingCommand, ChangeLister):
-    """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
+class DlqPurge(_DlqCommand, ChangeLister):
+    """Delete handled or all dead letters; without --execute, only count them.
 
-    Kafka deletes only from the beginning. Deletion stops at the first dead letter that is not selected; selected dead
-    letters after it are kept and counted. For example, delete handled dead letters, or the dead letters of last year:
-    monasca-common dlq purge --dealt-with
-    monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
+    Kafka deletes only from the beginning of a partition, so --dealt-with ends at the first pending dead letter. The
+    counts are differences of offsets, which include notes about replays and markers of transactions. For example:
+    monasca-common dlq purge --dealt-with --execute
     """
 
-    columns = ("topic", "dead_letters", "deleted", "kept")
+    columns = ("topic", "offsets", "deleted")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument(
-            "--dealt-with",
-            action="store_true",
-            help="also select the handled dead letters before the first pending dead letter; with --reason, deletion "
-            "stops at "
-            "the first pending dead letter with a different reason, even if handled dead letters follow",
+        add_topics(parser, _OF_SERVICES)
+        selected = parser.add_mutually_exclusive_group(required=True)
+        selected.add_argument(
+            "--dealt-with", action="store_true", help="the handled dead letters before the first pending one"
         )
-        parser.add_argument("--all", action="store_true", help="select all dead letters")
+        selected.add_argument("--all", action="store_true", help="all dead letters")
         add_execute(parser)
 
     def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
-        if not (parsed_args.all or parsed_args.dealt_with or _is_selection(parsed_args)):
-            raise ConfigurationError(
-                "nothing is selected: use --until, --since, --reason, --origin, --dealt-with or --all"
-            )
-        selects = partial(_selects, parsed_args) if parsed_args.all or _is_selection(parsed_args) else None
         found = {}
         for topic in self.topics(parsed_args, parsed_args.topic):
             partitions = self.partitions(parsed_args, topic)
             if partitions:
-                with progress.Shown(topic.name) as shown:
-                    found[topic] = topic.deletable(
-                        partitions, selects, handled=parsed_args.dealt_with, progress=shown.update
-                    )
+                found[topic] = topic.deletable(partitions, handled=parsed_args.dealt_with)
         deleted: set[DeadLetterTopic] = set()
         try:
             for topic in found if parsed_args.execute else ():
-                before = {partition: each.before for partition, each in found[topic].items() if each.count}
+                before = {partition: offsets.stop for partition, offsets in found[topic].items() if offsets}
                 if before:
                     topic.delete(before)
                     deleted.add(topic)
                     topic.skip_deleted(before)
         finally:
-            for topic, deletable in found.items():
-                selected = sum(each.count for each in deletable.values())
-                kept = sum(each.kept for each in deletable.values())
-                rows.append((topic.name, selected, topic in deleted, kept))
-        selected, kept = (sum(row[column] for row in rows) for column in (1, 3))
-        if kept:
-            self.report(f"{_count(kept)} also selected but cannot be deleted: Kafka deletes only from the beginning")
-        if not selected:
-            self._status = NOTHING_FOUND
-            self.report("no dead letter is selected" if not kept else "no selected dead letter can be deleted")
-        else:
+            rows += [(each.name, sum(map(len, found[each].values())), each in deleted) for each in found]
+        if any(count for _, count, _ in rows):
             self.note_dry_run(parsed_args)
+        else:
+            self._status = NOTHING_FOUND
+            self.report("no dead letter is selected")
 
 
 def _is_selection(parsed_args: argparse.Namespace) -> bool:

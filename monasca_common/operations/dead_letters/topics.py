@@ -16,7 +16,6 @@ from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.kafka import (
     Admin,
     KafkaConsumer,
-    Message,
     TopicPartition,
     open_consumer,
     open_producer,
@@ -26,7 +25,7 @@ from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consum
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.operations.dead_letters.replay import DeadLetterReplay
-from monasca_common.operations.dead_letters.replay_log import DeadLetter, SentMessages, is_note
+from monasca_common.operations.dead_letters.replay_log import DeadLetter, SentMessages
 from monasca_common.operations.log_reading import LogReader
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
@@ -38,28 +37,6 @@ def dead_letter_topics(partition_counts: Mapping[str, int], names: Iterable[str]
     """Return the topics whose names end in ``.dlq``, and the existing topics of ``names``."""
     wanted = frozenset(names)
     return sorted(topic for topic in partition_counts if topic in wanted or topic.endswith(_SUFFIX))
-
-
-@dataclass(slots=True)
-class DeletableDeadLetters:
-    """The selected dead letters at the beginning of a partition; Kafka can delete only from the beginning. ``before``:
-    the first offset that is kept. ``kept``: selected dead letters that are kept because they follow an unselected one.
-    """
-
-    before: int
-    count: int = 0
-    kept: int = 0
-    _ended: bool = False
-
-    def add(self, message: Message, *, is_dead_letter: bool, is_selected: bool) -> None:
-        """Add a message. Call this in the order of offsets."""
-        if not is_selected:
-            self._ended = True
-        elif not self._ended:
-            self.before = message.offset + 1
-            self.count += is_dead_letter
-        else:
-            self.kept += is_dead_letter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,30 +119,12 @@ class DeadLetterTopic:
             replay = DeadLetterReplay(stack.enter_context(self.reader(partitions)), sent=self.sent, **arguments)
             yield replay, replay.dead_letters() if producer is None else replay.send(producer)
 
-    def deletable(
-        self,
-        partitions: Sequence[TopicPartition],
-        selects: Callable[[DeadLetter], bool] | None,
-        *,
-        handled: bool,
-        progress: Callable[[int, int], object],
-    ) -> dict[TopicPartition, DeletableDeadLetters]:
-        """Read the whole topic. ``selects``: returns whether to delete a dead letter. ``handled``: also delete all dead
-        letters before the group's offset. ``progress``: receives the numbers of messages read and remaining."""
+    def deletable(self, partitions: Sequence[TopicPartition], *, handled: bool) -> dict[TopicPartition, range]:
+        """Return the offsets to delete: all offsets, or those before the group's offset if ``handled``."""
         with self.reader(partitions) as consumer:
-            passed = {each: (consumer.position(each) or 0) if handled else 0 for each in partitions}
+            passed = {each: consumer.position(each) or 0 for each in partitions}
             firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
-        found = {partition: DeletableDeadLetters(first) for partition, first in firsts.items()}
-        total = sum(ends[each] - firsts[each] for each in partitions)
-        for count, message in enumerate(LogReader(self.consumer.connection).messages(firsts, ends), 1):
-            partition = TopicPartition(message.topic, message.partition)
-            letter = None if is_note(message) else DeadLetter.of(message)
-            is_selected = (
-                letter is None or message.offset < passed[partition] or (selects is not None and selects(letter))
-            )
-            found[partition].add(message, is_dead_letter=letter is not None, is_selected=is_selected)
-            progress(count, total - count)
-        return found
+        return {each: range(first, passed[each] if handled else ends[each]) for each, first in firsts.items()}
 
     def delete(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete all messages before these offsets."""
