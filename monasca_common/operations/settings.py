@@ -94,14 +94,6 @@ class LagSettings:
         HISTORY_TOPIC,
         help="The compacted topic that stores the history for restarts; `monasca-common init` creates it.",
     )
-    max_partitions: int = option(
-        10_000,
-        minimum=1,
-        maximum=1_000_000,
-        unit="partitions",
-        help="The number of partitions with their own metrics, worst partitions first. Too small: only `monasca-common "
-        "lag show` shows the partition with a problem. Too large: Prometheus has too many series.",
-    )
 
     def watches(self, group: str) -> bool:
         return any(fnmatch.fnmatchcase(group, pattern) for pattern in self.groups)
@@ -124,7 +116,11 @@ class StartCheckSettings:
 _LAG = OptionGroup(
     LAG_GROUP,
     options_of(LagSettings),
-    removed={**REMOVED_STATUS, "read_seconds": "a survey reads for at most 60 seconds"},
+    removed={
+        **REMOVED_STATUS,
+        "read_seconds": "a survey reads for at most 60 seconds",
+        "max_partitions": "the 10,000 worst partitions have their own metrics",
+    },
 )
 _MONITORING = OptionGroup(MONITORING_GROUP, options_of(StartCheckSettings))
 

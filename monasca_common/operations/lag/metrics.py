@@ -14,6 +14,7 @@ from monasca_common.runtime.metrics import Sample, ServiceMetrics
 _PREFIX = "monasca_lag"
 _SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _ORDER = list(LagStatus)
+_MAX_PARTITIONS = 10_000  # with their own metrics; Prometheus keeps ten series of each
 Figure = Callable[[LagVerdict], float | None]
 # Name, help and value; ``None``: no sample.
 _FIGURES: tuple[tuple[str, str, Figure], ...] = (
@@ -47,18 +48,17 @@ _PARTITION = ("group", "topic", "partition")
 
 
 class LagMetrics(ServiceMetrics):
-    """``max_partitions``: the number of partitions with their own metrics. Metrics of groups count all partitions."""
+    """The worst partitions have their own metrics. Metrics of groups count all partitions."""
 
-    def __init__(self, max_partitions: int) -> None:
+    def __init__(self) -> None:
         super().__init__(_PREFIX)
-        self._max_partitions = max_partitions
         self._groups: dict[str, LagVerdict] = {}
         self._partitions: list[tuple[str, TopicPartition, LagVerdict]] = []
         outcomes = ("complete", "failed")
         self._surveys = self.counter("surveys", "Surveys of all groups, by outcome", "outcome", known=outcomes)
         self._seconds = self.histogram("survey_seconds", "Duration of complete surveys", buckets=_SECONDS)
         self._last = self.gauge("last_survey_timestamp_seconds", "Time of the last complete survey")
-        self._left_out = self.gauge("left_out_partitions", "Partitions beyond max_partitions")
+        self._left_out = self.gauge("left_out_partitions", "Partitions without their own metrics")
         for name, text, value in _FIGURES:
             self.computed_gauge(name, text, *_PARTITION, samples=partial(self._partition_figures, value))
             self.computed_gauge(f"group_{name}", text, "group", samples=partial(self._group_figures, value))
@@ -74,11 +74,11 @@ class LagMetrics(ServiceMetrics):
         self._groups = {
             group: group_lag(known.lag for known in partitions.values()) for group, partitions in history.groups.items()
         }
-        self._partitions = _worst(history, self._max_partitions)
+        self._partitions = _worst(history)
         self._surveys.labels("complete").inc()
         self._seconds.observe(seconds)
         self._last.set((history.surveyed_ms or 0) / 1000)
-        self._left_out.set(max(0, sum(map(len, history.groups.values())) - self._max_partitions))
+        self._left_out.set(max(0, sum(map(len, history.groups.values())) - _MAX_PARTITIONS))
 
     def failed(self) -> None:
         self._surveys.labels("failed").inc()
@@ -97,12 +97,12 @@ class LagMetrics(ServiceMetrics):
                 yield (group, status.name), lag.status is status
 
 
-def _worst(history: LagHistory, most: int) -> list[tuple[str, TopicPartition, LagVerdict]]:
+def _worst(history: LagHistory) -> list[tuple[str, TopicPartition, LagVerdict]]:
     found = [
         (group, partition, known.lag)
         for group, partitions in history.groups.items()
         for partition, known in partitions.items()
     ]
-    if len(found) > most:
+    if len(found) > _MAX_PARTITIONS:
         found.sort(key=lambda each: (_ORDER.index(each[2].status), each[2].messages), reverse=True)
-    return found[:most]
+    return found[:_MAX_PARTITIONS]

@@ -60,7 +60,7 @@ class LagService(Loop):
         self._history: LagHistory | None = None
         self._kept = LagHistory()
         self.surveys = 0
-        self.metrics = LagMetrics(settings.max_partitions)
+        self.metrics = LagMetrics()
         self._state = LoopHealth(
             "lag",
             self.clock,

@@ -62,7 +62,6 @@ _BATCH_MESSAGES = 5000  # messages per transaction; the target's consumers wait 
 _TOPIC_REFRESH_SECONDS = 60.0
 _IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
-_MOST_NAMES = 5  # number of topics in a log line
 
 
 class Mirror(Loop):
@@ -105,7 +104,7 @@ class Mirror(Loop):
         if self.stopping.is_set():
             return
         self._report(plan)
-        positions.prepare(self._target, settings.replication_factor)
+        positions.prepare(self._target)
         if not plan.topics:
             status.loop.turned("no topic of the source matches topics in group [mirror]")
             self.stopping.wait(_IDLE_SECONDS)
@@ -124,7 +123,7 @@ class Mirror(Loop):
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
             status.loop.turned("")
-            LOG.info("mirror %r copies %s", settings.name, _few_names(plan))
+            LOG.info("mirror %r copies %d topics", settings.name, len(plan.topics))
             self._copy(producer, consumer, dict(at), plan)
 
     def _report(self, plan: MirrorPlan) -> None:
@@ -313,12 +312,6 @@ def _producer_settings(settings: MirrorSettings, plan: MirrorPlan) -> ProducerSe
         max_message_bytes=min([*limits, 1_000_000]),
         verbatim=True,
     )
-
-
-def _few_names(plan: MirrorPlan) -> str:
-    names = [topic.name for topic in plan.topics]
-    few = ", ".join(names[:_MOST_NAMES])
-    return few if len(names) <= _MOST_NAMES else f"{len(names)} topics: {few}, ..."
 
 
 def _size(message: Message) -> int:

@@ -68,11 +68,11 @@ class _Value(msgspec.Struct, frozen=True):
 Positions = Mapping[tuple[str, TopicPartition], MirrorPosition]
 
 
-def prepare(admin: Admin, replication_factor: int) -> None:
+def prepare(admin: Admin) -> None:
     """Create the topic if it is missing. Raises `ConfigurationError` if its settings would lose positions."""
     partitions = admin.partition_counts().get(POSITIONS_TOPIC)
     if partitions is None:
-        admin.create_topic(POSITIONS_TOPIC, replication_factor=replication_factor, config=_CONFIG)
+        admin.create_topic(POSITIONS_TOPIC, replication_factor=-1, config=_CONFIG)
         return
     policy = admin.topic_configs((POSITIONS_TOPIC,))[POSITIONS_TOPIC]["cleanup.policy"]
     if partitions != 1 or policy != "compact":

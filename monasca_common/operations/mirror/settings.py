@@ -56,14 +56,6 @@ class MirrorSettings:
         choices={"earliest": "the oldest message", "latest": "the next new message"},
         help="The start position in a topic that was not copied before.",
     )
-    replication_factor: int = option(
-        -1,
-        minimum=-1,
-        maximum=100,
-        unit="copies",
-        help="The replication factor of topics that the mirror creates in the target; -1: the brokers' default. Too "
-        "small: a broken disk loses the only copy. Too large: the target has too few brokers.",
-    )
     skip_deleted: bool = option(
         False,
         help="If retention deleted messages before they were copied, count them and continue with the oldest message "
@@ -116,6 +108,7 @@ _MIRROR = OptionGroup(
         **REMOVED_STATUS,
         "batch_size": "a transaction has at most 5000 messages",
         "topic_refresh_seconds": "the mirror looks for new topics once a minute",
+        "replication_factor": "the mirror creates topics with default.replication.factor of the target's brokers",
         "max_bytes_per_second": "set the quota consumer_byte_rate of the source for the mirror's user or client_id",
     },
 )

@@ -64,7 +64,7 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping
     wanted = {
         name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
     }
-    _create_missing(settings, source, target, wanted, stopping)
+    _create_missing(source, target, wanted, stopping)
     if stopping.is_set():  # topics may still be missing
         return MirrorPlan((), refused)
     counts, configs = target.partition_counts(), target.topic_configs(wanted)
@@ -83,9 +83,8 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping
     return MirrorPlan(topics, refused)
 
 
-def _create_missing(
-    settings: MirrorSettings, source: Admin, target: Admin, wanted: Mapping[str, int], stopping: threading.Event
-) -> None:
+def _create_missing(source: Admin, target: Admin, wanted: Mapping[str, int], stopping: threading.Event) -> None:
+    """Create topics with the default replication factor of the target's brokers."""
     missing = sorted(wanted.keys() - target.partition_counts().keys())
     configs = {
         name: {key: config[key] for key in _COPIED if key in config} | _OF_PRODUCERS
@@ -94,7 +93,7 @@ def _create_missing(
     for bulk in _bulks({name: wanted[name] for name in missing}):
         if stopping.is_set():
             return
-        target.create_topics(bulk, replication_factor=settings.replication_factor, configs=configs)
+        target.create_topics(bulk, replication_factor=-1, configs=configs)
 
 
 def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -22,7 +22,7 @@ from monasca_common.operations.mirror.mirror import Mirror, copy_of
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.operations.mirror.settings import MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
-from monasca_common.operations.mirror.topics import MirroredTopic, MirrorPlan, plan_topics
+from monasca_common.operations.mirror.topics import MirrorPlan, plan_topics
 from monasca_common.operations.mirror.verification import MirrorVerification
 
 TP = TopicPartition("metrics", 0)
@@ -67,10 +67,7 @@ class SettingsTest(base.BaseTestCase):
             (servers + "[mirror]\ntopics = a\n", "are the same: name two clusters"),
             (servers + target + "[mirror]\ntopics = a b\n", "has 'a b'"),
             (servers + target + "[mirror]\ntopics = a\nname = a/b\n", "name in group [mirror] is 'a/b'"),
-            (
-                servers + target + "[mirror]\ntopics = a\nreplication_factor = -2\n",
-                "replication_factor in group [mirror]",
-            ),
+            (servers + target + "[mirror]\ntopics = a\nreplication_factor = 2\n", "default.replication.factor"),
             (servers + target + "group_id = x\n[mirror]\ntopics = a\n", "group_id"),
         ):
             self.assertIn(part, str(self.assertRaises(ConfigurationError, self.read, text)))
@@ -98,11 +95,11 @@ class PlanTest(base.BaseTestCase):
 
     def test_a_missing_topic_is_created_with_as_many_partitions(self):
         source, target = self.admin(metrics=3, other=1), self.admin()
-        plan = self.plan(settings("met*", replication_factor=2), source, target)
+        plan = self.plan(settings("met*"), source, target)
         (topic,) = plan.topics
         self.assertEqual(("metrics", 3), (topic.name, topic.partitions))
         (call,) = target.create_topics.call_args_list
-        self.assertEqual((({"metrics": 3},), 2), (call.args, call.kwargs["replication_factor"]))
+        self.assertEqual((({"metrics": 3},), -1), (call.args, call.kwargs["replication_factor"]))
         self.assertEqual("CreateTime", call.kwargs["configs"]["metrics"]["message.timestamp.type"])
 
     def test_many_missing_topics_are_created_in_bulks(self):
@@ -157,11 +154,6 @@ class MirrorStartStopTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.positions.prepare", prepared))
         made.serve()
         self.assertEqual(0, prepared.call_count)
-
-    def test_a_few_of_many_topics_are_named_with_their_number(self):
-        for count, reported in ((2, "t0, t1"), (1000, "1000 topics: t0, t1, t2, t3, t4, ...")):
-            topics = tuple(MirroredTopic(f"t{number}", 1, "s", "t", 1_000) for number in range(count))
-            self.assertEqual(reported, mirror._few_names(MirrorPlan(topics, {})))
 
 
 class PositionsTest(base.BaseTestCase):

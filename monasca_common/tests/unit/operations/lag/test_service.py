@@ -12,6 +12,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.operations.lag import metrics
 from monasca_common.operations.lag import service as lag_service
 from monasca_common.operations.lag.history import LagHistory, history_of
 from monasca_common.operations.lag.service import LagService
@@ -132,7 +133,8 @@ class LagServiceTest(base.BaseTestCase):
     def test_only_the_worst_partitions_have_metrics_but_all_count_for_the_group(self):
         quiet = {TopicPartition("metrics", number): PartitionState(0, 9, (), None) for number in (1, 2)}
         self.surveyed.states = {"g": {**quiet, **self.stopped()}}
-        service = self.service(max_partitions=1)
+        self.useFixture(fixtures.MonkeyPatch(f"{metrics.__name__}._MAX_PARTITIONS", 1))
+        service = self.service()
         service.survey(self.producer)
         lines = generate_latest(service.metrics.registry).decode().splitlines()
         reported = [line for line in lines if line.startswith("monasca_lag_messages{")]
