@@ -132,13 +132,11 @@ class _TierCounts:
     handled: dict[int, Runs] = field(default_factory=dict)
     positions: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     first_sent_ms: int = _END
-    last_sent_ms: int = 0
     since_ms: int | None = None
-    logs: dict[str, int] = field(default_factory=dict)  # the time of the last report by id
+    logs: set[str] = field(default_factory=set)  # ids of the topic
 
     def note(self, report: AuditReport) -> None:
         self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
-        self.last_sent_ms = max(self.last_sent_ms, report.sent_ms)
         if report.since_ms is not None:
             self.since_ms = report.since_ms if self.since_ms is None else min(self.since_ms, report.since_ms)
 
@@ -160,25 +158,6 @@ class _TierCounts:
                 reached += [earlier for earlier in positions if earlier < position]
                 filled = union(filled, ((max(reached, default=position), position),))
             found[partition] = filled
-        return found
-
-    def forget_before(self, partition: int, offset: int) -> None:
-        """Drop the handled offsets and positions before this offset, except the last ones: they show that the reader
-        had started, and where a gap starts that reaches beyond the offset."""
-        runs, positions = self.handled[partition], self.positions[partition]
-        earlier = [run for run in runs if run[0] < offset][-1:]
-        ends = ((max(first, min(following, offset) - 1), following) for first, following in earlier)
-        self.handled[partition] = (*ends, *(run for run in runs if run[0] >= offset))
-        last = sorted(each for each in positions if each < offset)[-1:]
-        self.positions[partition] = {*last, *(each for each in positions if each >= offset)}
-
-    def first_offsets(self) -> dict[int, int]:
-        """Return the lowest counted offset of each partition."""
-        found: dict[int, int] = {}
-        for bucket in self.buckets.values():
-            for partition, runs in bucket.offsets.items():
-                for first, _ in runs[:1]:
-                    found[partition] = min(found.get(partition, first), first)
         return found
 
     def misses(self, bucket_ms: int) -> bool:
@@ -203,16 +182,14 @@ class _TierCounts:
 
 
 class AuditTotals:
-    """The totals of all reports. Their size grows with the buckets; `forget` old ones."""
+    """The totals of all reports. Their size grows with the buckets, so services read the reports again after a time."""
 
     def __init__(self, rules: AuditRules) -> None:
         self._rules = rules
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
-        # by id of a report with numbers, the later of its time and its newest bucket
-        self._seen: dict[str, int] = {}
+        self._seen: set[str] = set()  # ids of reports with numbers
         self.foreign = 0  # ignored reports with a different bucket_seconds
         self.early = 0  # ignored messages with times more than a day ahead
-        self.outdated = False  # the totals contain counts of a deleted log; start with new totals
 
     def add(self, report: AuditReport) -> None:
         """Add a report. A repeated report changes nothing."""
@@ -222,7 +199,7 @@ class AuditTotals:
         is_foreign = report.bucket_seconds != self._rules.bucket_seconds
         # Readers report each commit. Only numbers would change if a report was added again; sets of offsets would not.
         if is_foreign or any(count.messages or count.bucket_ms > latest_ms for count in report.counts):
-            self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])
+            self._seen.add(report.id)
         if is_foreign:
             self.foreign += 1
             return
@@ -236,57 +213,20 @@ class AuditTotals:
             if count.messages or count.offsets or count.duplicates:  # otherwise, the count reports only the start
                 counts.buckets[count.bucket_ms].add(count)
             if count.log:
-                counts.logs[count.log] = max(report.sent_ms, counts.logs.get(count.log, 0))
+                counts.logs.add(count.log)
         for handled in report.handled:
             counts = self._topics[handled.topic][report.tier, application]
             counts.note(report)
             counts.has_handled(handled)
 
-    def forget(self, before_ms: int) -> None:
-        """Drop earlier buckets, and the ids of earlier reports that have only such buckets. Drop readers without a
-        report since the start of a dropped bucket, because they are out of service."""
-        long_ago_ms = self._rules.before(before_ms)
-        for topic in list(self._topics):
-            tiers = self._topics[topic]
-            log = tiers.get((LOG, ""))
-            self.outdated |= any(
-                len(each.logs) > 1 and min(each.logs.values()) < long_ago_ms for each in tiers.values()
-            )
-            dropped_ms = max((each for each in (log.buckets if log else ()) if each < before_ms), default=0)
-            for counts in tiers.values():
-                for bucket_ms in [each for each in counts.buckets if each < before_ms]:
-                    del counts.buckets[bucket_ms]
-            if log is not None and dropped_ms:
-                firsts = log.first_offsets()
-                for counts in tiers.values():
-                    for partition in counts.handled.keys() & firsts.keys():
-                        counts.forget_before(partition, firsts[partition])
-            for key in [key for key, counts in tiers.items() if reads(key[0]) and counts.last_sent_ms < dropped_ms]:
-                del tiers[key]
-            if not any(counts.buckets for counts in tiers.values()):
-                self._rest(topic)
-        self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
-
-    def _rest(self, topic: str) -> None:
-        """Keep only the positions of readers and the starts of counters of an idle topic."""
-        kept = {
-            key: counts
-            for key, counts in self._topics.pop(topic).items()
-            if reads(key[0]) or counts.since_ms is not None
-        }
-        for counts in kept.values():
-            for partition in counts.handled:
-                counts.forget_before(partition, _END)
-        if kept:
-            self._topics[topic].update(kept)
-
-    def reconciliations(self, now_ms: int) -> list[Reconciliation]:
-        """Return the reconciliations in the order of topics, buckets and tiers."""
+    def reconciliations(self, now_ms: int, since_ms: int = 0) -> list[Reconciliation]:
+        """Return the reconciliations of buckets since a time, in the order of topics, buckets and tiers."""
         found: list[Reconciliation] = []
         for topic in sorted(self._topics):
             reconciler = _TopicReconciler(topic, self._topics[topic], now_ms, self._rules)
             for bucket_ms in reconciler.buckets():
-                found += reconciler.reconciliations(bucket_ms)
+                if bucket_ms >= since_ms:
+                    found += reconciler.reconciliations(bucket_ms)
         return found
 
 

@@ -97,12 +97,14 @@ class AuditService(Loop):
         self.metrics.failed()
 
     def serve(self) -> None:
-        totals = AuditTotals(self._settings.rules)
-        with self._open_log(self._settings.rules.before(self._since_ms())) as log:
+        """Reconcile until the totals contain much more than the window; the next call reads the reports again."""
+        totals, renewal_seconds = AuditTotals(self._settings.rules), self._settings.renewal_seconds
+        with self._open_log(self._since_ms() - round(renewal_seconds * 1000)) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
             fail_point("audit.after_read")
-            while not (self.stopping.is_set() or totals.outdated):
+            renew_at = self.clock.monotonic() + renewal_seconds
+            while not self.stopping.is_set() and self.clock.monotonic() < renew_at:
                 self.reconcile(totals)
                 due = self.clock.monotonic() + _INTERVAL_SECONDS
                 while self.clock.monotonic() < due and not self.stopping.is_set():
@@ -111,9 +113,7 @@ class AuditService(Loop):
 
     def reconcile(self, totals: AuditTotals) -> None:
         """Reconcile once, and report the results."""
-        now_ms, since_ms = self.clock.time_ms(), self._since_ms()
-        totals.forget(self._settings.rules.before(since_ms))
-        found = [each for each in totals.reconciliations(now_ms) if each.bucket_ms >= since_ms]
+        found = totals.reconciliations(self.clock.time_ms(), self._since_ms())
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
         self.metrics.reconciled(found, totals.foreign)

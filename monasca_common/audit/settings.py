@@ -22,6 +22,7 @@ _DAY_SECONDS = 86_400
 # The interval limits the load on brokers. A short grace period makes it shorter.
 _REPORT_SECONDS, _QUICKEST_REPORT_SECONDS = 10.0, 0.1
 _REPORT_SHARE = 1 / 60  # the share of the grace period
+_RENEWAL_SHARE = 0.25  # the share of the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,12 @@ class AuditSettings:
     def report_seconds(self) -> float:
         """The interval of reports, short enough for the last report to arrive within the grace period."""
         return max(_QUICKEST_REPORT_SECONDS, min(_REPORT_SECONDS, _REPORT_SHARE * self.grace_seconds))
+
+    @property
+    def renewal_seconds(self) -> float:
+        """The time after which services read the reports again. They also read the reports of this time before the
+        window, which show where readers were at its start, and a surplus of the bucket before it."""
+        return max(self.bucket_seconds, _RENEWAL_SHARE * self.window_seconds)
 
     @property
     def rules(self) -> AuditRules:

@@ -72,8 +72,8 @@ class AuditShow(ClusterCommand, Lister):
         self._report_excluded(totals)
         found = [
             each
-            for each in totals.reconciliations(SystemClock().time_ms())
-            if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, parsed_args.topic)
+            for each in totals.reconciliations(SystemClock().time_ms(), since_ms)
+            if fnmatch.fnmatchcase(each.topic, parsed_args.topic)
         ]
         self._status = self._exit_status(found, parsed_args.topic)
         return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)

@@ -111,6 +111,7 @@ class AuditGatherer:
         self._settings = settings
         self._timeout_seconds = timeout_seconds
         self._totals = AuditTotals(settings.rules)
+        self._renew_ms = 0
         self._log: ReportLog | None = None
 
     def __call__(self, now_ms: int) -> AuditFigures:
@@ -118,16 +119,13 @@ class AuditGatherer:
         if not settings.enabled and settings.topic not in self._admin.partition_counts():
             return AuditFigures((), ())  # the audit is off
         since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
-        before_ms = settings.rules.before(since_ms)
-        for report in self._reports(before_ms):
-            self._totals.add(report)
-        self._totals.forget(before_ms)
-        found = (each for each in self._totals.reconciliations(now_ms) if each.bucket_ms >= since_ms)
-        figures = audit_figures(found, now_ms, settings.bucket_seconds)
-        if self._totals.outdated:  # the next check reads the reports again
-            self._totals = AuditTotals(settings.rules)
+        renewal_ms = round(settings.renewal_seconds * 1000)
+        if now_ms >= self._renew_ms:
             self._close_log()
-        return figures
+            self._totals, self._renew_ms = AuditTotals(settings.rules), now_ms + renewal_ms
+        for report in self._reports(since_ms - renewal_ms):
+            self._totals.add(report)
+        return audit_figures(self._totals.reconciliations(now_ms, since_ms), now_ms, settings.bucket_seconds)
 
     def _reports(self, since_ms: int) -> Iterable[AuditReport]:
         """Return new reports, or all reports after an error. Totals count each report once."""

@@ -3,15 +3,36 @@
 
 import logging
 import threading
+from dataclasses import replace
 
 import fixtures
 from prometheus_client import generate_latest
 
 from monasca_common.audit.reconciliation import AuditTotals
-from monasca_common.audit.reports import AuditCount, AuditReport
+from monasca_common.audit.reports import AuditCount, AuditReport, bucket_of
 from monasca_common.audit.service import AuditService
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
+
+
+class EmptyLog:
+    """A log of reports, whose polls take ten seconds."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        pass
+
+    def read(self, _seconds):
+        return iter(())
+
+    def poll(self):
+        self._clock.advance(10)
+        return iter(())
 
 
 class AuditServiceTest(AuditCase):
@@ -67,7 +88,7 @@ class AuditServiceTest(AuditCase):
         opened = []
         service = AuditService(self.settings, lambda since_ms: opened.append(since_ms), clock=self.clock)
         self.assertRaises(TypeError, service.serve)
-        self.assertEqual([service._since_ms() - BUCKET_MS], opened)
+        self.assertLessEqual(opened[0], service._since_ms() - BUCKET_MS)
 
     def test_a_topic_that_is_not_counted_is_logged_and_exported(self):
         self.totals.add(AuditReport("one", "api", "a", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
@@ -107,6 +128,19 @@ class AuditServiceTest(AuditCase):
 
         self.assertEqual({}, self.missing())
         self.assertEqual(1, self.log.output.count("was deleted and recreated"))
+
+    def test_reports_are_read_again_after_a_quarter_of_the_window(self):
+        opened, began_ms = [], self.clock.time_ms()
+
+        def open_log(since_ms):
+            opened.append(since_ms)
+            return EmptyLog(self.clock)
+
+        service = AuditService(replace(self.settings, window_seconds=4000), open_log, clock=self.clock)
+        service.serve()
+        self.assertEqual([bucket_of(began_ms - 4_000_000, 60) - 1_000_000], opened)
+        self.assertTrue(0 <= self.clock.time_ms() - began_ms - 1_000_000 <= 60_000)
+        self.assertGreater(service.reconciliations, 10)
 
     def test_the_service_restarts_while_the_brokers_are_unavailable(self):
         thread = threading.Thread(target=self.service.run)
