@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from monasca_common.kafka import Message, Record, TopicPartition, dead_letters
 from monasca_common.kafka.message import MESSAGE_ID_HEADER
@@ -129,38 +129,20 @@ def is_note(message: Message) -> bool:
     return all(name != dead_letters.ORIGIN_TOPIC for name, _ in message.headers)
 
 
-class _Mark(IntEnum):
-    """The content of an offset: a dead letter, or `NOTHING` for a note or a missing message."""
-
-    NOTHING = 0
-    PENDING = 1
-    HANDLED = 2
-
-
 class ReplayLog:
-    """The dead letters read from each partition, and whether the group's notes list them. It uses one byte per
-    offset."""
+    """The dead letters read from each partition, and whether the group's notes list them."""
 
     def __init__(self, group: str) -> None:
         self._prefix = _NOTE_KEY + group.encode() + b"/"
-        self._firsts: dict[TopicPartition, int] = {}
-        self._marks: dict[TopicPartition, bytearray] = {}
+        self._handled: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)  # by offset
 
     def read(self, message: Message) -> None:
         """Add a message. Call this in the order of offsets."""
-        partition = TopicPartition(message.topic, message.partition)
-        first = self._firsts.setdefault(partition, message.offset)
-        marks = self._marks.setdefault(partition, bytearray())
-        gap = message.offset - first - len(marks)
-        if gap < 0:
-            return  # already read
-        marks.extend(bytes(gap))
+        handled = self._handled[TopicPartition(message.topic, message.partition)]
         if not is_note(message):
-            marks.append(_Mark.PENDING)
+            handled.setdefault(message.offset, False)
         elif self._is_of_group(message.key or b""):
-            for lowest, highest in _ranges(message.value):
-                begin, end = max(0, lowest - first), max(0, highest + 1 - first)
-                marks[begin:end] = marks[begin:end].replace(bytes([_Mark.PENDING]), bytes([_Mark.HANDLED]))
+            handled.update((offset, True) for offset in _listed(message.value) if offset in handled)
 
     def _is_of_group(self, key: bytes) -> bool:
         """Return whether a note belongs to this group, and not to a group whose name starts with this group's name and
@@ -169,24 +151,18 @@ class ReplayLog:
 
     def forget_before(self, partition: TopicPartition, offset: int) -> None:
         """Remove offsets that are before the group's offset or were deleted."""
-        if self._firsts.get(partition, offset) < offset:
-            del self._marks[partition][: offset - self._firsts[partition]]
-            self._firsts[partition] = offset
+        known = self._handled[partition]
+        self._handled[partition] = {at: is_handled for at, is_handled in known.items() if at >= offset}
 
     def is_handled(self, partition: TopicPartition, offset: int) -> bool:
-        return self._mark(partition, offset) == _Mark.HANDLED
+        return self._handled[partition].get(offset) is True
 
     def is_pending(self, partition: TopicPartition, offset: int) -> bool:
-        return self._mark(partition, offset) == _Mark.PENDING
-
-    def _mark(self, partition: TopicPartition, offset: int) -> int:
-        index = offset - self._firsts.get(partition, 0)
-        marks = self._marks.get(partition, b"")
-        return marks[index] if 0 <= index < len(marks) else _Mark.NOTHING
+        return self._handled[partition].get(offset) is False
 
     def pending_count(self) -> int:
         """Return the number of pending dead letters read so far."""
-        return sum(marks.count(_Mark.PENDING) for marks in self._marks.values())
+        return sum(not is_handled for handled in self._handled.values() for is_handled in handled.values())
 
     def note(self, partition: TopicPartition, offsets: Sequence[int]) -> Record:
         """Return the note that lists these ascending offsets as handled."""
@@ -200,10 +176,10 @@ class ReplayLog:
         return Record(json.dumps(runs).encode(), key=key, partition=partition.partition)
 
 
-def _ranges(value: bytes | None) -> Iterator[tuple[int, int]]:
-    """Return the ranges in a note, or no ranges if another program wrote the record."""
+def _listed(value: bytes | None) -> Iterator[int]:
+    """Return the offsets in a note, or no offsets if another program wrote the record."""
     try:
         for first, last in json.loads(value or b"[]"):
-            yield int(first), min(int(last), int(first) + MAX_NOTED)
+            yield from range(int(first), min(int(last), int(first) + MAX_NOTED) + 1)
     except (ValueError, TypeError, OverflowError, RecursionError):
         LOG.warning("ignoring an unreadable note of replayed dead letters")
