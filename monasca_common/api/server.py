@@ -82,7 +82,7 @@ class Server(WebServer):
         return self._service.app
 
     def ready(self, arbiter: Any) -> None:
-        health = ApiStatus(self._settings, lambda: arbiter.WORKERS).health
+        health = ApiStatus(self._settings, lambda: arbiter.WORKERS)
         self._status.enter_context(status_served(API_GROUP, self._settings.status, health, workers_registry()))
         LOG.info("%s", start_line(self._conf, self._settings, joined(arbiter.LISTENERS)))
 

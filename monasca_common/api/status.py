@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from monasca_common.api.settings import ApiSettings
-from monasca_common.runtime.health import ServiceHealth, liveness, readiness
+from monasca_common.runtime.health import ServiceHealth
 
 _REQUEST_SECONDS = 5.0
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104: used to connect, not to listen
@@ -25,7 +25,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104: used to connect
 Workers = Callable[[], Mapping[int, Any]]
 
 
-class ApiStatus:
+class ApiStatus(ServiceHealth):
     """Requests the health of a worker over HTTP, because only workers have clients of Kafka and databases."""
 
     def __init__(self, settings: ApiSettings, workers: Workers) -> None:
@@ -33,12 +33,12 @@ class ApiStatus:
         found = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
         self._family, self._address = found[0], found[4]
         self._workers = workers
-        self.health = ServiceHealth("api", self._of_worker, liveness(self._turns), readiness(self._reasons))
+        super().__init__(service="api", turns=self._worker_turns, reasons=self._failing_parts)
 
-    def _turns(self) -> dict[str, float | None]:
+    def _worker_turns(self) -> dict[str, float | None]:
         return {f"worker_{pid}": _seconds_since_turn(worker) for pid, worker in dict(self._workers()).items()}
 
-    def _of_worker(self) -> tuple[bool, dict[str, Any]]:
+    def health(self) -> tuple[bool, dict[str, Any]]:
         """Return a worker's response to ``/healthcheck``."""
         connection = http.client.HTTPConnection("api", timeout=_REQUEST_SECONDS)
         try:
@@ -55,8 +55,8 @@ class ApiStatus:
         finally:
             connection.close()
 
-    def _reasons(self) -> Iterator[str]:
-        healthy, body = self._of_worker()
+    def _failing_parts(self) -> Iterator[str]:
+        healthy, body = self.health()
         if healthy:
             return
         parts = {part: facts for part, facts in body.items() if isinstance(facts, dict) and "status" in facts}

@@ -58,17 +58,16 @@ class CounterService(Loop):
         self.metrics = ServiceMetrics(PREFIX)
         self._messages = self.metrics.counter("counted_messages", "Messages read by audit count")
         self._failures = self.metrics.counter("count_failures", "Restarts of audit count after a failure")
-        self._state = LoopHealth(
+        self.health = LoopHealth(
             "audit_count",
             self.clock,
             reason="no report has been sent yet",
             facts=lambda: {"counted_messages": self.messages},
         )
-        self.health = self._state.probes
 
     def failed(self, error: Exception) -> None:
         self._failures.inc()
-        self._state.failed(error)
+        self.health.failed(error)
 
     def serve(self) -> None:
         topics, refresh_at = self.topics(), self.clock.monotonic() + _REFRESH_SECONDS
@@ -78,12 +77,12 @@ class CounterService(Loop):
             counter = LogCounter(self._settings, consumer, self._producer, self._tier, since_ms=starts.since_ms)
             while not self.stopping.is_set():
                 messages = counter.poll()
-                self._state.turned()
+                self.health.turned()
                 self.messages += messages
                 self._messages.inc(messages)
                 if self.clock.monotonic() >= report_at:
                     counter.report()
-                    self._state.turned("")
+                    self.health.turned("")
                     report_at = self.clock.monotonic() + self._settings.report_seconds
                 if self.clock.monotonic() >= refresh_at:
                     if self.topics() != topics:

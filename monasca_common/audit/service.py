@@ -84,16 +84,15 @@ class AuditService(Loop):
         self._recreated: set[str] = set()
         self.reconciliations = 0
         self.metrics = AuditMetrics()
-        self._state = LoopHealth(
+        self.health = LoopHealth(
             "audit",
             self.clock,
             reason="no reconciliation has completed yet",
             facts=lambda: {"incomplete": len(self._incomplete)},
         )
-        self.health = self._state.probes
 
     def failed(self, error: Exception) -> None:
-        self._state.failed(error)
+        self.health.failed(error)
         self.metrics.failed()
 
     def serve(self) -> None:
@@ -117,7 +116,7 @@ class AuditService(Loop):
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
         self.metrics.reconciled(found, totals.foreign)
-        self._state.turned("")
+        self.health.turned("")
         self.reconciliations += 1
 
     def _report(self, found: Sequence[Reconciliation]) -> None:

@@ -7,14 +7,9 @@ would not help.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from monasca_common.kafka.clock import Clock
-
-#: Returns whether the probe succeeds, and the body of its response.
-Probe = Callable[[], tuple[bool, dict[str, Any]]]
-
 
 #: The maximum duration of one loop turn in a live service.
 LIVE_SECONDS = 600.0
@@ -24,43 +19,48 @@ STALL_SECONDS = 60.0
 WORKER_SILENT_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """The probes of the paths ``/healthcheck``, ``/healthz`` and ``/readyz``. Metrics have the name ``service``."""
+    """The probes of the paths ``/healthcheck``, ``/healthz`` and ``/readyz``. Each returns whether it succeeds, and the
+    body of its response. Metrics have the name ``service``.
 
-    service: str
-    health: Probe
-    live: Probe
-    ready: Probe
+    ``turns`` returns the seconds since the last turn of each loop, or ``None`` for a loop that is not running, which
+    counts as live. ``reasons`` returns why the service is not ready. ``facts`` returns further parts of the body of
+    ``/healthcheck``, which succeeds if the service is ready. ``live_seconds``: the maximum duration of a turn.
+    """
 
+    def __init__(
+        self,
+        service: str,
+        turns: Callable[[], Mapping[str, float | None]],
+        reasons: Callable[[], Iterable[str]],
+        facts: Callable[[], Mapping[str, Any]] = dict,
+        *,
+        live_seconds: float = LIVE_SECONDS,
+    ) -> None:
+        self.service = service
+        self._turns = turns
+        self._reasons = reasons
+        self._facts = facts
+        self._live_seconds = live_seconds
 
-def liveness(turns: Callable[[], Mapping[str, float | None]], limit_seconds: float = LIVE_SECONDS) -> Probe:
-    """Return the probe of liveness. ``turns`` returns the seconds since the last turn of each loop, or ``None`` for a
-    loop that is not running, which counts as live."""
-
-    def probe() -> tuple[bool, dict[str, Any]]:
-        ages = dict(turns())
-        live = all(age is None or age <= limit_seconds for age in ages.values())
+    def live(self) -> tuple[bool, dict[str, Any]]:
+        ages = dict(self._turns())
+        live = all(age is None or age <= self._live_seconds for age in ages.values())
         return live, {"live": live, "seconds_since_turn": ages}
 
-    return probe
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        reasons = list(self._reasons())
+        return not reasons, {"ready": not reasons, "reasons": reasons}
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        reasons = list(self._reasons())
+        return not reasons, {"healthy": not reasons, "reasons": reasons, **self._facts()}
 
 
-def readiness(reasons: Callable[[], Iterable[str]]) -> Probe:
-    """Return the probe of readiness. ``reasons`` returns why the service is not ready."""
-
-    def probe() -> tuple[bool, dict[str, Any]]:
-        found = list(reasons())
-        return not found, {"ready": not found, "reasons": found}
-
-    return probe
-
-
-class LoopHealth:
+class LoopHealth(ServiceHealth):
     """The health of a service with one loop, whose thread calls `turned` and `failed`.
 
-    ``more`` returns additional reasons why the service is not ready, ``facts`` additional parts of the body of
-    ``/healthcheck``. ``live_seconds``: the maximum duration of a turn.
+    ``more`` returns additional reasons why the service is not ready.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class LoopHealth:
         facts: Callable[[], Mapping[str, Any]] = dict,
         live_seconds: float = LIVE_SECONDS,
     ) -> None:
+        def reasons() -> list[str]:
+            return [*([self.reason] if self.reason else ()), *more()]
+
+        super().__init__(service, lambda: {service: self.turn_seconds}, reasons, facts, live_seconds=live_seconds)
         self.reason = reason
         self._clock = clock
         self._turned_at = clock.monotonic()
-        self._more = more
-        self._facts = facts
-        live = liveness(lambda: {service: self.turn_seconds}, live_seconds)
-        self.probes = ServiceHealth(service, self._probe, live, readiness(self._reasons))
 
     @property
     def turn_seconds(self) -> float:
@@ -95,10 +95,3 @@ class LoopHealth:
     def failed(self, error: Exception) -> None:
         """Record that the loop failed and restarts after a back-off."""
         self.turned(str(error) or type(error).__name__)
-
-    def _reasons(self) -> list[str]:
-        return [*([self.reason] if self.reason else ()), *self._more()]
-
-    def _probe(self) -> tuple[bool, dict[str, Any]]:
-        reasons = self._reasons()
-        return not reasons, {"healthy": not reasons, "reasons": reasons, **self._facts()}

@@ -16,7 +16,7 @@ from msgspec import structs
 from monasca_common.kafka import Batch, Hook, KafkaConsumer, Message, MessagingError, PartitionBatch, TopicPartition
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import RegistryUnavailable
-from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth, liveness, readiness
+from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth
 
 LOG = logging.getLogger(__name__)
 
@@ -218,21 +218,11 @@ def members_health(
     """Return the health of a service of members, which is healthy if it is ready. ``/healthcheck`` also shows the state
     of each member, under the key ``noun``."""
     now_ms = (clock or SystemClock()).time_ms
-
-    def health() -> tuple[bool, dict[str, Any]]:
-        found = statuses()
-        reasons = list(unready_reasons(found, now_ms()))
-        return not reasons, {
-            "healthy": not reasons,
-            "reasons": reasons,
-            noun: {each.name: _shown(each) for each in found},
-        }
-
     return ServiceHealth(
         service,
-        health,
-        liveness(lambda: _turn_ages(statuses(), now_ms())),
-        readiness(lambda: unready_reasons(statuses(), now_ms())),
+        lambda: _turn_ages(statuses(), now_ms()),
+        lambda: unready_reasons(statuses(), now_ms()),
+        lambda: {noun: {each.name: _shown(each) for each in statuses()}},
     )
 
 

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +17,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 
-from monasca_common.runtime.health import Probe, ServiceHealth
+from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.listener import listen
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
@@ -59,7 +59,7 @@ def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
         metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, probe))
 
 
-def _sample(service: str, probe: Probe) -> list[Sample]:
+def _sample(service: str, probe: Callable[[], tuple[bool, Any]]) -> list[Sample]:
     return [((service,), probe()[0])]
 
 

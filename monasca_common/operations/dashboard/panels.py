@@ -30,7 +30,7 @@ from monasca_common.operations.dashboard.view import PanelView
 from monasca_common.operations.lag.history import read_history
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagWindow
-from monasca_common.runtime.health import ServiceHealth, liveness, readiness
+from monasca_common.runtime.health import ServiceHealth
 
 LOG = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Panels:
         while Kafka is unavailable, because it shows the outage."""
         return ServiceHealth(
             "dashboard",
+            lambda: {name: each.seconds_overdue for name, each in self._sources.items()},
+            self._unseen,
             self._failures,
-            liveness(lambda: {name: each.seconds_overdue for name, each in self._sources.items()}),
-            readiness(self._unseen),
         )
 
     def _unseen(self) -> Iterator[str]:
@@ -71,9 +71,8 @@ class Panels:
             if snapshot.gathered_ms is None and not snapshot.error:
                 yield f"{name}: no figures yet"
 
-    def _failures(self) -> tuple[bool, dict[str, Any]]:
-        failures = {name: error for name, each in self._sources.items() if (error := each.snapshot().error)}
-        return not failures, {"healthy": not failures, "failures": failures}
+    def _failures(self) -> dict[str, Any]:
+        return {"failures": {name: error for name, each in self._sources.items() if (error := each.snapshot().error)}}
 
     @property
     def now_ms(self) -> int:

@@ -61,14 +61,13 @@ class LagService(Loop):
         self._kept = LagHistory()
         self.surveys = 0
         self.metrics = LagMetrics()
-        self._state = LoopHealth(
+        self.health = LoopHealth(
             "lag",
             self.clock,
             reason="no survey is complete yet",
             more=self._late,
             facts=lambda: {"surveys": self.surveys},
         )
-        self.health = self._state.probes
 
     def serve(self) -> None:
         producer = open_producer(self._settings.producer)
@@ -82,7 +81,7 @@ class LagService(Loop):
             producer.close(CLOSE_SECONDS)
 
     def failed(self, error: Exception) -> None:
-        self._state.failed(error)
+        self.health.failed(error)
         self.metrics.failed()
 
     def survey(self, producer: KafkaProducer) -> LagHistory:
@@ -96,7 +95,7 @@ class LagService(Loop):
         self.metrics.completed(found, self.clock.monotonic() - began)
         self._report(before, found)
         self._keep(producer, found)
-        self._state.turned("")
+        self.health.turned("")
         self.surveys += 1
         return found
 

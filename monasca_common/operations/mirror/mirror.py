@@ -93,12 +93,12 @@ class Mirror(Loop):
             ) from error
 
     def failed(self, error: Exception) -> None:
-        self._status.loop.failed(error)
+        self._status.health.failed(error)
 
     def serve(self) -> None:
         """Open the clients, copy, and close the clients. Return when the topics to copy have changed."""
         settings, status = self._settings, self._status
-        status.loop.turned()
+        status.health.turned()
         check_clusters(self._source, self._target)
         plan = plan_topics(settings, self._source, self._target, self.stopping)
         if self.stopping.is_set():
@@ -106,7 +106,7 @@ class Mirror(Loop):
         self._report(plan)
         positions.prepare(self._target)
         if not plan.topics:
-            status.loop.turned("no topic of the source matches topics in group [mirror]")
+            status.health.turned("no topic of the source matches topics in group [mirror]")
             self.stopping.wait(_IDLE_SECONDS)
             return
         with ExitStack() as stack:
@@ -122,7 +122,7 @@ class Mirror(Loop):
             status.begins(topic.name for topic in plan.topics)
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
-            status.loop.turned("")
+            status.health.turned("")
             LOG.info("mirror %r copies %d topics", settings.name, len(plan.topics))
             self._copy(producer, consumer, dict(at), plan)
 
@@ -210,7 +210,7 @@ class Mirror(Loop):
         """Copy messages. ``at``: the position of each partition, updated after each transaction."""
         look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
         while not self.stopping.is_set():
-            self._status.loop.turned()
+            self._status.health.turned()
             if self.clock.monotonic() >= look_at:
                 if plan_topics(self._settings, self._source, self._target, self.stopping) != plan:
                     return
@@ -343,5 +343,5 @@ def run(conf: cfg.ConfigOpts) -> None:
             "source": settings.source.bootstrap_servers,
             "target": settings.target.bootstrap_servers,
         }
-        served = MIRROR_GROUP, settings.status, status.probes, status.registry
+        served = MIRROR_GROUP, settings.status, status.health, status.registry
         run_service("mirror", mirror, *served, facts=facts, counts=lambda: {"copied": f"{status.copied} messages"})

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.runtime.health import STALL_SECONDS, LoopHealth
@@ -15,13 +13,12 @@ _PREFIX = "monasca_mirror"
 
 
 class MirrorStatus(ServiceMetrics):
-    """Counts of this process, readable by any thread. ``loop``: its liveness, and the reason if it does not copy now.
+    """Counts of this process, readable by any thread. ``health``: its liveness, and the reason if it does not copy now.
     ``refused``: the topics that it cannot copy, with the reasons."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(_PREFIX)
-        self.loop = LoopHealth("mirror", clock, more=self._stall)
-        self.probes = replace(self.loop.probes, health=self._health)
+        self.health = LoopHealth("mirror", clock, more=self._unready)
         self.refused: Mapping[str, str] = {}
         #: Returns the number of messages left to copy by topic; called at each scrape.
         self.lag: Callable[[], Mapping[str, int]] = dict
@@ -37,7 +34,7 @@ class MirrorStatus(ServiceMetrics):
         self._copied = 0
         self.computed_gauge("lag", "Messages that are not copied yet", "topic", samples=self._lags)
         text = "1 while the mirror copies; 0 while it cannot, with the reason in /healthcheck"
-        self.computed_gauge("copying", text, samples=lambda: [((), not self.loop.reason)])
+        self.computed_gauge("copying", text, samples=lambda: [((), not self.health.reason)])
 
     def begins(self, topics: Iterable[str]) -> None:
         """Start the counters of these topics at 0, because Prometheus cannot detect an increase in a new series."""
@@ -73,12 +70,8 @@ class MirrorStatus(ServiceMetrics):
     def _lags(self) -> list[Sample]:
         return [((topic,), messages) for topic, messages in self.lag().items()]
 
-    def _stall(self) -> Iterator[str]:
+    def _unready(self) -> Iterator[str]:
+        yield from (f"topic {topic} is not copied: {reason}" for topic, reason in self.refused.items())
         waiting, silent_seconds = sum(self.lag().values()), self._clock.monotonic() - self._moved_at
-        if waiting and silent_seconds > STALL_SECONDS and not self.loop.reason:
+        if waiting and silent_seconds > STALL_SECONDS and not self.health.reason:
             yield f"STALL: {waiting} messages left to copy, none copied for {silent_seconds:.0f} s"
-
-    def _health(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether every topic is copied, and the reasons if not."""
-        healthy = not self.loop.reason and not self.refused
-        return healthy, {"healthy": healthy, "reason": self.loop.reason, "refused": dict(self.refused)}

@@ -78,5 +78,5 @@ def served(job: str, status: JobStatusSettings, watcher: JobWatcher, *collectors
         health.turned(reason)
         watcher.turned(reason)
 
-    with status_served(f"pipeline_{job}", status, health.probes, metrics.registry):
+    with status_served(f"pipeline_{job}", status, health, metrics.registry):
         yield replace(watcher, tell=tell, turned=turned)

@@ -54,7 +54,7 @@ _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - 
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
 _PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
-_SERVICE = re.compile(r'(?:(?:(?:Service|Loop)Health|members_health)\(\s*f?|    service = )"([a-z_]+)(?![a-z_.])')
+_SERVICE = re.compile(r'(?:(?:(?:Service|Loop)Health|members_health)\(\s*f?|\bservice ?= ?)"([a-z_]+)(?![a-z_.])')
 _CODE = re.compile(r"/\w+|\b[a-z]+_[a-z_]+\b")
 
 
@@ -100,7 +100,7 @@ def audit():
 
 
 def lag():
-    made = LagMetrics(1)
+    made = LagMetrics()
     state = PartitionState(0, 9, (Commit(1, 5, 9),), 1, 1000)
     states = {TopicPartition("metrics", number): state for number in range(2)}
     made.completed(following({"g": states}, 2, LagWindow()), 0.1)
@@ -161,7 +161,7 @@ def job_of_the_pipeline():
 
 def every_service():
     registry = CollectorRegistry()
-    health = ServiceHealth("s", *[lambda: (True, {})] * 3)
+    health = ServiceHealth("s", dict, list)
     declare_health(health, registry)
     return generate_latest(registry)
 

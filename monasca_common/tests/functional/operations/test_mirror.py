@@ -217,7 +217,7 @@ class TestCopies(MirrorCase):
         with self.mirror() as running:
             self.wait_until_copied(16)
             self.wait_until(lambda: running.status.copied == 6, "the count")
-            self.assertEqual((True, ""), (running.status.probes.health()[0], running.status.loop.reason))
+            self.assertEqual((True, ""), (running.status.health.health()[0], running.status.health.reason))
         self.assert_the_same()
         self.target.admin.delete_topic(self.topic)
         with self.mirror():

@@ -30,7 +30,7 @@ class ApiStatusTest(base.BaseTestCase):
         self.status = ApiStatus(
             ApiSettings(host="0.0.0.0", port=self.server.server_port),
             lambda: self.workers,
-        ).health
+        )
 
     def answered(self, status, body):
         """Return readiness and health while a worker gives this response."""
@@ -61,7 +61,7 @@ class ApiStatusTest(base.BaseTestCase):
         (is_ready, reported), _ = self.answered(200, b"<html>")
         self.assertEqual((False, 1), (is_ready, len(reported["reasons"])))
         (port,) = free_ports(1)
-        is_ready, reported = ApiStatus(ApiSettings(port=port), dict).health.ready()
+        is_ready, reported = ApiStatus(ApiSettings(port=port), dict).ready()
         self.assertFalse(is_ready)
         self.assertIn("no worker responds", reported["reasons"][0])
 

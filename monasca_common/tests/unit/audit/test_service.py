@@ -145,7 +145,7 @@ class AuditServiceTest(AuditCase):
     def test_the_service_restarts_while_the_brokers_are_unavailable(self):
         thread = threading.Thread(target=self.service.run)
         thread.start()
-        while not self.service._state.reason.startswith("the brokers"):
+        while not self.service.health.reason.startswith("the brokers"):
             pass
         self.service.stop()
         thread.join(60)

@@ -164,7 +164,7 @@ class RetentionTest(StagesCase, SqliteTestCase):
         during = []
 
         def prune(_before_ms):
-            during.append(retention.health.probes.ready())
+            during.append(retention.health.ready())
             retention.stop()
             return 0
 

@@ -316,20 +316,20 @@ class VerificationTest(base.BaseTestCase):
 class StatusTest(base.BaseTestCase):
     def test_status_has_copied_messages_lag_and_refused_topics(self):
         status = MirrorStatus(SystemClock())
-        self.assertEqual((False, "not started yet"), (status.probes.health()[0], status.loop.reason))
-        status.loop.reason, status.lag = "", lambda: {"metrics": 5}
+        self.assertEqual((False, "not started yet"), (status.health.health()[0], status.health.reason))
+        status.health.reason, status.lag = "", lambda: {"metrics": 5}
         status.committed("metrics", 3, 300, 1)
         status.refused = {"logs": "why"}
         text = generate_latest(status.registry).decode()
         for line in ('messages_total{topic="metrics"} 3.0', 'lag{topic="metrics"} 5.0', "copying 1.0"):
             self.assertIn(f"monasca_mirror_{line}", text)
-        self.assertEqual((False, {"logs": "why"}), (status.probes.health()[0], status.probes.health()[1]["refused"]))
+        self.assertEqual((False, ["topic logs is not copied: why"]), _found(status.health.ready))
 
     def test_unread_messages_without_copies_are_a_stall(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
-        status.loop.reason, status.lag = "", lambda: {"metrics": 5, "logs": 0}
-        ready = status.probes.ready
+        status.health.reason, status.lag = "", lambda: {"metrics": 5, "logs": 0}
+        ready = status.health.ready
         clock.advance(1000.0)
         status.begins(["metrics", "logs"])
         self.assertEqual((True, []), _found(ready))
@@ -345,10 +345,10 @@ class StatusTest(base.BaseTestCase):
     def test_a_hanging_transaction_is_not_live(self):
         clock = VirtualClock()
         status = MirrorStatus(clock)
-        live = status.probes.live
+        live = status.health.live
         clock.advance(601.0)
         self.assertEqual((False, {"mirror": 601.0}), (live()[0], live()[1]["seconds_since_turn"]))
-        status.loop.turned()
+        status.health.turned()
         self.assertTrue(live()[0])
 
 

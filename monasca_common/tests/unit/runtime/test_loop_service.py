@@ -36,7 +36,7 @@ class LoopServiceTest(base.BaseTestCase):
         self.loop.stop_by_signal = stop
 
     def run_it(self):
-        health = ServiceHealth("s", *[lambda: (True, {})] * 3)
+        health = ServiceHealth("s", dict, list)
         facts, counts = {"reads": "a, b"}, lambda: {"turns": self.loop.turns}
         loop_service.run_service(
             "s", self.loop, "s", StatusSettings(), health, CollectorRegistry(), facts=facts, counts=counts

@@ -18,11 +18,11 @@ class StatusServerTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.reason = ""
-        probes = [lambda: (not self.reason, {"reason": self.reason}), lambda: (True, {}), lambda: (False, {})]
+        health = ServiceHealth("orders", dict, lambda: filter(None, [self.reason]), lambda: {"orders": 3})
         metrics = ServiceMetrics("monasca_orders")
         metrics.counter("sold", "Orders").inc()
         listener = socket.create_server(("127.0.0.1", 0))
-        self.server = StatusServer(listener, ServiceHealth("orders", *probes), metrics.registry)
+        self.server = StatusServer(listener, health, metrics.registry)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         self.addCleanup(thread.join)
@@ -38,12 +38,13 @@ class StatusServerTest(base.BaseTestCase):
             return error.code, error.read().decode()
 
     def test_a_probe_returns_the_status_and_body_of_its_check(self):
-        self.assertEqual((200, '{"reason":""}'), self.get("/healthcheck"))
+        self.assertEqual((200, '{"healthy":true,"reasons":[],"orders":3}'), self.get("/healthcheck"))
         self.reason = "unavailable"
-        self.assertEqual((503, '{"reason":"unavailable"}'), self.get("/healthcheck"))
+        self.assertEqual((503, '{"healthy":false,"reasons":["unavailable"],"orders":3}'), self.get("/healthcheck"))
         self.assertEqual((200, 503), (self.get("/healthz")[0], self.get("/readyz?verbose")[0]))
 
     def test_prometheus_reads_the_metrics_of_the_service_and_its_probes(self):
+        self.reason = "unavailable"
         _, text = self.get("/metrics")
         for line in (
             "monasca_orders_sold_total 1.0",
