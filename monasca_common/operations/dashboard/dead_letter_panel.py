@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
-from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import (
@@ -26,19 +26,18 @@ from monasca_common.operations.dead_letters import DeadLetter, ReplayLog, dead_l
 from monasca_common.operations.log_reading import LogReader
 from monasca_common.operations.settings import DLQ_GROUP
 
-_MAX_OFFSETS = 100_000  # messages of a topic per check
-_MAX_REASONS = 100_000  # dead letters of a topic whose reasons are counted
+_MAX_OFFSETS = 10_000  # messages of a topic per check
 _SHOWN_CHARACTERS = 300
 
 EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that a service could not handle and that were not replayed, by origin and reason (the first 100,000 of "
+    "Messages that a service could not handle and that were not replayed, by origin and reason (the first 10,000 of "
     "each topic). monasca-common dlq list --topic T --limit N lists them; after a repair, monasca-common dlq replay "
     "--topic T replays them.",
 )
-_Spans = Mapping[TopicPartition, tuple[int, int]]
+_Spans = Mapping[TopicPartition, tuple[int, int]]  # from the group's offset to the end
 _Reason = tuple[str, str, str]  # origin, group, error
 
 _COLUMNS = ("Dead letters", "Dead-letter topic", "Origin", "Group", "Reason", "Newest")
@@ -57,8 +56,8 @@ class DeadLetterReason:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
-    """A dead-letter topic. ``pending``: the number of pending dead letters. ``reasons``: the reasons of the first
-    `_MAX_REASONS` dead letters. ``unread``: the number of offsets left for later checks; each can be a dead letter."""
+    """A dead-letter topic. ``pending``, ``reasons``: the pending dead letters of the first `_MAX_OFFSETS` offsets.
+    ``unread``: the number of further offsets; each can be a dead letter."""
 
     topic: str
     pending: int
@@ -66,50 +65,8 @@ class DeadLetterFigures:
     unread: int = 0
 
 
-class _CachedDeadLetters:
-    """The dead letters of one topic, read up to ``read_to``. ``spans``: the range from the group's offset to the end,
-    at the last check."""
-
-    def __init__(self, topic: str) -> None:
-        self.notes = ReplayLog(DLQ_GROUP)
-        self.spans: _Spans = {}
-        self.read_to: dict[TopicPartition, int] = {}
-        self._reasons: dict[tuple[TopicPartition, int], tuple[_Reason, int]] = {}
-        self.figures = DeadLetterFigures(topic, 0, ())
-
-    def read(self, message: Message) -> None:
-        self.notes.read(message)
-        if len(self._reasons) < _MAX_REASONS and not is_note(message):
-            partition = TopicPartition(message.topic, message.partition)
-            self._reasons[partition, message.offset] = _reason(DeadLetter.of(message)), message.timestamp_ms or 0
-
-    def reasons(self) -> tuple[DeadLetterReason, ...]:
-        """Count the reasons of pending dead letters."""
-        self._reasons = {place: reason for place, reason in self._reasons.items() if self.notes.is_pending(*place)}
-        times: dict[_Reason, list[int]] = defaultdict(list)
-        for reason, time_ms in self._reasons.values():
-            times[reason].append(time_ms)
-        return tuple(DeadLetterReason(*reason, len(found), max(found)) for reason, found in times.items())
-
-    def continues_to(self, spans: _Spans) -> bool:
-        """Return ``False`` if the group's offset was moved back or the topic was recreated."""
-        return all(
-            partition in spans and start <= spans[partition][0] and end <= spans[partition][1]
-            for partition, (start, end) in self.spans.items()
-        )
-
-    def next_portion(self, spans: _Spans) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the start and end offsets of the next read."""
-        starts, ends, left = {}, {}, _MAX_OFFSETS
-        for partition, (start, end) in spans.items():
-            starts[partition] = max(start, self.read_to.get(partition, start))
-            ends[partition] = max(starts[partition], min(end, starts[partition] + left))
-            left -= ends[partition] - starts[partition]
-        return starts, ends
-
-
 class DeadLetterGatherer:
-    """Reads new dead letters at each check. ``names``: dead-letter topics whose names do not end in ``.dlq``."""
+    """Reads the topics that have changed. ``names``: dead-letter topics whose names do not end in ``.dlq``."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, names: Iterable[str], *, timeout_seconds: float
@@ -117,7 +74,7 @@ class DeadLetterGatherer:
         self._admin = admin
         self._reader = LogReader(connection, most_seconds=timeout_seconds)
         self._names = frozenset(names)
-        self._known: dict[str, _CachedDeadLetters] = {}
+        self._known: dict[str, tuple[_Spans, DeadLetterFigures]] = {}
 
     def __call__(self, _now_ms: int) -> tuple[DeadLetterFigures, ...]:
         counts = self._admin.partition_counts()
@@ -132,25 +89,29 @@ class DeadLetterGatherer:
 
     def _check(self, topic: str, spans: _Spans) -> DeadLetterFigures:
         known = self._known.get(topic)
-        if known is None or not known.continues_to(spans):
-            known = self._known[topic] = _CachedDeadLetters(topic)
-        if known.spans != spans or known.figures.unread:
-            self._read_more(known, spans)
-            unread = sum(max(0, end - known.read_to[each]) for each, (_, end) in spans.items())
-            known.figures = DeadLetterFigures(topic, known.notes.pending_count(), known.reasons(), unread)
-            known.spans = spans
-        return known.figures
+        if known is None or known[0] != spans:
+            known = self._known[topic] = spans, self._read(topic, spans)
+        return known[1]
 
-    def _read_more(self, known: _CachedDeadLetters, spans: _Spans) -> None:
-        """Read the next portion. Raises `RetriableError` after the time-out, but keeps the messages read so far."""
-        starts, ends = known.next_portion(spans)
-        for partition, (start, _) in spans.items():
-            known.notes.forget_before(partition, start)
-        known.read_to = dict(starts)
+    def _read(self, topic: str, spans: _Spans) -> DeadLetterFigures:
+        starts, ends, left = {}, {}, _MAX_OFFSETS
+        for partition, (start, end) in spans.items():
+            starts[partition], ends[partition] = start, max(start, min(end, start + left))
+            left -= ends[partition] - start
+        notes = ReplayLog(DLQ_GROUP)
+        letters: dict[tuple[TopicPartition, int], tuple[_Reason, int]] = {}
         for message in self._reader.messages(starts, ends):
-            known.read(message)
-            known.read_to[TopicPartition(message.topic, message.partition)] = message.offset + 1
-        known.read_to = ends
+            notes.read(message)
+            if not is_note(message):
+                place = TopicPartition(message.topic, message.partition), message.offset
+                letters[place] = _reason(DeadLetter.of(message)), message.timestamp_ms or 0
+        times: dict[_Reason, list[int]] = defaultdict(list)
+        for place, (reason, time_ms) in letters.items():
+            if notes.is_pending(*place):
+                times[reason].append(time_ms)
+        reasons = tuple(DeadLetterReason(*reason, len(found), max(found)) for reason, found in times.items())
+        unread = sum(max(0, end - ends[partition]) for partition, (_, end) in spans.items())
+        return DeadLetterFigures(topic, notes.pending_count(), reasons, unread)
 
 
 def _reason(letter: DeadLetter) -> _Reason:

@@ -149,11 +149,6 @@ class ReplayLog:
         a slash."""
         return key.startswith(self._prefix) and key.count(b"/", len(self._prefix)) == 1
 
-    def forget_before(self, partition: TopicPartition, offset: int) -> None:
-        """Remove offsets that are before the group's offset or were deleted."""
-        known = self._handled[partition]
-        self._handled[partition] = {at: is_handled for at, is_handled in known.items() if at >= offset}
-
     def is_handled(self, partition: TopicPartition, offset: int) -> bool:
         return self._handled[partition].get(offset) is True
 

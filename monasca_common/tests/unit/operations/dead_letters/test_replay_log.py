@@ -47,15 +47,6 @@ class NotesTest(base.BaseTestCase):
         self.letters(54, 55)
         self.assertEqual((4, []), (self.notes.pending_count(), self.handled()))
 
-    def test_offsets_that_the_group_has_passed_are_forgotten(self):
-        self.letters(4, 5, 6)
-        self.notes.forget_before(ONE, 6)
-        self.assertEqual((1, True), (self.notes.pending_count(), self.notes.is_pending(ONE, 6)))
-        self.notes.forget_before(ONE, 90)
-        self.letters(95)
-        self.note(96, 95)
-        self.assertEqual((0, [95]), (self.notes.pending_count(), self.handled()))
-
     def test_an_offset_read_twice_counts_once(self):
         self.letters(4, 5, 4, 5)
         self.assertEqual(2, self.notes.pending_count())
