@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from monasca_common.operations.dashboard import lag_panel
 from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.passwords import PasswordFile
-from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Session, Sessions
+from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Sessions
 from monasca_common.operations.dashboard.settings import DashboardSettings, is_loopback
 from monasca_common.operations.dashboard.view import page_of
 
@@ -126,8 +124,7 @@ class _Gate:
         self._is_secure = settings.browsers_have_tls
         self.sessions = sessions
         self.attempts = LoginAttempts(settings.login_attempts, now)
-        prefix = "__Host-" if self._is_secure else ""
-        self.session_cookie, self.form_cookie = f"{prefix}monasca-session", f"{prefix}monasca-login"
+        self.session_cookie = f"{'__Host-' if self._is_secure else ''}monasca-session"
 
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
         request.context.visitor = Visitor(None)
@@ -219,11 +216,6 @@ class _LoginPage:
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         form = _form_of(request)
         then = _local_path(form.get("then", "/"))
-        known = self._gate.cookie(request, self._gate.form_cookie)
-        if not known or not hmac.compare_digest(known.encode(), form.get("form_token", "").encode()):
-            response.status = falcon.HTTP_403
-            self._form(request, response, "This form has expired, or cookies are disabled. Try again.", then)
-            return
         user = form.get("user", "")
         attempt = user.strip().casefold(), request.remote_addr
         wait = self._gate.attempts.reserve(*attempt)
@@ -252,12 +244,8 @@ class _LoginPage:
         response.set_header("Location", then)
 
     def _form(self, request: falcon.Request, response: falcon.Response, error: str, then: str) -> None:
-        token = secrets.token_urlsafe(32)
-        self._gate.set_cookie(response, self._gate.form_cookie, token, 3600)
         has_project = self._settings.login == "keystone"
-        response.text = self._pages.login(
-            request.context.visitor, form_token=token, error=error, has_project=has_project, then=then
-        )
+        response.text = self._pages.login(request.context.visitor, error=error, has_project=has_project, then=then)
 
 
 class _Logout:
@@ -265,10 +253,6 @@ class _Logout:
         self._gate = gate
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
-        session: Session | None = request.context.visitor.session
-        assert session is not None, "the gate requires a login"
-        if not session.is_own(_form_of(request).get("form_token", "")):
-            raise falcon.HTTPForbidden(title="This form has expired", description="Nothing was changed.")
         self._gate.sessions.close(self._gate.cookie(request, self._gate.session_cookie))
         self._gate.set_cookie(response, self._gate.session_cookie, "", 0)
         response.status = falcon.HTTP_303

@@ -36,10 +36,6 @@ class Visitor:
     def user(self) -> str:
         return self.session.account.user if self.session is not None else ""
 
-    @property
-    def form_token(self) -> str:
-        return self.session.form_token if self.session is not None else ""
-
 
 class Pages:
     """Renders the HTML of each page."""
@@ -61,9 +57,8 @@ class Pages:
     def panel(self, views: Sequence[PanelView], view: PanelView, page: Page, visitor: Visitor, now_ms: int) -> str:
         return self._html("panel.html", visitor, now_ms, verdict=verdict(views), view=view, page=page)
 
-    def login(self, visitor: Visitor, *, form_token: str, error: str, has_project: bool, then: str) -> str:
-        facts = {"login_token": form_token, "error": error, "has_project": has_project, "then": then}
-        return self._html("login.html", visitor, 0, **facts)
+    def login(self, visitor: Visitor, *, error: str, has_project: bool, then: str) -> str:
+        return self._html("login.html", visitor, 0, error=error, has_project=has_project, then=then)
 
     def error(self, visitor: Visitor, title: str, text: str) -> str:
         return self._html("error.html", visitor, 0, title=title, text=text)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import threading
 from collections import OrderedDict, deque
@@ -27,14 +26,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``form_token``: required in every form that changes data."""
+    """A login that ends at this time, in monotonic seconds."""
 
     account: Account
-    form_token: str
     ends_at: float
-
-    def is_own(self, form_token: str) -> bool:
-        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
 
 
 class Sessions:
@@ -51,7 +46,7 @@ class Sessions:
         cookie = secrets.token_urlsafe(32)
         lasts = self._seconds if account.valid_seconds is None else min(self._seconds, account.valid_seconds)
         with self._lock:
-            self._sessions[cookie] = Session(account, secrets.token_urlsafe(32), self._now() + lasts)
+            self._sessions[cookie] = Session(account, self._now() + lasts)
             while len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         return cookie
