@@ -27,11 +27,9 @@ from monasca_common.operations import group_positions, offset_plan
 from monasca_common.operations.group_positions import GroupOffsets
 from monasca_common.operations.offset_plan import Move, PartitionOffsets
 from monasca_common.storage import load_storage
-from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import has_database, storage_settings
 
 _MS = 1000
-_PERSISTER_GROUPS = frozenset(f"{KAFKA_GROUP}_{kind}" for kind in Kind)
 
 _Table = tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]
 
@@ -49,7 +47,6 @@ class _GroupState:
 class _OffsetsCommand(MonascaCommand, Lister):
     """Reads the offsets of a consumer group."""
 
-    _stores_rows = False  # whether the group belongs to a persister
     _database = ""  # its URL
     _members: Sequence[str] = ()
 
@@ -74,7 +71,6 @@ class _OffsetsCommand(MonascaCommand, Lister):
         conf, group = self.read(parsed_args), parsed_args.group
         section, topics = _consumer(conf, group)
         admin = plugins.load_admin(conf, section)
-        self._stores_rows = section in _PERSISTER_GROUPS
         self._database = storage_settings(conf).connection if has_database(conf) else ""
         kept = group_positions.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
         chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
@@ -145,8 +141,6 @@ class OffsetsReset(_OffsetsCommand):
         targets = _targets(parsed_args, state.admin, partitions)
         # Offsets of missing partitions would stop consumers once the partitions are recreated.
         moves = [Move(each, targets.get(each.partition)) for each in partitions if each.log or kept.place == "database"]
-        for line in offset_plan.summary(moves, rows=self._stores_rows):
-            self.report(line)
         if self._members:
             self._status = self.report(
                 f"group {parsed_args.group!r} has {_count(self._members)}, which would continue at the old offsets "

@@ -154,29 +154,3 @@ def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> di
                 f"partition (--topic {partition.topic}:{partition.partition})"
             )
     return dict.fromkeys(logs, offset)
-
-
-def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
-    """Describe the effects on messages. ``rows``: whether the group stores rows by key, like a persister."""
-    lines = []
-    skipped, again = sum(move.skipped for move in moves), sum(move.read_again for move in moves)
-    gone = sum(move.offsets.gone for move in moves)
-    if skipped:
-        lines.append(f"Skipped by this group and never read: up to {skipped:,} messages in the log.")
-    if again:
-        then = (
-            "each is still stored once, because rows have keys: metrics by series and time, others by message id"
-            if rows
-            else "consumers that sum them, such as aggregates, count them twice"
-        )
-        lines.append(f"Read again: up to {again:,} messages; {then}.")
-    if not skipped and not again:
-        lines.append("No message in the log is skipped or read again.")
-    if gone:
-        lines.append(f"Already lost: {gone:,} offsets were deleted from the log before they were read.")
-    recreated = sorted({move.offsets.partition.topic for move in moves if move.offsets.is_recreated})
-    lines += [
-        f"Topic {topic} was deleted and recreated: messages of the old topic after the stored offset are lost."
-        for topic in recreated
-    ]
-    return lines

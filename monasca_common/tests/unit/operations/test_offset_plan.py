@@ -2,7 +2,6 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.operations import offset_plan
 from monasca_common.operations.offset_plan import GroupOffset, LogSpan, Move, PartitionOffsets
 
 _PARTITION = TopicPartition("metrics", 0)
@@ -64,17 +63,3 @@ class TestPositionProblems(base.BaseTestCase):
     def test_remaining_messages_are_counted_from_the_position(self):
         left = [each.left for each in (standing(150), standing(60), standing(None), standing(900))]
         self.assertEqual([50, 100, 100, 0], left)
-
-
-class TestSummary(base.BaseTestCase):
-    def test_the_summary_counts_skipped_and_repeated_messages(self):
-        text = " ".join(offset_plan.summary([Move(standing(1150, 1000, 9000), 2150)], rows=True))
-        self.assertIn("up to 1,000 messages", text)
-        self.assertNotIn("again", text)
-        text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=True))
-        self.assertIn("Read again: up to 50 messages; each is still stored once", text)
-
-    def test_only_rows_are_stated_to_be_stored_once(self):
-        text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=False))
-        self.assertNotIn("still stored once", text)
-        self.assertIn("count them twice", text)
