@@ -63,26 +63,20 @@ def make(connection: BoundedConnection) -> None:
         connection.execute(_MAKE.format(staged=staged, table=table).encode())
 
 
-def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow], *, repeated: bool) -> Written:
-    """Merge rows, keeping the greater ``(version, value, value_meta)`` in any order of arrival.
-
-    ``repeated``: every key probably exists, so a check first avoids an insertion that fails.
-    """
+def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow]) -> Written:
+    """Merge rows, keeping the greater ``(version, value, value_meta)`` in any order of arrival."""
     kept = _reduced(rows)
     times = [row[1] for row in kept.rows]
     bounds = (min(times), max(times))
     copy(connection, "pg_temp.staged", encoding.measurements(kept.rows))
-    source, new = "staged", 0
-    taken = _taken(connection, source, bounds) if repeated else None
-    if taken is None or taken.count < len(kept.rows):
-        keys = set(connection.execute(_INSERT, binary=True).fetchall())
-        new = len(keys)
-        if new == len(kept.rows):
-            return Written(new, kept.repeated, kept.conflicting)
-        if new:
-            source = "taken"
-            copy(connection, "pg_temp.taken", encoding.measurements(row for row in kept.rows if row[:2] not in keys))
-        taken = _taken(connection, source, bounds)
+    keys = set(connection.execute(_INSERT, binary=True).fetchall())
+    new, source = len(keys), "staged"
+    if new == len(kept.rows):
+        return Written(new, kept.repeated, kept.conflicting)
+    if new:
+        source = "taken"
+        copy(connection, "pg_temp.taken", encoding.measurements(row for row in kept.rows if row[:2] not in keys))
+    taken = _taken(connection, source, bounds)
     if taken.greater:
         connection.execute(_REPLACE.format(taken=source).encode(), bounds, prepare=False)
     return Written(new, kept.repeated + taken.same, kept.conflicting + taken.count - taken.same)

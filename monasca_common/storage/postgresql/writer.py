@@ -65,7 +65,6 @@ class PostgresqlWriter(SqlWriter):
         # Kinds whose last batch had existing keys. Repeated batches follow one another, and a failed copy makes a batch
         # 50 % more expensive. A batch of only new rows removes the kind.
         self._merging: set[Kind] = set()
-        self._repeating = False  # whether all measurements of the last merge existed
         self._can_merge = False  # whether this connection has its temporary tables
         self._connection: BoundedConnection | None = self._connect()
 
@@ -103,8 +102,6 @@ class PostgresqlWriter(SqlWriter):
             raise meaning from error
         fail_point("storage.after_commit")
         self._remember(series)
-        if rows.kind is Kind.METRICS:
-            self._repeating = not written.stored
         if not (written.repeated or written.conflicting):
             self._merging.discard(rows.kind)
         return replace(written, skipped=first)
@@ -189,7 +186,7 @@ class PostgresqlWriter(SqlWriter):
         series = self._new_series(stored_series.hold(connection), rows, {row[0] for row in measured})
         _insert_series(connection, series)
         if merge:
-            return staging.merge_measurements(connection, measured, repeated=self._repeating), series
+            return staging.merge_measurements(connection, measured), series
         staging.copy(connection, "measurements", encoding.measurements(measured))
         return Written(len(measured)), series
 
