@@ -81,7 +81,7 @@ class DbPrune(MonascaCommand, ChangeLister):
 
 
 class DbStatus(MonascaCommand, ShowOne):
-    """Show the schema's revision, the size, and the stored offsets.
+    """Show the schema's revision and the stored offsets.
 
     The exit status is 1 if this program cannot use the database. For example, for a program:
     monasca-common db status --config-file /etc/monasca/persister.conf -f json
@@ -93,7 +93,6 @@ class DbStatus(MonascaCommand, ShowOne):
             self.report(status.mismatch)
             self._status = 1
         facts: dict[str, Any] = {"current": status.usable, "schema": status.found, "wanted": status.wanted}
-        facts |= {"size_bytes": status.size_bytes, "partitions": status.partitions}
         return self.dict2columns(facts | {"offsets": _offsets(status.offsets)})
 
 

@@ -120,16 +120,13 @@ class StoredOffset:
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
     """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: the revision
-    that this program requires. ``size_bytes``: the size of the whole database. ``partitions``: the number over all
-    tables, if the database has partitions. ``usable``: this program may run on it, even if a newer program created the
-    schema. ``refusal``: the reason why `Storage.upgrade` refuses the database, or empty.
+    that this program requires. ``usable``: this program may run on it, even if a newer program created the schema.
+    ``refusal``: the reason why `Storage.upgrade` refuses the database, or empty.
     """
 
     found: str | None
     wanted: str
-    size_bytes: int | None = None
     offsets: tuple[StoredOffset, ...] = ()
-    partitions: int | None = None
     usable: bool = False
     refusal: str = ""
 

@@ -37,9 +37,6 @@ _EPOCH = datetime.date(1970, 1, 1)
 # Classes of advisory locks, for creating and for dropping the partitions of a table.
 _MAKING, _DROPPING = 0x6D6F6E01, 0x6D6F6E02
 
-COUNT = "SELECT count(*) FROM pg_inherits WHERE inhparent = ANY (ARRAY[{}])".format(
-    ", ".join(f"to_regclass('{table}')" for table in TABLES.values())
-)
 _ATTACHED = """
     SELECT part.relname, inhdetachpending FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid
     WHERE inhparent = to_regclass(%s)

@@ -21,8 +21,6 @@ from monasca_common.storage.sql.bounded import connect_arguments
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.reader import open_sql_reader
 
-_SIZE = "SELECT pg_database_size(current_database())"
-
 
 class PostgresqlStorage(Storage):
     """PostgreSQL 14 or newer."""
@@ -57,7 +55,7 @@ class PostgresqlStorage(Storage):
         bounds = Bounds(seconds, seconds, seconds)
         try:
             with schema.engine(self.settings.connection, bounds=bounds).connect() as connection:
-                return schema.status(connection, _SIZE, partitions.COUNT)
+                return schema.status(connection)
         except SQLAlchemyError as error:
             if database.is_missing(self._arguments):
                 return StorageStatus(None, schema.REVISION)

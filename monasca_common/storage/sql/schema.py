@@ -123,9 +123,8 @@ def revision(execute: Execute, dialect: str) -> str | None:
     return _one(execute(_SELECT_REVISION)) if _one(execute(_HAS_REVISION[dialect])) else None
 
 
-def status(connection: sa.Connection, size: str, partitions: str | None = None) -> StorageStatus:
-    """Return the state of the database. ``size`` and ``partitions``: the queries of its size in bytes, and of the
-    number of its partitions."""
+def status(connection: sa.Connection) -> StorageStatus:
+    """Return the state of the database."""
     found, usable = revision(connection.exec_driver_sql, connection.dialect.name), True
     try:
         check_database(connection.exec_driver_sql, connection.dialect.name)
@@ -134,15 +133,8 @@ def status(connection: sa.Connection, size: str, partitions: str | None = None) 
     table = kafka_offset.c
     columns = (table.consumer_group, table.topic, table.partition, table.topic_id, table.next)
     offsets = connection.execute(sa.select(*columns).order_by(*columns[:3])) if usable else ()
-    return StorageStatus(
-        found,
-        REVISION,
-        connection.scalar(sa.text(size)),
-        tuple(StoredOffset(*row) for row in offsets),
-        connection.scalar(sa.text(partitions)) if usable and partitions else None,
-        usable=usable,
-        refusal=refusal(found),
-    )
+    stored = tuple(StoredOffset(*row) for row in offsets)
+    return StorageStatus(found, REVISION, stored, usable=usable, refusal=refusal(found))
 
 
 def _one(result: Result) -> str | None:

@@ -21,8 +21,6 @@ from monasca_common.storage.sqlite.connection import database_file, translated
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
 
-_SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-
 
 class SqliteStorage(Storage):
     """A SQLite file with WAL and synchronous=FULL, so that an acknowledged commit survives a power failure."""
@@ -63,7 +61,7 @@ class SqliteStorage(Storage):
             return StorageStatus(None, schema.REVISION)
         try:
             with schema.engine(self.settings.connection).connect() as connection:
-                return schema.status(connection, _SIZE)
+                return schema.status(connection)
         except SQLAlchemyError as error:
             raise StorageUnavailable(f"{self.path}: {schema.reason(error)}") from error
 
