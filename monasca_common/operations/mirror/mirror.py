@@ -192,12 +192,11 @@ class Mirror(Loop):
         self, plan: MirrorPlan, at: Mapping[TopicPartition, MirrorPosition]
     ) -> dict[TopicPartition, MirrorPosition]:
         ids = {partition: topic for topic in plan.topics for partition in topic.all_partitions() if partition not in at}
-        ask = self._source.first_offsets if self._settings.start == "earliest" else self._source.end_offsets
         return {
             partition: MirrorPosition(
                 self._settings.name, partition, start, start, ids[partition].source_id, ids[partition].target_id
             )
-            for partition, start in ask(ids).items()
+            for partition, start in self._source.first_offsets(ids).items()
         }
 
     def _copy(

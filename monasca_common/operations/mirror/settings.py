@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from oslo_config import cfg
 
@@ -50,11 +49,6 @@ class MirrorSettings:
         "mirror",
         help="The name of this mirror. A mirror resumes where the last process with the same name ended, and stops a "
         "running process with this name. Only one mirror can copy a topic to a cluster.",
-    )
-    start: Literal["earliest", "latest"] = option(
-        "earliest",
-        choices={"earliest": "the oldest message", "latest": "the next new message"},
-        help="The start position in a topic that was not copied before.",
     )
     skip_deleted: bool = option(
         False,
@@ -108,6 +102,7 @@ _MIRROR = OptionGroup(
         **REMOVED_STATUS,
         "batch_size": "a transaction has at most 5000 messages",
         "topic_refresh_seconds": "the mirror looks for new topics once a minute",
+        "start": "a mirror copies a topic from its oldest message",
         "replication_factor": "the mirror creates topics with default.replication.factor of the target's brokers",
         "max_bytes_per_second": "set the quota consumer_byte_rate of the source for the mirror's user or client_id",
     },
