@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka import MessagingError
 from monasca_common.operations.dashboard import lag_panel
-from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
+from monasca_common.operations.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, static_file
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.passwords import PasswordFile
 from monasca_common.operations.dashboard.sessions import Account, LoginAttempts, Sessions
@@ -123,11 +123,11 @@ class _Gate:
         self._has_login = login is not None
         self._is_secure = settings.browsers_have_tls
         self.sessions = sessions
-        self.attempts = LoginAttempts(settings.login_attempts, now)
-        self.session_cookie = f"{'__Host-' if self._is_secure else ''}monasca-session"
+        self.attempts = LoginAttempts(now)
+        self._cookie = f"{'__Host-' if self._is_secure else ''}monasca-session"
 
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
-        request.context.visitor = Visitor(None)
+        request.context.user = None
         # An attacker's host name can resolve to this machine (DNS rebinding).
         if self._is_local and not is_loopback(_host_of(request)):
             raise falcon.HTTPBadRequest(
@@ -137,19 +137,16 @@ class _Gate:
             raise falcon.HTTPForbidden(title="Another site sent this form", description="Nothing was changed.")
         if not self._has_login:
             return
-        session = self.sessions.find(self.cookie(request, self.session_cookie))
-        if session is not None:
-            request.context.visitor = Visitor(session)
-        elif not request.path.startswith(_PUBLIC):
+        request.context.user = self.sessions.find(self.cookie(request))
+        if request.context.user is None and not request.path.startswith(_PUBLIC):
             raise falcon.HTTPSeeOther(f"/login?then={quote(request.relative_uri, safe='')}")
 
-    def cookie(self, request: falcon.Request, name: str) -> str:
-        values = request.get_cookie_values(name) or [""]
-        return values[0]
+    def cookie(self, request: falcon.Request) -> str:
+        return (request.get_cookie_values(self._cookie) or [""])[0]
 
-    def set_cookie(self, response: falcon.Response, name: str, value: str, seconds: float) -> None:
+    def set_cookie(self, response: falcon.Response, value: str, seconds: float) -> None:
         response.set_cookie(
-            name,
+            self._cookie,
             value,
             max_age=round(seconds),
             path="/",
@@ -167,7 +164,7 @@ class _PanelsPage:
 
 class _Overview(_PanelsPage):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        response.text = self._pages.overview(self._panels.views(), request.context.visitor, self._panels.now_ms)
+        response.text = self._pages.overview(self._panels.views(), request.context.user, self._panels.now_ms)
 
 
 class _Panel(_PanelsPage):
@@ -187,7 +184,7 @@ class _Panel(_PanelsPage):
         number = request.get_param_as_int("page", min_value=1, max_value=1_000_000, default=1)
         find = (request.get_param("find") or "")[:_MAX_FIELD]
         page = page_of(view.rows, number, find, ON_PAGE)
-        response.text = self._pages.panel(views, view, page, request.context.visitor, self._panels.now_ms)
+        response.text = self._pages.panel(views, view, page, request.context.user, self._panels.now_ms)
 
 
 class _Static:
@@ -239,13 +236,13 @@ class _LoginPage:
         self._gate.attempts.succeeded(*attempt)
         LOG.info("%r logged in from %s", user, request.remote_addr)
         cookie = self._gate.sessions.open(account)
-        self._gate.set_cookie(response, self._gate.session_cookie, cookie, self._settings.session_seconds)
+        self._gate.set_cookie(response, cookie, self._settings.session_seconds)
         response.status = falcon.HTTP_303
         response.set_header("Location", then)
 
     def _form(self, request: falcon.Request, response: falcon.Response, error: str, then: str) -> None:
         has_project = self._settings.login == "keystone"
-        response.text = self._pages.login(request.context.visitor, error=error, has_project=has_project, then=then)
+        response.text = self._pages.login(request.context.user, error=error, has_project=has_project, then=then)
 
 
 class _Logout:
@@ -253,8 +250,8 @@ class _Logout:
         self._gate = gate
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
-        self._gate.sessions.close(self._gate.cookie(request, self._gate.session_cookie))
-        self._gate.set_cookie(response, self._gate.session_cookie, "", 0)
+        self._gate.sessions.close(self._gate.cookie(request))
+        self._gate.set_cookie(response, "", 0)
         response.status = falcon.HTTP_303
         response.set_header("Location", "/login")
 
@@ -289,8 +286,8 @@ def _local_path(target: str) -> str:
 
 def _error_page(pages: Pages) -> Callable[[falcon.Request, falcon.Response, falcon.HTTPError], None]:
     def serialize(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-        visitor = getattr(request.context, "visitor", Visitor(None))
-        response.text = pages.error(visitor, error.title or "", error.description or "")
+        user = getattr(request.context, "user", None)
+        response.text = pages.error(user, error.title or "", error.description or "")
         response.content_type = falcon.MEDIA_HTML
 
     return serialize

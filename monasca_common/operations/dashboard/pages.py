@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from monasca_common.operations.dashboard.sessions import Session
 from monasca_common.operations.dashboard.view import Page, PanelView, clock, page_of, verdict
 
 ON_OVERVIEW = 5
@@ -26,19 +24,8 @@ STATIC_TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """The user of a request. ``session``: ``None`` without a login."""
-
-    session: Session | None
-
-    @property
-    def user(self) -> str:
-        return self.session.account.user if self.session is not None else ""
-
-
 class Pages:
-    """Renders the HTML of each page."""
+    """Renders the HTML of each page. ``user``: the user who has logged in, or ``None``."""
 
     def __init__(self) -> None:
         self._templates = Environment(
@@ -50,24 +37,22 @@ class Pages:
         )
         self._templates.globals.update(trend_points=trend_points, query=urlencode, clock=clock)
 
-    def overview(self, views: Sequence[PanelView], visitor: Visitor, now_ms: int) -> str:
+    def overview(self, views: Sequence[PanelView], user: str | None, now_ms: int) -> str:
         panels = [(view, page_of(view.digest or view.rows, 1, "", ON_OVERVIEW)) for view in views]
-        return self._html("overview.html", visitor, now_ms, verdict=verdict(views), panels=panels)
+        return self._html("overview.html", user, now_ms, verdict=verdict(views), panels=panels)
 
-    def panel(self, views: Sequence[PanelView], view: PanelView, page: Page, visitor: Visitor, now_ms: int) -> str:
-        return self._html("panel.html", visitor, now_ms, verdict=verdict(views), view=view, page=page)
+    def panel(self, views: Sequence[PanelView], view: PanelView, page: Page, user: str | None, now_ms: int) -> str:
+        return self._html("panel.html", user, now_ms, verdict=verdict(views), view=view, page=page)
 
-    def login(self, visitor: Visitor, *, error: str, has_project: bool, then: str) -> str:
-        return self._html("login.html", visitor, 0, error=error, has_project=has_project, then=then)
+    def login(self, user: str | None, *, error: str, has_project: bool, then: str) -> str:
+        return self._html("login.html", user, 0, error=error, has_project=has_project, then=then)
 
-    def error(self, visitor: Visitor, title: str, text: str) -> str:
-        return self._html("error.html", visitor, 0, title=title, text=text)
+    def error(self, user: str | None, title: str, text: str) -> str:
+        return self._html("error.html", user, 0, title=title, text=text)
 
-    def _html(self, name: str, visitor: Visitor, now_ms: int, **facts: Any) -> str:
+    def _html(self, name: str, user: str | None, now_ms: int, **facts: Any) -> str:
         refresh = _REFRESH_SECONDS if now_ms else 0
-        return self._templates.get_template(name).render(
-            visitor=visitor, now_ms=now_ms, refresh_seconds=refresh, **facts
-        )
+        return self._templates.get_template(name).render(user=user, now_ms=now_ms, refresh_seconds=refresh, **facts)
 
 
 def static_file(name: str) -> bytes | None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 _MAX_SESSIONS = 1000
 _MAX_KEYS = 10_000
 _WITHIN_SECONDS = 300.0
-_USERS_OF_AN_ADDRESS = 10
+_MOST_OF_A_USER = 10
+_MOST_OF_AN_ADDRESS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,6 @@ class Account:
     valid_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A login that ends at this time, in monotonic seconds."""
-
-    account: Account
-    ends_at: float
-
-
 class Sessions:
     """Sessions by cookie value; at the maximum number, the oldest session ends. ``now``: monotonic seconds."""
 
@@ -39,25 +32,23 @@ class Sessions:
         self._seconds = seconds
         self._now = now
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()  # the user, and the end
 
     def open(self, account: Account) -> str:
         """Return the value of the cookie."""
         cookie = secrets.token_urlsafe(32)
         lasts = self._seconds if account.valid_seconds is None else min(self._seconds, account.valid_seconds)
         with self._lock:
-            self._sessions[cookie] = Session(account, self._now() + lasts)
+            self._sessions[cookie] = account.user, self._now() + lasts
             while len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         return cookie
 
-    def find(self, cookie: str) -> Session | None:
+    def find(self, cookie: str) -> str | None:
+        """Return the user, or ``None`` if there is no such session."""
         with self._lock:
-            session = self._sessions.get(cookie)
-            if session is not None and session.ends_at <= self._now():
-                del self._sessions[cookie]
-                return None
-            return session
+            user, ends_at = self._sessions.get(cookie, (None, 0.0))
+            return user if ends_at > self._now() else None
 
     def close(self, cookie: str) -> None:
         with self._lock:
@@ -65,14 +56,13 @@ class Sessions:
 
 
 class LoginAttempts:
-    """Failed logins within five minutes: at most ``most`` per user and address, and ten times as many per address.
+    """Failed logins within five minutes: at most 10 per user and address, and 100 per address.
 
     There is no limit per user over all addresses, because wrong passwords from one address would then lock the user out
     everywhere.
     """
 
-    def __init__(self, most: int, now: Callable[[], float]) -> None:
-        self._most = most
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._failed: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
@@ -85,8 +75,7 @@ class LoginAttempts:
         now = self._now()
         with self._lock:
             wait = max(
-                self._wait((user, address), self._most, now),
-                self._wait((address,), self._most * _USERS_OF_AN_ADDRESS, now),
+                self._wait((user, address), _MOST_OF_A_USER, now), self._wait((address,), _MOST_OF_AN_ADDRESS, now)
             )
             if wait:
                 return wait

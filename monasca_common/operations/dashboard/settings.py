@@ -67,15 +67,6 @@ class DashboardSettings:
         help="The maximum duration of a login in seconds. Too small: users log in often. Too large: anyone with access "
         "to a browser left open can view the dashboard.",
     )
-    login_attempts: int = option(
-        10,
-        minimum=1,
-        maximum=1000,
-        unit="attempts",
-        help="The maximum number of wrong passwords of a user from one address within five minutes; the maximum for "
-        "all users of the address is ten times this number. Further attempts get status 429. Too small: typing errors "
-        "lock users out. Too large: passwords can be guessed.",
-    )
     interval_seconds: float = option(
         10.0,
         minimum=1.0,
@@ -110,6 +101,7 @@ _DASHBOARD = OptionGroup(
         "api_timeout_seconds": "the dashboard does not query the API",
         "api_url": "the dashboard has no charts; Grafana draws them from the database",
         "api_ca_file": "the dashboard does not query the API",
+        "login_attempts": "10 wrong passwords within five minutes are permitted",
     },
 )
 

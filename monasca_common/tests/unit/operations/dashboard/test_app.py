@@ -48,7 +48,7 @@ def lag_of(count):
 
 class AppCase(base.BaseTestCase):
     def client(self, login=None, settings=None, **figures):
-        settings = settings or DashboardSettings(login="none", login_attempts=3)
+        settings = settings or DashboardSettings(login="none")
         panels = Panels({name.replace("_", "-"): source(name, each) for name, each in figures.items()}, lambda: 0)
         self.now = 0.0
         return testing.TestClient(make_app(settings, panels, login, now=lambda: self.now), headers=HOST)
@@ -199,7 +199,7 @@ class LoginTest(AppCase):
             self.assertIn("Login refused: check the user, the password and the role", answer.text)
 
     def test_too_many_wrong_passwords_are_refused_until_time_has_passed(self):
-        for _ in range(3):
+        for _ in range(10):
             self.submit("wrong")
         answer = self.submit()
         self.assertEqual((429, "301"), (answer.status_code, answer.headers["retry-after"]))
@@ -223,14 +223,14 @@ class LoginTest(AppCase):
             self.assertEqual((303, "/"), (answer.status_code, answer.headers["location"]), then)
 
     def test_a_correct_password_does_not_reset_the_failures_of_the_address(self):
-        for number in range(29):
+        for number in range(99):
             self.submit("wrong", user=f"user-{number}")
         self.assertEqual(303, self.submit().status_code)
         self.submit("wrong", user="joan")
         self.assertEqual(429, self.submit("wrong", user="mary").status_code)
 
     def test_capitals_and_spaces_do_not_change_the_user(self):
-        for user in ("Ada", "ADA", "ada+"):
+        for user in 5 * ("Ada", "ada+"):
             self.submit("wrong", user=user)
         self.assertEqual(429, self.submit().status_code)
 

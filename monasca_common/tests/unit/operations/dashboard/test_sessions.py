@@ -14,7 +14,7 @@ class SessionsTest(base.BaseTestCase):
     def test_a_session_is_found_by_its_cookie_until_its_time_is_over(self):
         cookie = self.sessions.open(Account("ada"))
         self.now = 99
-        self.assertEqual("ada", self.sessions.find(cookie).account.user)
+        self.assertEqual("ada", self.sessions.find(cookie))
         self.now = 100
         self.assertIsNone(self.sessions.find(cookie))
 
@@ -41,35 +41,35 @@ class LoginAttemptsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.now = 1000.0
-        self.attempts = LoginAttempts(3, lambda: self.now)
+        self.attempts = LoginAttempts(lambda: self.now)
 
     def test_an_attempt_beyond_the_limit_waits_until_the_first_failure_expires(self):
-        self.assertEqual([0, 0, 0, 300], [self.attempts.reserve("ada", "10.0.0.1") for _ in range(4)])
+        self.assertEqual([0] * 10 + [300], [self.attempts.reserve("ada", "10.0.0.1") for _ in range(11)])
         self.now += 299
         self.assertEqual(1, self.attempts.reserve("ada", "10.0.0.1"))
         self.now += 1
         self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
 
     def test_wrong_passwords_from_one_address_do_not_lock_a_user_out_elsewhere(self):
-        waits = [self.attempts.reserve("ada", "10.6.6.6") for _ in range(4)]
-        self.assertEqual([0, 0, 0, 300], waits)
+        waits = [self.attempts.reserve("ada", "10.6.6.6") for _ in range(11)]
+        self.assertEqual([0] * 10 + [300], waits)
         self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
         self.assertEqual(0, self.attempts.reserve("grace", "10.6.6.6"))
 
     def test_an_address_is_limited_over_all_users(self):
-        for number in range(30):
+        for number in range(100):
             self.attempts.reserve(f"user {number}", "10.0.0.1")
         self.assertEqual(300, self.attempts.reserve("d", "10.0.0.1"))
         self.assertEqual(0, self.attempts.reserve("d", "10.0.0.2"))
 
     def test_a_success_forgets_the_failures_of_the_user_at_the_address(self):
-        for _ in range(3):
+        for _ in range(10):
             self.attempts.reserve("ada", "10.0.0.1")
         self.attempts.succeeded("ada", "10.0.0.1")
         self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
 
     def test_a_success_does_not_change_the_failures_of_the_address(self):
-        for number in range(29):
+        for number in range(99):
             self.attempts.reserve(f"user {number}", "10.0.0.1")
         self.attempts.reserve("ada", "10.0.0.1")
         self.attempts.succeeded("ada", "10.0.0.1")
