@@ -197,7 +197,7 @@ def _count(members: Sequence[str]) -> str:
 
 
 def _members(admin: Admin, group: str) -> list[str]:
-    return [f"{member.client_id} at {member.host.lstrip('/')}" for member in admin.group_members(group)]
+    return [f"{client_id} at {host.lstrip('/')}" for client_id, host in admin.group_members(group)]
 
 
 def _targets(

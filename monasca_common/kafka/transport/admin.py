@@ -83,14 +83,6 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
-    """One live member of a consumer group; ``host``: its address."""
-
-    client_id: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
 class GroupAssignment:
     """``partitions``: the partitions that live members read. ``subscribes``: its members share whole topics; other
     groups only store the offsets of partitions that their clients choose themselves. ``is_settled``: no rebalance is in
@@ -353,11 +345,11 @@ class Admin:
             raise self._fault(answer.errors[0])
         return {group.group_id for group in answer.valid}
 
-    def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
-        """Return the members of a consumer group; empty if the group does not exist."""
+    def group_members(self, group: str, timeout: float = 10.0) -> list[tuple[str, str]]:
+        """Return the client id and the address of each live member of a consumer group; none if it does not exist."""
         lacking = (KafkaError.GROUP_ID_NOT_FOUND,)
         found = repeat_after_moves(partial(self._described, [group], lacking), timeout)[group]
-        return tuple(GroupMember(member.client_id, member.host) for member in found.members) if found else ()
+        return [(member.client_id, member.host) for member in found.members] if found else []
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
         """Return the partitions that live members of each consumer group read; empty for a group without members, or of

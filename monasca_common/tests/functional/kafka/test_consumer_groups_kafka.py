@@ -65,7 +65,7 @@ class Protocol(ProtocolCase):
         consumer.poll(timeout=0)
         self.wait_until(self.given_away)
         consumer.close()
-        self.assertEqual((), self.admin.group_members(self.group))
+        self.assertEqual([], self.admin.group_members(self.group))
         self.assertEqual([], listener.received("assigned"))
 
     def test_work_finished_within_a_revoke_is_committed(self):

@@ -18,7 +18,7 @@ from monasca_common.cli.main import main
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.admin import GroupMember, TopicDescription
+from monasca_common.kafka.transport.admin import TopicDescription
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.settings import StorageSettings
@@ -186,7 +186,7 @@ class TestReset(OffsetsCase):
 
     def test_a_group_with_members_is_refused_also_by_the_dry_run(self):
         self.store(_FIRST)
-        self.cluster.members = [GroupMember("persister-1", "/10.0.0.7")]
+        self.cluster.members = [("persister-1", "/10.0.0.7")]
         before = self.stored()
         for extra in ([], ["--execute"]):
             status, _, error = self.run_command("reset", "--to-earliest", *extra)
