@@ -22,6 +22,7 @@ from typing import Any
 from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow, InvalidCluster
 from monasca_common.devbroker.jars import kafka_version
 from monasca_common.devbroker.security import Security
+from monasca_common.kafka.extras import remedy
 
 
 class DataFolder:
@@ -97,9 +98,7 @@ class DataFolder:
         try:
             from monasca_common.devbroker.certificates import issue
         except ImportError as error:
-            raise InvalidCluster(
-                "TLS requires the package 'cryptography': pip install 'monasca-common[devbroker]'"
-            ) from error
+            raise InvalidCluster(f"TLS cannot be used: {remedy(error, 'devbroker')}") from error
         issue(self.certificates, self._security.users)
 
 

@@ -43,5 +43,5 @@ class SimpleConsumer:
 
 def _refuse(why: str) -> NoReturn:
     raise MisuseError(
-        f"SimpleConsumer {why}; to consume, call client_factory.get_kafka_consumer (doc/source/user/migration.rst)"
+        f"SimpleConsumer {why}: to read messages, call get_kafka_consumer of monasca_common.kafka.client_factory"
     )

@@ -98,8 +98,9 @@ def get_kafka_consumer(
 def _refuse_legacy(use_legacy_client: bool) -> None:
     if use_legacy_client:
         raise ConfigurationError(
-            "use_legacy_client=True: the legacy client (kafka-python with ZooKeeper) was removed; omit the argument "
-            "(legacy_kafka_client_enabled = false) and read doc/source/user/migration.rst"
+            "use_legacy_client=True: the legacy client (kafka-python with ZooKeeper) was removed: omit the argument "
+            "(legacy_kafka_client_enabled = false); if the group's offsets are only in ZooKeeper, first run "
+            "`monasca-common offsets reset --to-datetime`, because the group would start at the earliest message"
         )
 
 

@@ -39,7 +39,6 @@ class OldGroup:
     options: tuple[OldOption, ...] = ()
 
 
-_MIGRATION = "see the page on migration in the documentation"
 _ZOOKEEPER = "groups share partitions through the brokers, not through ZooKeeper"
 _BUFFERS = "the option was a default of kafka-python; buffer_bytes limits the bytes that are fetched ahead"
 _NEVER_USED = "the option never had an effect"
@@ -72,7 +71,7 @@ OLD_OPTIONS = (
         "the option was in [repositories], where it is also ignored",
         consumers=True,
     ),
-    OldOption("legacy_kafka_client_enabled", Action.IGNORED, f"the client was removed; {_MIGRATION}", consumers=True),
+    OldOption("legacy_kafka_client_enabled", Action.IGNORED, "the client with ZooKeeper was removed", consumers=True),
     OldOption("max_offset_lag", Action.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
     *(OldOption(name, Action.IGNORED, _NEVER_USED) for name in ("async", "is_async", "compact", "wait_time")),
     OldOption("auto_commit", Action.IGNORED, "offsets are committed when their messages are done"),

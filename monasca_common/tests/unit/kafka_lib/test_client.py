@@ -115,7 +115,7 @@ class SimpleConsumerTest(ClientCase):
         error = self.assertRaises(UnknownTopicOrPartitionError, self.consumer, topic="events")
         self.assertIn("'events'", str(error))
 
-    def test_removed_calls_are_refused_with_the_page_on_migration(self):
+    def test_removed_calls_are_refused_with_the_remedy(self):
         consumer = self.consumer()
         for refused in (
             lambda: SimpleConsumer(self.client(), "1_metrics", "metrics"),
@@ -123,4 +123,4 @@ class SimpleConsumerTest(ClientCase):
             consumer.get_message,
             lambda: consumer.get_messages(count=10, block=True),
         ):
-            self.assertIn("migration.rst", str(self.assertRaises(MisuseError, refused)))
+            self.assertIn("get_kafka_consumer", str(self.assertRaises(MisuseError, refused)))
