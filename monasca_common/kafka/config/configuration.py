@@ -154,7 +154,8 @@ def _check_membership(read: GroupReader) -> None:
     if read["max_wait_time_seconds"] >= read["max_poll_interval_seconds"]:
         raise read.error(
             "max_wait_time_seconds",
-            "is not below max_poll_interval_seconds, so every batch would cost the membership: reduce it",
+            "is not below max_poll_interval_seconds, so the consumer would lose its partitions with every batch: "
+            "reduce it",
         )
 
 

@@ -66,7 +66,7 @@ class GroupReader:
         return config_file.is_set(self._conf, self.group, name)
 
     def settings(self, made: type[_Settings], **given: Any) -> _Settings:
-        """Build an object of the class ``made`` from its declared options in this group; ``given``: its other
+        """Create an object of the class ``made`` from its declared options in this group; ``given``: its other
         fields."""
         hints = typing.get_type_hints(made)
         for field in dataclasses.fields(made):  # type: ignore[arg-type]  # each is a dataclass

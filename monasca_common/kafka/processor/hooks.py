@@ -38,7 +38,7 @@ class Hook:
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
         """The commit returned these results by partition: ``None`` is success, `TransactionError` an aborted
-        transaction. The hook is not called if the process ends before the result is known."""
+        transaction. This method is not called if the process ends before the result is known."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were revoked; their finished work is committed."""

@@ -2,7 +2,7 @@
 """`Processor`, the loop of a service: poll, decode, handle, retry or dead-letter, track, commit.
 
 This module is the polling thread: it polls, fills the lanes and commits the gap-free prefix of done messages. It never
-waits for a handler, so slow handlers and unavailable dependencies do not end the membership in the group. The handler
+waits for a handler, so slow handlers and unavailable dependencies do not end its membership in the group. The handler
 threads take tasks from the lanes and run them with `attempt`.
 """
 
@@ -82,9 +82,9 @@ class Processor(RebalanceListener):
     limit the buffer, the uncommitted messages and the time to stop. The caller closes consumer and producer.
 
     ``accounted(partition, start, end)`` is for a handler that stores positions elsewhere (in a database, with its
-    rows): it moves the position from ``start`` to ``end``, past offsets that need no handler, because they are
-    acknowledged dead letters or the log has no message for them. A handler thread calls it before the commit to Kafka;
-    it raises `RetryLater` while the store is unavailable, and `ReadFrom` if the position is below ``start``.
+    rows). It moves the position from ``start`` to ``end``, past offsets that need no handler: acknowledged dead
+    letters, and offsets without a message. A handler thread calls it before the commit to Kafka; it raises `RetryLater`
+    while the store is unavailable, and `ReadFrom` if the position is below ``start``.
     """
 
     def __init__(

@@ -74,10 +74,10 @@ class ProducerHealth:
     """The state of a producer. ``oldest_unacknowledged_seconds`` is the first sign that Kafka does not respond, because
     the client logs no error for a minute.
 
-    ``recreated_topics``: how many times a deleted and recreated topic was detected. ``oldest_call_seconds``: the age of
-    the oldest client call that has not returned, 0 if there is none; ``poisoned``: a call did not return by its
-    deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until `KafkaProducer.reopen`.
-    ``driver``: ``native``, ``confluent`` or ``memory``.
+    ``recreated_topics``: the number of times that a deleted and recreated topic was detected. ``oldest_call_seconds``:
+    the age of the oldest client call that has not returned, 0 if there is none; ``poisoned``: a call did not return by
+    its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until
+    `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int

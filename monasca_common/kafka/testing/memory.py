@@ -30,7 +30,7 @@ class Drained:
     """The result of `MemoryKafka.drain`.
 
     ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: for each
-    partition with uncommitted messages, how many times the handler raised `RetryLater` for the next messages.
+    partition with uncommitted messages, how many times the handler raised `RetryLater` for the first of them.
     """
 
     committed: Mapping[TopicPartition, int]

@@ -470,7 +470,7 @@ class TestWithBroker(NativeCase):
         self.assertEqual({"t": 2, "other": 1}, totals)
 
     def test_a_bulk_goes_to_its_topic_even_if_a_finalizer_sends_in_the_meantime(self):
-        """An allocation can run the garbage collector, and a finalizer that uses the same client."""
+        """An allocation can run the garbage collector, and thus a finalizer that uses the same client."""
         producer = self.open(self.broker.bootstrap_servers)
         producer.count(60)
         sent = []
