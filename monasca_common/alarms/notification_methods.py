@@ -159,7 +159,7 @@ class NotificationMethods:
         return list(map(self._as_found, self._database.rows(_NOTIFIED, values)))
 
     def get_or_unreadable(self, tenant: str, method_id: str) -> NotificationMethod:
-        """Return a method like `get`, even if its address cannot be decrypted. Raises `UnknownId`."""
+        """Return a method like `get`, but without an error if its address cannot be decrypted. Raises `UnknownId`."""
         return self._database.read(lambda connection: self._as_found(_row_of(connection, tenant, method_id)))
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:

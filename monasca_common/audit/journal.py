@@ -59,7 +59,7 @@ class Journal:
             try:
                 self._insert([row])
             except sqlite3.Error as error:
-                LOG.error("writing an audit report failed; a crash would lose reports until a restart: %s", error)
+                LOG.error("an audit report was not stored; until a restart, a crash loses unsent reports: %s", error)
                 memory = _locked(":memory:")
                 # if reading also fails, the next process sends the earlier reports
                 with contextlib.suppress(sqlite3.Error):

@@ -19,7 +19,7 @@ AUDIT_COUNT_GROUP = "audit_count"
 PREFIX = "monasca_audit"
 
 _DAY_SECONDS = 86_400
-# The interval limits the load on brokers. A short grace period makes it shorter.
+# The interval limits the load on brokers. A short grace period shortens it.
 _REPORT_SECONDS, _QUICKEST_REPORT_SECONDS = 10.0, 0.1
 _REPORT_SHARE = 1 / 60  # the share of the grace period
 _RENEWAL_SHARE = 0.25  # the share of the window

@@ -2,8 +2,8 @@
 """Stores deferred notifications and scheduled attempts, and the current minute of each method with a rate limit.
 
 A row is a silenced or inhibited notification, a member of a group or of a digest, the next repeat of a periodic method,
-or a scheduled attempt. When a row is due, it is released: one transaction replaces it by an attempt. A process claims
-an attempt, makes it, and then replaces it by the next attempt or removes it.
+or a scheduled attempt. When a row is due, it is released: one transaction replaces it by an attempt. A process claims a
+row, makes the attempt, and then replaces the row by the next attempt or removes it.
 
 Each step is conditional on the values that were read, so only one of several processes does it. The members of a group
 are fixed when their message is scheduled, so the message has the same id each time it is sent.

@@ -202,8 +202,9 @@ def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = Fal
 
 
 def _notified(connection: sa.Connection, change: AlarmChange, method_id: str) -> tuple[bool, str | None]:
-    """Return whether the previous change was withheld, and the state of the last notification to the method. This is
-    the state before the first of the successive withheld changes, if the change before it was sent.
+    """Return whether the previous change was withheld, and the state in the last notification to the method. If several
+    successive changes were withheld, this is the state before the first of them, provided that the change to that state
+    was sent.
     """
     known: str | None = change.old_state
     at_ms, withheld = change.time_ms, 0

@@ -239,6 +239,6 @@ class BatchHandler(Generic[R]):
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:
-            # Neither a retry nor the omission of single rows helps.
+            # Neither a retry nor the omission of single rows would succeed.
             self._fail(error)
             raise RetryLater from error

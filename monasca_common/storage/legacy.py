@@ -22,7 +22,7 @@ _ALARMS = "alarm definitions, alarms and notification methods are in the databas
 
 INFLUXDB = OldGroup(
     "influxdb",
-    "no service reads this option, correct its name or remove it",
+    "no service reads this option; correct its name or remove it",
     (
         OldOption("ip_address", Action.SERVICE, "the host of [database] connection"),
         OldOption("port", Action.SERVICE, "the port of [database] connection"),
@@ -43,7 +43,7 @@ INFLUXDB = OldGroup(
 )
 REPOSITORIES = OldGroup(
     "repositories",
-    "no service reads this option, correct its name or remove it",
+    "no service reads this option; correct its name or remove it",
     (
         OldOption("metrics_driver", Action.SERVICE, "[storage] driver, if the class is for InfluxDB"),
         OldOption("alarm_state_history_driver", Action.IGNORED, _ONE_STORAGE),
@@ -61,11 +61,11 @@ REPOSITORIES = OldGroup(
 )
 CASSANDRA = OldGroup(
     "cassandra",
-    f"nothing is stored in Cassandra, remove the group; without another storage {_WRITE}, and write the retention in "
+    f"nothing is stored in Cassandra; remove the group; without another storage, {_WRITE}, and write the retention in "
     "[storage] retention_days",
 )
 ELASTICSEARCH = OldGroup(
-    "elasticsearch", f"events are not stored in Elasticsearch, remove the group; for events {_WRITE}"
+    "elasticsearch", f"events are not stored in Elasticsearch; remove the group; for events, {_WRITE}"
 )
 OLD_GROUPS = (INFLUXDB, REPOSITORIES, CASSANDRA, ELASTICSEARCH)
 
@@ -157,7 +157,7 @@ def _untranslated(
     if driver_is_set and named.driver != "influxdb":
         return f"[storage] driver = {named.driver} takes effect; set its [database] connection"
     if metrics_driver and "influxdb" not in metrics_driver.lower():
-        return f"the class in [repositories] metrics_driver has no driver here, {_WRITE}"
+        return f"the class in [repositories] metrics_driver has no driver here; {_WRITE}"
     if server.db_per_tenant:
         return f"db_per_tenant = true is not supported; one database has the rows of all tenants: {_WRITE_INFLUXDB}"
     return None

@@ -89,7 +89,7 @@ def write(
             size.too_much(len(chosen), monotonic() - started_at)
             if len(chosen) and chosen.offsets[0] < chosen.offsets[-1]:
                 raise
-            raise StorageUnavailable(f"a single message is too much for the database now: {error}") from error
+            raise StorageUnavailable(f"the database cannot store even a single message now: {error}") from error
         if not written.skipped:
             size.worked(count, monotonic() - started_at)
         yield Part(part, written)

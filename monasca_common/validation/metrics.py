@@ -148,7 +148,7 @@ def _is_finite(value: float) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """Return values that JSON does not have as Python's writers of JSON write them in value_meta."""
+    """Return the text that Python's JSON libraries write for a value of a type that JSON lacks."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, Decimal) and value.is_finite():

@@ -88,8 +88,8 @@ class _HistorySurvey(msgspec.Struct, frozen=True):
 
 
 def kept_scans(scans: Sequence[LogScan], window: LagWindow) -> tuple[LogScan, ...]:
-    """Return the scans to keep: the scans of the window, the last scan with nothing unread, one window of the scans
-    before and after the log's start moved, and the first scan if the group has no commit yet."""
+    """Return the scans to keep: the scans of the window, the last scan with nothing unread, the scans before and after
+    the last moves of the log's start, and the first scan if the group has no commit yet."""
     recent = spaced(scans, window)
     read = [scan for scan in scans if not scan.is_unread][-1:]
     moved = [later for earlier, later in pairwise(scans) if later.first > earlier.first]

@@ -340,9 +340,9 @@ def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Remo
 
 
 def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -> float:
-    """Return the greatest of the average speeds at which the log's start moved, each from one of its moves to the last
-    one. So a pause before a burst does not lower the result, but an unusually long time without a move does.
-    ``moves``: before and after each move."""
+    """Return the greatest average speed of the log's start between any of its moves and the last one. So a pause before
+    a burst does not lower the result, but an unusually long time without a move does. ``moves``: the scans before and
+    after each move."""
     last_ms, last, _ = moves[-1][1]
     speeds = []
     for later, (_, (time_ms, first, _)) in enumerate(reversed(moves[:-1]), 1):

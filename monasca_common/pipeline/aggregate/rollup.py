@@ -6,9 +6,9 @@ ten-minute window become separate rolled-up rows, which are then combined into t
 an average of averages: a window with few records has the same weight as a window with many.
 
 These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. A rate uses the
-latest quantity, not the average. A rate is computed for each group, not only for the first. Its count is the number of
-its records, not twice that number. A rate whose oldest quantity is zero is dropped and counted instead of stopping the
-job. The specification always determines name and period. Sums do not depend on the order of their parts.
+latest quantity, not the average. A rate is computed for each group, not only for the first. The count of a rate is the
+number of its records, not twice that number. A rate whose oldest quantity is zero is dropped and counted instead of
+stopping the job. The specification always determines name and period. Sums do not depend on the order of their parts.
 
 A period is aggregated block by block, so that memory does not grow with the number of its groups. A block consists of
 all partials of one output row, which agree in the columns that every stage keeps.

@@ -38,7 +38,7 @@ _ROWS_A_STEP = 50  # a row can be as long as a message: 1 MB
 
 T = TypeVar("T")
 Opened = TypeVar("Opened", bound=Any)
-#: A check of a new connection, with its ``execute`` method and its dialect as arguments.
+#: A function that checks a new connection; its arguments are the connection's ``execute`` method and dialect.
 Check = Callable[[Callable[[str], Result], str], None]
 
 

@@ -25,7 +25,7 @@ class TestPostgresqlUnavailable(PersisterCase):
         (self.worker,) = self.workers(self.persister)
 
     def through_an_outage(self, begin, end, *, seconds=_AWAY_SECONDS):
-        """Send messages before, during and after an outage, and check the common conditions."""
+        """Send messages before, during and after an outage, and check the conditions that hold for all outages."""
         self.publish(range(100, 300))
         begin()
         self.publish(range(300, 500))

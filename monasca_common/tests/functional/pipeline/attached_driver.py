@@ -18,7 +18,7 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
 def environment(session: SparkSession) -> dict[str, str]:
-    """Return the variables by which `attach` finds the session."""
+    """Return the environment variables from which `attach` finds the session."""
     parameters: Any = session.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
     return {_PORT: str(parameters.port), _SECRET: parameters.auth_token, "PYSPARK_PYTHON": sys.executable}
 
