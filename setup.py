@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All metadata is in setup.cfg; pbr reads it, and makes the version of it and of git's tags and history."""
+"""All metadata is in setup.cfg; pbr reads it, and derives the version from it and from the tags and history of git."""
 
 import configparser
 import os
@@ -12,7 +12,7 @@ NATIVE = "monasca_common/kafka/transport/native"
 
 
 def set_version_without_git() -> None:
-    """An unpacked archive, or a checkout of another user, is the first development version of the next release."""
+    """Give an unpacked archive, or a checkout of another user, the first development version of the next release."""
     if os.path.exists("PKG-INFO"):  # a source distribution knows its version
         return
     try:
@@ -26,8 +26,8 @@ def set_version_without_git() -> None:
 
 
 def native_extensions() -> list[setuptools.Extension]:
-    """The native Kafka client. It is optional: without a C compiler, setuptools prints one line and goes on, unless
-    MONASCA_COMMON_NATIVE=required, as for a wheel to publish."""
+    """Return the native Kafka client. It is optional: without a C compiler, setuptools prints one line and continues,
+    unless MONASCA_COMMON_NATIVE=required, as for a wheel to publish."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):  # the limited API does not have it
         return []
     return [

@@ -221,8 +221,8 @@ class EnduranceRun:
         say(f"{self._elapsed():.0f} s: end of {fault.kind}: {target}")
 
     def _end_resume(self) -> None:
-        """End the fault that a resume is, once every job has handled a batch: the start of their JVMs delays the
-        messages of the interruption beyond the grace period of the audit."""
+        """End the fault that stands for the interruption, once every job has handled a batch: the start of their JVMs
+        delays its messages beyond the grace period of the audit."""
         self._stack.wait_for_jobs()
         self._state.injected[-1] = replace(self._state.injected[-1], ended=self._elapsed())
 

@@ -82,7 +82,8 @@ def run(job: Job) -> Figures:
 def _measure(job: Job, command: Sequence[str], port: int, environment: dict[str, str]) -> Figures:
     """``command``: serves on ``port``. Each request has ``bulk`` metrics of the job."""
     content = _CONTENTS.get(job.case.partition("-")[0], _JSON)
-    # A repeated sample has the same id and is not sent while it is in flight, so that requests in flight must differ.
+    # A repeated sample has the same id and is not sent while it is in flight, so requests in flight must have different
+    # samples.
     turns = range(2 * job.threads if content.has_ids else 1)
     metrics = [[_metric(number, turn) for number in range(job.bulk)] for turn in turns]
     bodies = [base64.b64encode(content.encode(each)).decode() for each in metrics]

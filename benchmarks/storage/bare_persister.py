@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hand-written loop that consumes, parses, and stores rows and offsets in one transaction.
 
-It is exactly-once as long as one process owns the topic. It checks only types, and ends at the first error.
+It stores each row exactly once while one process owns the topic. It checks only types, and ends at the first error.
 """
 
 from __future__ import annotations

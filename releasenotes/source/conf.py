@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Sphinx makes the release notes."""
+"""Configures Sphinx for the release notes."""
 
 extensions = ["openstackdocstheme", "reno.sphinxext"]
 

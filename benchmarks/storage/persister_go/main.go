@@ -2,8 +2,8 @@
 
 // A persister in Go: consume, parse, COPY the rows in one transaction, then commit their offsets to Kafka.
 //
-// It is at least once while one process owns the topic. Redelivered rows violate the primary key, which ends the
-// program; with -conflict they are ignored. It checks only types, and the first error ends it.
+// It stores each row at least once while one process owns the topic. Redelivered rows violate the primary key, which
+// ends the program; with -conflict they are ignored. It checks only types, and the first error ends it.
 package main
 
 import (
