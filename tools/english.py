@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report wording from ``tools/english.toml`` in documentation, release notes, comments, docstrings and messages.
+"""Report wording from ``tools/english.toml`` in documentation, comments, docstrings, messages and other texts.
 
 ``python tools/english.py [FILE ...]`` checks these files, by default all of them. ``--commits SINCE`` checks the
 subjects of the commits after SINCE instead. It prints a line for each finding and then exits with 1.
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-_TEXTS = ("*.rst", "releasenotes/notes/*.yaml", "monasca_common/*.py", "tools/*.py", "examples/*.py", "benchmarks/*.py")
+_TEXTS = ("*.py", "*.rst", "*.cfg", "*.ini", "*.html", "*.json", "*.sh", "*.[ch]", "deploy/*", "releasenotes/*.yaml")
 _CODE = re.compile(r"``[^`]*``|`[^`<]*`|:[a-z:]+:`[^`]*`|<[^ >]+>")  # names and programs are not checked
 _WORDS = re.compile(r"[A-Za-z]{2,}\W+[a-z]{2,}\W+[a-z]{2,}")  # a string with three words in a row is a message
 _SUBJECT_LENGTH = 72
