@@ -39,6 +39,39 @@ class FirstSparkJobTest(ExampleCase):
         self.assertIn(textwrap.indent(printed, "   "), (PAGES / "first_spark_job.rst").read_text())
 
 
+class TutorialTest(Waiting, ExampleCase):
+    @periodic("runs a page of the documentation; the unit tests run its programs in memory")
+    def test_the_service_of_the_tutorial_handles_an_order_on_a_real_kafka(self):
+        cluster = self.useFixture(SharedKafkaCluster(proxied=True)).cluster
+        folder = self.folder / "first_service"
+        shutil.copytree(EXAMPLES / "first_service", folder)
+        self.configure("readings", "example", f"bootstrap_servers = {cluster.bootstrap_servers}")
+        page = (PAGES / "first_service.rst").read_text()
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        commands = re.findall(r"^   \$ monasca-common (topic create .+)$", page, re.MULTILINE)
+        self.assertEqual(3, len(commands))
+        for command in commands:
+            self.addCleanup(cluster.admin.delete_topic, command.split()[2])
+            run = [sys.executable, "-m", "monasca_common.cli.main", *command.split()]
+            subprocess.run(run, cwd=folder, env=environment, check=True, capture_output=True, timeout=SECONDS)
+        for name in ("service.py", "publish_order.py"):
+            [program] = re.findall(rf"   :caption: {name}\n\n((?:   .*\n|\n)+)", page)
+            text = textwrap.dedent(program).replace("localhost:9092", cluster.bootstrap_servers)
+            (folder / name).write_text(text)
+        output = folder / "output"
+        with output.open("wb") as stream:
+            service = subprocess.Popen([sys.executable, "service.py"], cwd=folder, env=environment, stdout=stream)
+        self.addCleanup(service.wait, SECONDS)
+        self.addCleanup(service.kill)
+
+        publish = [sys.executable, "publish_order.py"]
+        subprocess.run(publish, cwd=folder, env=environment, check=True, capture_output=True, timeout=SECONDS)
+
+        self.wait_until(lambda: output.read_text() == "2 lamp\n", output.read_text)
+        service.terminate()
+        self.assertEqual(0, service.wait(SECONDS))
+
+
 class ExamplesTest(Waiting, ExampleCase):
     def setUp(self):
         super().setUp()

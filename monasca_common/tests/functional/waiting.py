@@ -15,5 +15,5 @@ class Waiting:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                self.fail(f"within {seconds:g} s did not come about: {what() if callable(what) else what}")
+                self.fail(f"not reached within {seconds:g} s: {what() if callable(what) else what}")
             time.sleep(_TURN_SECONDS)

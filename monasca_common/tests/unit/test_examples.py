@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.rst").read_text()
 USER = ROOT / "doc" / "source" / "user"
 TUTORIAL = EXAMPLES / "first_service"
-_CAPTIONED = re.compile(r"code-block:: \w+\n   :caption: (.+)\n\n((?:   .*\n|\n)+)")
+_CAPTIONED = re.compile(r"code-block:: (\w+)\n   :caption: (.+)\n\n((?:   .*\n|\n)+)")
 
 
-def captioned(page):
-    """Return (caption, text) of each block of a page with a caption."""
+def captioned(page, language):
+    """Return the text of each block of a page with a caption, by caption."""
     blocks = _CAPTIONED.findall((USER / page).read_text())
-    return [(caption, textwrap.dedent(text).strip("\n")) for caption, text in blocks]
+    return {caption: textwrap.dedent(text).strip("\n") for kind, caption, text in blocks if kind == language}
 
 
 class FirstProgramTest(base.BaseTestCase):
@@ -44,7 +44,7 @@ class FirstProgramTest(base.BaseTestCase):
 
 class TutorialTest(ExampleCase):
     def test_each_program_prints_what_the_page_states(self):
-        printed = {name: text for name, text in captioned("first_service.rst") if name.endswith(".py")}
+        printed = captioned("first_service.rst", "text")
         self.assertEqual(["handle.py", "outage.py", "publish.py", "replay.py"], sorted(printed))
         for name, text in printed.items():
             self.assertEqual(f"{text}\n", self.succeeds(f"first_service/{name}"), name)
@@ -64,7 +64,7 @@ class TutorialTest(ExampleCase):
 class CookbookTest(ExampleCase):
     def test_each_program_is_shown_and_prints_what_the_page_states(self):
         page = (USER / "cookbook.rst").read_text()
-        printed = dict(captioned("cookbook.rst"))
+        printed = captioned("cookbook.rst", "text")
         self.assertEqual({path.name for path in (EXAMPLES / "cookbook").glob("*.py")}, printed.keys())
         for name, text in printed.items():
             self.assertIn(f"literalinclude:: ../../../examples/cookbook/{name}\n", page)
@@ -119,32 +119,46 @@ class SnippetsTest(base.BaseTestCase):
 class ProgramsOfPagesTest(base.BaseTestCase):
     """Programs that pages show next to programs of other libraries, with a Kafka in memory."""
 
-    def run_program(self, page, *orders):
-        """Run the page's program until it has handled the orders. Return the values of the invoices."""
-        [program] = [text for caption, text in captioned(page) if caption == "monasca-common"]
-        memory = self.useFixture(MemoryKafka(bootstrap_servers="localhost:9092"))
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryKafka(bootstrap_servers="localhost:9092"))
         for topic in ("orders", "orders.dlq", "orders-dlq", "invoices"):
-            memory.broker.create_topic(topic)
-        memory.producer().publish("orders", orders).raise_for_undelivered()
+            self.memory.broker.create_topic(topic)
+
+    def in_memory(self, program):
+        server = '"localhost:9092"'
+        self.assertIn(server, program)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(program.replace(server, f'{server}, driver="memory"'), {})
+        return output.getvalue()
+
+    def run_service(self, program):
+        """Run a program until it has handled the orders, and return its output."""
         run = kafka.Processor.run
 
         def drain(processor):
             with mock.patch.object(kafka.Processor, "run", run):
-                return memory.drain(processor)
+                return self.memory.drain(processor)
 
-        server = '"localhost:9092"'
-        self.assertIn(server, program)
         with (
             mock.patch.object(kafka.Processor, "run", drain),
             mock.patch.object(sys, "path", [*sys.path, str(TUTORIAL)]),
             mock.patch("signal.signal"),
-            contextlib.redirect_stdout(io.StringIO()),
         ):
-            exec(program.replace(server, f'{server}, driver="memory"'), {})
-        return memory.broker.records("invoices"), memory.broker.records("orders-dlq")
+            return self.in_memory(program)
+
+    def run_program(self, page, *orders):
+        """Run the page's program with these orders. Return the invoices and the dead letters."""
+        self.memory.producer().publish("orders", orders).raise_for_undelivered()
+        self.run_service(captioned(page, "python")["monasca-common"])
+        return self.memory.broker.records("invoices"), self.memory.broker.records("orders-dlq")
 
     def test_the_tutorials_service_runs_with_the_settings_of_a_cluster(self):
-        [invoice], _ = self.run_program("first_service.rst", b'{"item": "lamp", "count": 2}')
+        programs = captioned("first_service.rst", "python")
+        self.in_memory(programs["publish_order.py"])
+        self.assertEqual("2 lamp\n", self.run_service(programs["service.py"]))
+        [invoice] = self.memory.broker.records("invoices")
         self.assertEqual(b'{"item":"lamp","count":2}', invoice.value)
 
     def test_the_key_argument_of_kafka_python_is_the_key_of_the_record(self):

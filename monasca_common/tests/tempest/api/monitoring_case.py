@@ -114,6 +114,6 @@ class MonitoringCase(test.BaseTestCase):
         deadline = time.monotonic() + seconds
         while not accepted(found := read()):
             if time.monotonic() > deadline:
-                self.fail(f"within {seconds:g} s did not come about: {what}; found {found}")
+                self.fail(f"not reached within {seconds:g} s: {what}; found {found}")
             time.sleep(_LOOK_EVERY_SECONDS)
         return found
