@@ -43,7 +43,7 @@ class FixedClock:
 
 
 class Database(ABC):
-    """An empty database of the driver's kind, and access to it for tests without the driver."""
+    """An empty database for the driver under test. Tests read and write it without the driver."""
 
     settings: StorageSettings
 

@@ -304,7 +304,7 @@ class TestPermissions(ConsumerCase):
         self.put(self.topic, 3)
 
     def errors_of(self, consumer, kind, *, seconds=3.0):
-        """Return the first error of this kind, the errors in the time afterwards, and the number of polls."""
+        """Return the first error of this kind, the errors after it, and the number of polls."""
         errors, polls = [], 0
         while not any(isinstance(error, kind) for error in errors):
             errors = self.errors_until(consumer)

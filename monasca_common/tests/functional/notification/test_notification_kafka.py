@@ -40,7 +40,7 @@ _SECONDS = 60
 
 
 class MailServer:
-    """``taken``: the id of each accepted mail, in order. Of every ``refuses_each`` mails, one is refused."""
+    """``taken``: the id of each accepted mail, in order. One of every ``refuses_each`` mails is refused."""
 
     def __init__(self, refuses_each=3):
         self.taken = []

@@ -74,7 +74,7 @@ class SinkPostgresqlTest(SinkTestCase):
 
     def test_keys_that_the_database_compares_differently_are_refused(self):
         self.execute("CREATE COLLATION anycase (locale = 'C')")
-        # As CREATE COLLATION with deterministic = false, for which not every server has the library.
+        # The same as CREATE COLLATION with deterministic = false, which needs a library that not every server has.
         self.execute("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'anycase'")
         text = '[one]\ntopic = "one"\nmode = "upsert"\nkey = ["n"]\n[one.columns]\nn = "{}"\n'
         for kind, definition, finding in (

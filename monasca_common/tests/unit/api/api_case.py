@@ -26,7 +26,7 @@ def client_of(producers, reader, settings, **parts):
 class ApiCase(base.BaseTestCase):
     """``self.post`` and ``self.get`` send requests to an application without authentication, for tenant ``t1``."""
 
-    settings: dict[str, object] = {}  # noqa: RUF012  # oslotest's own style: nobody changes it
+    settings: dict[str, object] = {}  # noqa: RUF012  # in the style of oslotest, never changed
     kafka_settings: dict[str, object] = {}  # noqa: RUF012
 
     def setUp(self):

@@ -2,7 +2,7 @@
 import io
 from unittest import mock
 
-import prometheus_client  # noqa: F401  # before the command, which sets it up for processes of its own
+import prometheus_client  # noqa: F401  # before the command, which configures it for several processes
 
 from monasca_common.cli import main
 from monasca_common.kafka.errors import ConfigurationError

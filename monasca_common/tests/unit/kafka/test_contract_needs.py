@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test that needs a missing capability must fail: one that fails as declared, and one that passes unexpectedly."""
+"""Contracts that need a missing capability are expected to fail; one that passes is reported as an unexpected success."""
 
 import types
 import unittest

@@ -34,7 +34,7 @@ class FakeInflux(http.server.ThreadingHTTPServer):
     ``answer``: returns ``(status, body)``, or ``None`` to close the connection without a response.
     """
 
-    handle_error = lambda *_: None  # noqa: E731 - clients that go away are what these tests are about
+    handle_error = lambda *_: None  # noqa: E731 - these tests disconnect clients on purpose
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -50,7 +50,7 @@ class FakeReceiver(http.server.ThreadingHTTPServer):
     answer, or ``None`` to store them.
     """
 
-    handle_error = lambda *_: None  # noqa: E731 - clients that go away are what these tests are about
+    handle_error = lambda *_: None  # noqa: E731 - these tests disconnect clients on purpose
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
