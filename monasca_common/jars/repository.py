@@ -65,7 +65,7 @@ def _of_url(given: str, source: str, login: str | None = None) -> Repository:
         usable = False
     if not usable or "@" in parts.path + parts.query + parts.fragment:
         raise JarError(
-            f"{source} is not set to the http or https URL of a Maven repository: write a URL such as {_CENTRAL}; in a "
+            f"{source} is not the http or https URL of a Maven repository: write a URL such as {_CENTRAL}; in a "
             f"user name or password, write %40 for @, %2F for /, %3F for ? and %23 for #"
         )
     user, at, host = parts.netloc.rpartition("@")

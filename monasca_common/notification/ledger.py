@@ -59,7 +59,9 @@ class Ledger:
     def begin(
         self, notification: Notification, method_id: str, attempt: int, now_ms: int, *, released: bool = False
     ) -> NextStep:
-        """Record an attempt, unless another step follows. ``released``: the notification was deferred before."""
+        """Record an attempt if the ledger allows one, and return the next step. ``released``: the notification was
+        deferred before.
+        """
         row = new_row(notification, method_id, now_ms, state=SENDING, attempts=attempt)
 
         def work(connection: sa.Connection) -> NextStep:

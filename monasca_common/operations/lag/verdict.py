@@ -96,8 +96,8 @@ class PartitionState:
     """One partition of a group. ``first``, ``end``: the current first offset and end of its log. ``commits``: ordered
     by time.
 
-    ``unread_since_ms``: the timestamp of the oldest unread message, or ``None`` if all messages are read, which offsets
-    do not show, because control records also have offsets. ``retention_ms``: the retention time, or ``None`` if
+    ``unread_since_ms``: the timestamp of the oldest unread message, or ``None`` if all messages are read. Offsets alone
+    do not show this, because control records also have offsets. ``retention_ms``: the retention time, or ``None`` if
     unlimited. ``is_size_limited``: whether the topic limits its size. ``scans``: earlier scans, ordered by time.
     ``written_end``: the end including open transactions, or ``None`` if it equals ``end``. ``is_assigned``: whether a
     live member reads the partition; ``None`` during a rebalance. ``is_offline``: the partition has no leader, so its
@@ -182,8 +182,10 @@ def lost_and_hidden(lag: LagVerdict) -> list[str]:
 
 
 def expected_start(first: int, scans: Sequence[LogScan]) -> int:
-    """Return the start offset of a group without commits: the end of the log at its first scan, because the group can
-    start with new messages; ``first`` without a history, or if no member read the partition at that scan."""
+    """Return the assumed start offset of a group without commits. It is the end of the log at the first scan, because
+    the group can start with new messages. Without a history, or if no member read the partition at that scan, it is
+    ``first``.
+    """
     return scans[0].end if scans and not scans[0].is_unread else first
 
 

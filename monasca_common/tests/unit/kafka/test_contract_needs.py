@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contracts that need a missing capability are expected to fail; one that passes is reported as an unexpected success."""
+"""Contracts that need a missing capability are expected to fail. One that passes counts as a failure."""
 
 import types
 import unittest
