@@ -15,7 +15,7 @@ from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot
-from monasca_common.storage.sql.transactions import GroupedTransactions, Transactions
+from monasca_common.storage.sql.transactions import Transactions
 
 T = TypeVar("T")
 Select: TypeAlias = sa.Select[*tuple[Any, ...]]
@@ -38,14 +38,11 @@ class Slice:
 
 
 class AlarmsDatabase:
-    """The alarms database. It connects at the first call, and must not be used after a fork.
+    """The alarms database. It connects at the first call, and must not be used after a fork."""
 
-    ``grouped``: concurrent writes of several threads share a transaction (`GroupedTransactions`).
-    """
-
-    def __init__(self, settings: StorageSettings, *, grouped: bool = False) -> None:
+    def __init__(self, settings: StorageSettings) -> None:
         self._reads = ReadConnections(settings, schema.check_database)
-        self._transactions = (GroupedTransactions if grouped else Transactions)(settings)
+        self._transactions = Transactions(settings)
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select, values: Mapping[str, Any] | None = None) -> Sequence[Row]:

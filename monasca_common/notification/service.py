@@ -66,7 +66,7 @@ class NotificationPlan(WorkersPlan):
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
     ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
         settings, clock, processing = self.settings, SystemClock(), self.settings.processing
-        database = AlarmsDatabase(settings.database, grouped=True)
+        database = AlarmsDatabase(settings.database)
         stack.callback(database.close)
         metrics = NotificationMetrics(self.notifiers)
 

@@ -242,9 +242,7 @@ def _checked(connection: Opened, check: Check | None, dialect: str) -> Opened:
 def translated(error: Exception, deadline: Deadline) -> StorageError:
     """Translate a driver's error to an error of storage."""
     if isinstance(error, exc.TimeoutError):
-        return StorageUnavailable(
-            "every connection for reading is busy: raise [storage] read_connections, or send fewer requests"
-        )
+        return StorageUnavailable("every connection is busy: raise [storage] read_connections, or send fewer requests")
     if not isinstance(error, exc.DBAPIError):
         return StorageError(f"a read failed: {error}")
     reason = str(error.orig).strip().partition("\n")[0]

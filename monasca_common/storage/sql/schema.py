@@ -27,10 +27,6 @@ Execute = Callable[[str], Result]
 #: The newest file in migrations/versions; a test compares them.
 REVISION = "0024"
 _FIRST = "0024"  # the revision of release 4.0.0; earlier builds had other revisions
-_POOLS: Mapping[bool, Mapping[str, Any]] = {
-    False: {"poolclass": pool.NullPool},
-    True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},
-}
 _HAS_REVISION = {
     "postgresql": "SELECT to_regclass('alembic_version')",
     "sqlite": "SELECT max(name) FROM sqlite_master WHERE name = 'alembic_version'",
@@ -79,19 +75,19 @@ def refusal(found: str | None) -> str:
     return ""
 
 
-def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, kept: bool = False) -> sa.Engine:
-    """Create an engine without a pool that runs DDL within transactions, also on SQLite.
+def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, connections: int = 0) -> sa.Engine:
+    """Create an engine that runs DDL within transactions, also on SQLite.
 
     ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse the lock later.
     ``bounds``: the time limits of PostgreSQL sessions, and of waits for SQLite's writer; ``None`` for migrations.
-    ``kept``: one connection stays open, for one thread at a time.
+    ``connections``: the number of connections that stay open, at most one on SQLite; requires ``bounds``.
     """
     url = sa.make_url(connection)
     if url.get_backend_name() == "postgresql":
-        return _postgresql_engine(connection, bounds, _POOLS[kept])
+        return _postgresql_engine(connection, bounds, _pooling(bounds, connections))
     waits = {} if bounds is None else {"timeout": bounds.lock_seconds}
-    shared = {"check_same_thread": False} if kept else {}
-    made = sa.create_engine(url, **_POOLS[kept], connect_args=waits | shared)
+    shared = {"check_same_thread": False} if connections else {}
+    made = sa.create_engine(url, **_pooling(bounds, min(1, connections)), connect_args=waits | shared)
     # By default, the driver begins no transaction before DDL, so a crash during an upgrade would leave the schema
     # incomplete.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
@@ -101,6 +97,13 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     event.listen(made, "connect", _leave_transactions_alone)
     event.listen(made, "begin", lambda begun: begun.exec_driver_sql(begin))
     return made
+
+
+def _pooling(bounds: Bounds | None, connections: int) -> Mapping[str, Any]:
+    if bounds is None or not connections:
+        return {"poolclass": pool.NullPool}
+    waits = {"pool_timeout": bounds.statement_seconds, "pool_pre_ping": True}
+    return {"poolclass": pool.QueuePool, "pool_size": connections, "max_overflow": 0, **waits}
 
 
 def _postgresql_engine(connection: str, bounds: Bounds | None, pooling: Mapping[str, Any]) -> sa.Engine:

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections to SQL databases, and transactions that write a few rows."""
 
-import contextlib
-import gc
-import threading
-import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -30,7 +27,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments
 from monasca_common.storage.sql.connections import Deadline, translated
-from monasca_common.storage.sql.transactions import GroupedTransactions, Transactions
+from monasca_common.storage.sql.transactions import Transactions
 from monasca_common.tests.contracts.storage.database import SqlDatabase
 
 
@@ -119,133 +116,70 @@ class DeadlineTest(base.BaseTestCase):
         self.assertRaises(NoAnswer, steps.send, 0)
 
 
-_SECONDS = 50  # for a machine under load
-
-
-class GroupedTransactionsTest(base.BaseTestCase):
+class TransactionsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
         self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite"))
-        self.commits = 0
 
-    def open(self):
-        made = GroupedTransactions(self.database.settings)
+    def open(self, **changes):
+        made = Transactions(replace(self.database.settings, **changes))
         self.addCleanup(made.close)
-        sa.event.listen(made._engine, "commit", lambda _connection: setattr(self, "commits", self.commits + 1))
-        made.run(lambda connection: connection.exec_driver_sql("CREATE TABLE note (text TEXT PRIMARY KEY)"))
-        self.commits = 0
         return made
 
-    def behind_another(self, grouped, works):
-        """Return the results of these works, which all wait for another work in progress."""
-        begun, go_on = threading.Event(), threading.Event()
-
-        def holds(_connection):
-            begun.set()
-            go_on.wait(_SECONDS)
-
-        outcomes = [None] * len(works)
-
-        def run(index, work):
-            try:
-                outcomes[index] = grouped.run(work)
-            except Exception as error:
-                outcomes[index] = error
-
-        threads = [threading.Thread(target=grouped.run, args=(holds,), daemon=True)]
-        threads[0].start()
-        self.assertTrue(begun.wait(_SECONDS))
-        for index, work in enumerate(works):
-            threads.append(threading.Thread(target=run, args=(index, work), daemon=True))
-            threads[-1].start()
-            while len(grouped._waiting) <= index:
-                threading.Event().wait(0.001)
-        go_on.set()
-        for thread in threads:
-            thread.join(_SECONDS)
-        return outcomes
+    def prepared(self, **changes):
+        self.database.prepare()
+        made = self.open(**changes)
+        made.run(lambda connection: connection.exec_driver_sql("CREATE TABLE note (text TEXT PRIMARY KEY)"))
+        return made
 
     def notes(self):
         with schema.engine(self.database.settings.connection).connect() as connection:
             return sorted(connection.scalars(sa.text("SELECT text FROM note")))
 
-    def test_waiting_works_share_a_transaction_and_have_separate_results(self):
-        self.database.prepare()
-        grouped = self.open()
-        outcomes = self.behind_another(grouped, [writes("a"), writes("b"), writes("c")])
-        self.assertEqual(["a", "b", "c"], outcomes)
-        self.assertEqual(["a", "b", "c"], self.notes())
-        self.assertEqual(2, self.commits)
+    def test_each_of_several_threads_has_its_own_transaction_and_result(self):
+        transactions = self.prepared()
+        texts = [f"{number:02}" for number in range(30)]
+        with ThreadPoolExecutor(8) as pool:
+            self.assertEqual(texts, list(pool.map(transactions.run, map(writes, texts))))
+        self.assertEqual(texts, self.notes())
 
-    def test_a_failed_write_of_a_group_does_not_fail_the_other_writes(self):
-        self.database.prepare()
-        grouped = self.open()
+    def test_a_failed_work_changes_nothing(self):
+        transactions = self.prepared()
+        transactions.run(writes("a"))
+        self.assertRaises(DuplicateKey, transactions.run, writes("a"))
         fault = ValueError("mine")
-        outcomes = self.behind_another(grouped, [writes("a"), writes("a"), fails(fault), writes("b")])
-        self.assertEqual("a", outcomes[0])
-        self.assertIsInstance(outcomes[1], DuplicateKey)
-        self.assertIs(fault, outcomes[2])
-        self.assertEqual("b", outcomes[3])
-        self.assertEqual(["a", "b"], self.notes())
 
-    def test_data_of_a_failed_work_is_released_without_a_collection(self):
-        self.database.prepare()
-        grouped = self.open()
-        self.addCleanup(gc.enable)
-        gc.disable()
-        found = []
+        def fails(connection):
+            writes("b")(connection)
+            raise fault
 
-        def fail(_connection):
-            rows = set()
-            found.append(weakref.ref(rows))
-            raise NotImplementedError
+        self.assertIs(fault, self.assertRaises(ValueError, transactions.run, fails))
+        transactions.run(writes("c"))
+        self.assertEqual(["a", "c"], self.notes())
 
-        with contextlib.suppress(NotImplementedError):
-            grouped.run(fail)
-        self.assertEqual([None], [each() for each in found])
+    def test_a_connection_that_was_closed_while_idle_is_opened_again(self):
+        transactions = self.prepared()
+        pooled = transactions._engine.raw_connection()
+        raw = pooled.dbapi_connection
+        pooled.close()
+        raw.close()
+        self.assertEqual("a", transactions.run(writes("a")))
 
-    def test_an_unavailable_database_fails_all_works(self):
-        self.database.prepare()
-        grouped = self.open()
-        away = StorageUnavailable("away")
-        self.assertEqual([away, away], self.behind_another(grouped, [fails(away), writes("b")]))
-        self.assertEqual([], self.notes())
-        self.assertEqual("c", grouped.run(writes("c")))
-
-    def test_a_connection_closed_by_the_server_is_opened_again(self):
-        self.database.prepare()
-        grouped = self.open()
-        died = []
-
-        def dies_once(connection):
-            if not died:
-                died.append(connection)
-                error = sa.exc.OperationalError("SELECT", {}, Exception("server closed the connection"))
-                error.connection_invalidated = True
-                raise error
-            return writes("a")(connection)
-
-        self.assertEqual("a", grouped.run(dies_once))
-        self.assertEqual(["a"], self.notes())
+    def test_a_call_without_a_free_connection_fails_after_the_time_limit(self):
+        transactions = self.prepared(read_timeout_seconds=0.2)
+        with transactions._engine.begin():
+            error = self.assertRaises(StorageUnavailable, transactions.run, writes("a"))
+        self.assertIn("every connection is busy", str(error))
 
     def test_a_database_of_another_revision_is_refused(self):
-        grouped = GroupedTransactions(self.database.settings)
-        self.addCleanup(grouped.close)
-        self.assertRaises(SchemaMismatch, grouped.run, writes("a"))
+        self.assertRaises(SchemaMismatch, self.open().run, writes("a"))
 
 
 def writes(text):
     def work(connection):
         connection.execute(sa.text("INSERT INTO note VALUES (:text)"), {"text": text})
         return text
-
-    return work
-
-
-def fails(error):
-    def work(_connection):
-        raise error
 
     return work
 
