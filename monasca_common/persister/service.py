@@ -48,7 +48,7 @@ class WorkerSpec:
 
 
 def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSpec]:
-    """Return the worker processes; one process, with a thread per group, if the database permits only one writer.
+    """Return the worker processes; one process, with a thread per group, if the database is written by one process.
     Raises `ConfigurationError` for settings that the storage does not support."""
     for group in settings.groups:
         if group.kind not in storage.kinds:

@@ -36,7 +36,7 @@ class Capability(enum.Enum):
     TRANSACTIONAL_OFFSETS = "rows and their offset become visible together, or not at all"
     OFFSETS = "offsets are stored in a SQL database, and each change is compared with the stored offset"
     READS = "stored rows can be read through a Reader"
-    MANY_WRITERS = "several processes may write concurrently"
+    MANY_WRITERS = "several processes write faster than one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Storage(ABC):
 
     @abstractmethod
     def open_writer(self) -> Writer:
-        """Open a writer. Raises `StorageUnavailable`, `SchemaMismatch`, `WriterAlreadyRuns`."""
+        """Open a writer. Raises `StorageUnavailable`, `SchemaMismatch`."""
 
     @abstractmethod
     def open_reader(self) -> Any:

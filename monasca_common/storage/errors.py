@@ -13,7 +13,6 @@
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
     ├── UnsafeReceiver       a receiver of remote write would refuse repeated samples
-    ├── WriterAlreadyRuns    another process writes to this database, which allows only one
     ├── SchemaMismatch       the database's schema is not the one of this program: ``monasca-common db upgrade``
     ├── QueryTimeout         a read exceeded its time-out
     ├── QueryTooLarge        a read would return too many rows
@@ -100,10 +99,6 @@ class TopicMismatch(StorageError):
 
 class UnsafeReceiver(StorageError):
     """A receiver of remote write is configured to refuse samples that are repeated after a crash."""
-
-
-class WriterAlreadyRuns(StorageError):
-    """Another process already writes to a database that allows only one writer."""
 
 
 class SchemaMismatch(StorageError):

@@ -41,10 +41,10 @@ def driver_of(settings: StorageSettings) -> type[Storage]:
 
 
 def check_processes(group: str, processes: int, settings: StorageSettings, storage: Storage) -> None:
-    """Raise `ConfigurationError` for several processes if the database permits only one writing process."""
+    """Raise `ConfigurationError` for several processes if the database is written by one process."""
     if processes > 1 and Capability.MANY_WRITERS not in storage.capabilities:
         raise ConfigurationError(
-            f"num_processors in group [{group}] is {processes}, but storage driver {settings.driver!r} permits one "
+            f"num_processors in group [{group}] is {processes}, but storage driver {settings.driver!r} uses one "
             "writing process: set it to 1, whose threads share the work, or use another driver"
         )
 

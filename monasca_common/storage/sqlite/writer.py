@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import itemgetter
@@ -22,9 +23,12 @@ from monasca_common.storage.positions import SQLITE
 from monasca_common.storage.reduction import MeasurementRow, measurement_rows, reduced
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.writer import SqlWriter, keyed_rows, refusal
-from monasca_common.storage.sqlite import lock as writer_lock
 from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import ROW_ERRORS, connect, translated
+
+# The transactions of this process on a file take turns, because SQLite's own wait for another writer is not fair.
+_turns: dict[Path, threading.Lock] = {}
+os.register_at_fork(after_in_child=_turns.clear)
 
 
 class _RowExists(Exception):
@@ -37,17 +41,13 @@ class SqliteWriter(SqlWriter):
     dialect = SQLITE
 
     def __init__(self, path: Path, settings: StorageSettings, clock: Clock) -> None:
-        """Raises `WriterAlreadyRuns`, `StorageUnavailable`, `SchemaMismatch`."""
+        """Raises `StorageUnavailable`, `SchemaMismatch`."""
         super().__init__(settings, clock)
         self._path = path
+        self._turn = _turns.setdefault(path, threading.Lock())
         self._connection: sqlite3.Connection | None = connect(path, timeout_seconds=settings.write_timeout_seconds)
         self._keys_existed = False
         self._pid = os.getpid()
-        try:
-            self._lock = writer_lock.acquire(path)
-        except BaseException:
-            self._connection.close()
-            raise
 
     def write(self, claim: Claim, rows: Rows) -> Written:
         fence.check_call(claim, rows)
@@ -57,11 +57,8 @@ class SqliteWriter(SqlWriter):
             return self._write(claim, rows, expect_new=False)
 
     def close(self) -> None:
-        if self._closed:
-            return
         self._closed = True
         self._disconnect()
-        writer_lock.release(self._lock)
 
     def _write(self, claim: Claim, rows: Rows, *, expect_new: bool) -> Written:
         rest, first, refused = rows, 0, None
@@ -127,7 +124,7 @@ class SqliteWriter(SqlWriter):
             raise ValueError("this writer is closed")
         if os.getpid() != self._pid:
             raise ForkedError(f"this writer was opened by process {self._pid}: open one after the fork")
-        if not self._lock.turn.acquire(timeout=self._settings.write_timeout_seconds):
+        if not self._turn.acquire(timeout=self._settings.write_timeout_seconds):
             raise StorageUnavailable(f"{self._path}: this process's other writers took too long")
         try:
             with translated(self._path):
@@ -140,7 +137,7 @@ class SqliteWriter(SqlWriter):
             self._roll_back(error)
             raise
         finally:
-            self._lock.turn.release()
+            self._turn.release()
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -60,12 +60,6 @@ def notes_ids_in_a_transaction_of_its_own(_writer):
     mock.patch.object(staging, "note_ids", note_and_commit).start()
 
 
-def waits_to_be_killed(writer):
-    """Wait for a kill. This is not a mutant."""
-    say("open")
-    sys.stdin.read()
-
-
 def say(text):
     print(text, flush=True)  # noqa: T201
 

@@ -5,8 +5,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 from unittest import mock
 
@@ -27,15 +25,6 @@ from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 _GROUP = "persister"
 _FIRST, _SECOND = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
-
-# The configuration file of a persister.
-_HOLDER = """
-import sys
-from monasca_common.storage import StorageSettings, open_storage
-with open_storage(StorageSettings("sqlite", sys.argv[1])).open_writer():
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
 
 
 class Cluster:
@@ -257,20 +246,6 @@ class TestReset(OffsetsCase):
         self.cluster.refusal = TransportError("Unknown member", name="UNKNOWN_MEMBER_ID")
         status, _, error = self.run_command("reset", "--to-earliest", "--execute")
         self.assertEqual((1, True), (status, "Unknown member" in error), error)
-
-    def test_a_process_that_writes_to_the_same_sqlite_file_is_named(self):
-        self.store(_FIRST)
-        other = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER, self.database.settings.connection],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        with other:
-            self.assertEqual(b"ready\n", other.stdout.readline())
-            status, _, error = self.run_command("reset", "--to-earliest", "--execute")
-            other.communicate(b"")
-        self.assertEqual(1, status)
-        self.assertIn(f"another process ({other.pid}) writes to", error)
 
 
 class TestOpenTransactions(OffsetsCase):

@@ -231,7 +231,7 @@ class PrivateFilesTest(Scenario, SqliteTestCase):
             self.fresh.prepare()
             self.assertEqual(0o600, mode(self.path))
             self.write(self.fresh.writer(), Kind.METRICS, [measurement()])
-            names = {f"monasca.sqlite{suffix}" for suffix in ("", "-wal", "-shm", ".writer-lock")}
+            names = {f"monasca.sqlite{suffix}" for suffix in ("", "-wal", "-shm")}
             self.assertEqual(dict.fromkeys(names, 0o600), self.modes())
 
     def test_an_existing_file_keeps_its_permissions(self):
