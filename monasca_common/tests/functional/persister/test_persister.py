@@ -64,12 +64,6 @@ class TestStart(PersisterCase):
         text = self.refused(self.configuration(f"sqlite:///{self.folder}/empty.sqlite"))
         self.assertIn("monasca-common db upgrade", text)
 
-    def test_a_second_persister_on_the_same_sqlite_file_is_refused(self):
-        persister = self.start()
-        self.wait_until(lambda: persister.worker().get("state") == "running", what="the first one")
-        self.assertIn("another process", self.refused(self.configuration()))
-        self.wait_until(lambda: persister.worker().get("state") == "running", what="the first one, undisturbed")
-
 
 class TestRunning(PersisterCase):
     def test_all_four_kinds_are_stored_by_one_process_on_sqlite(self):

@@ -57,7 +57,7 @@ class ReporterTest(AuditCase):
             journal.add(self.audit_report(name))
 
         self.assertEqual(names, [report.id for report in journal.pending()])
-        self.assertEqual(1, log.output.count("a crash would lose reports"))
+        self.assertEqual(1, log.output.count("a crash loses unsent reports"))
 
     def test_reports_are_kept_in_memory_if_the_disk_is_broken(self):
         self.useFixture(fixtures.FakeLogger())

@@ -220,11 +220,3 @@ class NotificationResendTest(LedgerCommandCase):
             status, _, err = self.run_command(notification_id)
             self.assertEqual(1, status)
             self.assertIn(reason, err)
-
-    def test_a_test_message_goes_to_a_method_by_its_id(self):
-        self.command = ("notification", "test")
-        status, out, _ = self.run_command(self.method.id)
-        [(path, headers, _)] = self.receiver.requests
-        self.assertEqual((0, "/t0ken"), (status, path))
-        self.assertEqual(f"sent: {headers['Idempotency-Key']} (responded with 200)\n", out)
-        self.assertEqual(1, self.run_command("unknown")[0])
