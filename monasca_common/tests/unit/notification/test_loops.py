@@ -88,7 +88,9 @@ class DeferredSenderTest(StagesCase, SqliteTestCase):
     def test_an_attempt_that_the_database_refuses_is_given_up_after_the_ttl(self):
         self.retry()
         with self.refuses(self.delivery._ledger, "begin"):
-            self.attempts(15_600)
+            self.attempts(120)
+            self.clock.now_ms += 14_400 * SECOND_MS
+            self.attempts(120)
         [row] = self.alarms_database.rows(tables.notification.select())
         self.assertEqual(("given up", [], []), (row.state, self.sent(), self.held()))
         self.assertIn("the value is out of range", row.reason)
