@@ -152,12 +152,19 @@ def dead_letter(message: Message, error: Exception, group: str, attempts: int, f
         (ORIGIN_TIMESTAMP, timestamp.encode()),
         (GROUP, group.encode()),
         (ERROR_CLASS, _class_name(error).encode()),
-        (ERROR_TEXT, str(error)[:_MAX_ERROR_TEXT].encode(errors="backslashreplace")),
+        (ERROR_TEXT, _text(error)[:_MAX_ERROR_TEXT].encode(errors="backslashreplace")),
         (ATTEMPTS, b"%d" % attempts),
         (FIRST_FAILURE, earlier_failure or b"%d" % first_failed_ms),
     )
     own_id = f"{group}/{message.topic}/{message.partition}/{message.offset}".encode()
     return Record(message.value, key=message.key, headers=kept + origin, message_id=own_id)
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # a defect in the user's error class must not prevent the dead letter
+        return f"the text of the error is not available: {type(second).__name__}"
 
 
 def shrink(letter: Record, size: int, limit: int) -> Record:

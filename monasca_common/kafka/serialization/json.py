@@ -34,7 +34,9 @@ class JsonSerializer(Serializer):
             if b"null" in text:
                 _check_finite(value)  # orjson writes NaN and Infinity as null, without an error
             return text
-        except (TypeError, ValueError) as error:
+        except ValueError:
+            reason = "JSON has neither NaN nor Infinity: use None"
+        except TypeError as error:
             reason = str(error)
         raise SerializationError(f"cannot be written as JSON: {reason}")
 

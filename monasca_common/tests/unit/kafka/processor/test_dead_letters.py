@@ -46,6 +46,14 @@ class DeadLetterTest(base.BaseTestCase):
             dict(letter.headers[2:]),
         )
 
+    def test_an_error_without_a_text_still_has_a_dead_letter(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise LookupError("no text")
+
+        letter = dl.dead_letter(MESSAGE, Mute(), "group", attempts=1, first_failed_ms=1)
+        self.assertEqual(b"the text of the error is not available: LookupError", dict(letter.headers)[dl.ERROR_TEXT])
+
     def test_a_dead_letter_has_the_time_of_the_first_failure_before_any_replay(self):
         for headers, failed in (
             (((dl.FIRST_FAILURE, b"5"),), b"99"),

@@ -97,6 +97,8 @@ class JsonTest(base.BaseTestCase):
     def test_values_that_json_does_not_have_are_not_written(self):
         for value in ({1: 2}, {"a": {1}}, 2**64, "\ud800", float("nan"), [None, float("inf")], {"a": (float("nan"),)}):
             self.assertRaises(SerializationError, self.serializer.dumps, value)
+        error = self.assertRaises(SerializationError, self.serializer.dumps, float("nan"))
+        self.assertIn("neither NaN nor Infinity: use None", str(error))
 
     def test_none_is_encoded_as_null(self):
         self.assertEqual(b'{"a":null,"b":[1.5]}', self.serializer.dumps({"a": None, "b": [1.5]}))
