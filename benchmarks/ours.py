@@ -27,6 +27,8 @@ def producer(job: Job) -> Iterator[KafkaProducer]:
             audit = AuditSettings(folder=folder, grace_seconds=_GRACE_SECONDS)
             reporter = stack.enter_context(AuditReporter(audit, settings, "api", "benchmark"))
             settings = reporter.audited(settings)
+            reporter.handled(())
+            reporter.report()  # an empty report, so that its client is connected before the measured time
         yield stack.enter_context(open_producer(settings))
 
 

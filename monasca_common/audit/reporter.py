@@ -215,7 +215,8 @@ class DeliveryTotals:
 
     def add(self, counts: DeliveryCounts) -> None:
         with self._lock:
-            self._counts.update(counts)
+            for name, messages in counts.items():  # `Counter.update` takes several times as long
+                self._counts[name] += messages
 
     def take(self) -> DeliveryCounts:
         """Return the counts since the last call."""

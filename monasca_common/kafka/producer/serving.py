@@ -133,7 +133,7 @@ class Serving:
             self._wake.wait(_REAL_TIME, remaining)
 
     def _waiting(self) -> int:
-        return sum(not waiter.over for waiter in list(self._table.waiters))
+        return len([waiter for waiter in list(self._table.waiters) if not waiter.over])
 
     def _collect(self) -> None:
         """Collect the outcomes of one call of each client."""
