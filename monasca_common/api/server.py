@@ -16,6 +16,7 @@ from monasca_common.api.service import Service
 from monasca_common.api.settings import API_GROUP, ApiSettings
 from monasca_common.api.status import ApiStatus
 from monasca_common.kafka.config import producer_settings
+from monasca_common.kafka.plugins import producing_driver
 from monasca_common.runtime.logs import joined, shown_url, started
 from monasca_common.runtime.status_server import status_served
 from monasca_common.runtime.web_server import WebServer
@@ -35,6 +36,7 @@ _GC_THRESHOLDS = (50_000, 20, 100)
 
 def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> str:
     """Return the line to log at the start. ``listening``: the API's addresses. Raises `ConfigurationError`."""
+    producer = producer_settings(conf)
     return started(
         "api",
         at=listening,
@@ -42,7 +44,8 @@ def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> s
         workers=settings.workers,
         authentication=settings.auth_strategy,
         writes=joined((settings.metrics_topic, settings.logs_topic, settings.events_topic)),
-        to_brokers=producer_settings(conf).connection.bootstrap_servers,
+        to_brokers=producer.connection.bootstrap_servers,
+        with_driver=producing_driver(producer),
         reads_database=_database_read(conf),
     )
 

@@ -19,6 +19,7 @@ from monasca_common.audit.settings import (
 from monasca_common.kafka import Admin, KafkaProducer, load_admin, open_consumer, open_producer
 from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.plugins import producing_driver
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.loop_service import run_service
@@ -115,7 +116,7 @@ def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str
     producer = open_producer(producer_settings(conf))
     try:
         service = CounterService(settings, connection_settings(conf, section), admin, producer, wanted, group, tier)
-        facts = {"reads": len(service.topics()), "group": group}
+        facts = {"reads": len(service.topics()), "group": group, "with_driver": producing_driver(producer.settings)}
         served = AUDIT_COUNT_GROUP, status, service.health, service.metrics.registry
         run_service("audit counter", service, *served, facts=facts, counts=lambda: {"counted": service.messages})
     finally:

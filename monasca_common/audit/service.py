@@ -20,6 +20,7 @@ from monasca_common.kafka import load_admin
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import ServiceMetrics
@@ -167,6 +168,6 @@ def run(conf: cfg.ConfigOpts) -> None:
         return open_report_log(admin, connection, settings.topic, since_ms)
 
     service = AuditService(settings, open_log)
-    facts = {"reads": settings.topic}
+    facts = {"reads": settings.topic, "with_driver": consuming_driver(connection)}
     status = AUDIT_GROUP, settings.status, service.health, service.metrics.registry
     run_service("audit", service, *status, facts=facts, counts=lambda: {"reconciliations": service.reconciliations})

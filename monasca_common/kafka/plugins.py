@@ -140,7 +140,19 @@ def producing_driver(settings: ProducerSettings) -> str:
         return settings.connection.driver
     from monasca_common.kafka.transport.native import native_can
 
-    unable = native_can(settings)
+    return _native_unless(native_can(settings))
+
+
+def consuming_driver(connection: ConnectionSettings) -> str:
+    """Return the driver of consumers with this connection, like `producing_driver`."""
+    if connection.driver != "kafka":
+        return connection.driver
+    from monasca_common.kafka.transport.native import reason
+
+    return _native_unless(reason())
+
+
+def _native_unless(unable: str | None) -> str:
     return "native" if unable is None else f"confluent instead of native, because {unable}"
 
 
@@ -178,12 +190,10 @@ def memory_producer(settings: ProducerSettings) -> KafkaProducer:
 
 def kafka_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer:
     """Open the native client if this installation has it, otherwise confluent-kafka."""
-    from monasca_common.kafka.transport.native import reason
-
-    unavailable = reason()
-    if unavailable is None:
+    driver = consuming_driver(settings.connection)
+    if driver == "native":
         return native_consumer(settings, **choices)
-    LOG.info("driver=kafka consumes with driver confluent instead of native, because %s", unavailable)
+    LOG.info("driver=kafka consumes with driver %s", driver)
     return confluent_consumer(settings, **choices)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from monasca_common.kafka.errors import (
     ClosedError,
@@ -16,6 +16,7 @@ from monasca_common.kafka.errors import (
     StaleCommit,
     TransactionError,
     TransportError,
+    WrongType,
 )
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
@@ -32,6 +33,7 @@ _NO_TRANSACTION = (
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
 
+@runtime_checkable
 class TransactionalConsumer(Protocol):
     """Declares the methods of `KafkaConsumer` that a transaction uses."""
 
@@ -100,8 +102,11 @@ class Transaction:
         """Commit the offsets of a batch (or the given offsets) for ``consumer`` if the transaction commits.
 
         With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks: required
-        if another thread polls the consumer, because only that thread may seek.
+        if another thread polls the consumer, because only that thread may seek. Raises `WrongType` for a consumer that
+        cannot take part in a transaction.
         """
+        if not isinstance(consumer, TransactionalConsumer):
+            raise WrongType(f"commit_offsets takes a KafkaConsumer of this library, not {type(consumer).__name__}")
         self._inputs.append((consumer, inputs))
         if seek_back:
             self._seeking.append(consumer)

@@ -32,6 +32,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, optional_registry_settings
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
@@ -149,6 +150,7 @@ class StreamSettings:
         return {
             "reads": f"{self.topic} as {self.group}",
             "from_brokers": self.consumer.connection.bootstrap_servers,
+            "with_driver": consuming_driver(self.consumer.connection),
             "keeps_state_in": shown_url(self.connection),
             "metrics_at": self.status.address,
         }

@@ -27,6 +27,7 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime.logs import joined, shown_url, started, stopped
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
@@ -104,6 +105,7 @@ class WorkersPlan(ABC):
             self.service,
             reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
             from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
+            with_driver=joined(consuming_driver(each.connection) for each in consumers),
             **self.facts(),
             status_at=self.settings.status.address,
         )

@@ -338,10 +338,12 @@ class Table:
     def refuse(self, bulk: Bulk) -> DeliveryError:
         """Settle messages that the budget has no room for; return the last message's error. No flush reports these
         messages."""
+        why = "Kafka is slow or unavailable, or flush was never called to collect undelivered sends"
+        if not self.can_have_room(bulk):
+            why = "publish fewer messages at a time, or retry the report, which sends them in parts"
         error: DeliveryError = QueueFull(
             f"no room for {bulk.in_flight} messages of {bulk.size} bytes: the budget is {self.max_messages} messages "
-            f"and {self.max_bytes} bytes; Kafka is slow or unavailable, or flush was never called to collect "
-            "undelivered sends"
+            f"and {self.max_bytes} bytes; {why}"
         )
         if self.shut_down:
             error = DeliveryAbandoned("the producer was closed before there was room; it was not sent")

@@ -22,6 +22,7 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.plugins import producing_driver
 from monasca_common.operations.lag.history import (
     LagHistory,
     PartitionHistory,
@@ -154,6 +155,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     facts = {
         "watches": joined(settings.groups),
         "of_brokers": settings.connection.bootstrap_servers,
+        "with_driver": producing_driver(settings.producer),
         "keeps_history_in": settings.topic,
     }
     status = LAG_GROUP, settings.status, service.health, service.metrics.registry

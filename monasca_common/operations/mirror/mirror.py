@@ -43,6 +43,7 @@ from monasca_common.kafka import (
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import producer_settings
 from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
 from monasca_common.operations.mirror import positions
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
@@ -341,6 +342,7 @@ def run(conf: cfg.ConfigOpts) -> None:
             "topics": joined(settings.topics),
             "source": settings.source.bootstrap_servers,
             "target": settings.target.bootstrap_servers,
+            "with_driver": consuming_driver(settings.source),
         }
         served = MIRROR_GROUP, settings.status, status.health, status.registry
         run_service("mirror", mirror, *served, facts=facts, counts=lambda: {"copied": f"{status.copied} messages"})

@@ -7,9 +7,12 @@ import functools
 import importlib
 import sysconfig
 
+from confluent_kafka import libversion
+
 from monasca_common.kafka.settings import ProducerSettings
 
 _INTERFACE = 3  # of the extension module: the same number as in client.h
+_OLDEST_LIBRDKAFKA = 0x02100000  # 2.16.0, which requirements.txt installs
 
 
 @functools.cache
@@ -17,6 +20,9 @@ def reason() -> str | None:
     """Return the reason why this installation cannot use the native client, or ``None``."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it is not built for free-threaded Python"
+    version, number = libversion()
+    if number < _OLDEST_LIBRDKAFKA:
+        return f"it needs librdkafka 2.16 or newer, and confluent-kafka uses {version}"
     try:
         extension = importlib.import_module(f"{__name__}._librdkafka")
     except ModuleNotFoundError:

@@ -28,14 +28,15 @@ class KafkaContractCluster(contracts.Cluster):
     max_poll_interval_seconds = 5.0  # a process on a busy machine can be silent for longer than two seconds
     patience_seconds = 120.0
 
-    def __init__(self, kafka, defer, open_consumer, **consumer_changes):
+    def __init__(self, kafka, defer, open_producer, open_consumer, **consumer_changes):
         super().__init__(defer, **consumer_changes)
         self.kafka = kafka
+        self._open_producer = open_producer
         self._open_consumer = open_consumer
         self.connection = ConnectionSettings(kafka.bootstrap_servers)
 
     def open_producer(self, settings):
-        return plugins.kafka_producer(settings)
+        return self._open_producer(settings)
 
     def open_consumer(self, settings, listener, partitions):
         return self._open_consumer(settings, listener=listener, partitions=partitions)
@@ -81,16 +82,17 @@ class KafkaContractCluster(contracts.Cluster):
 
 
 class KafkaCase(base.BaseTestCase):
-    """Runs consumers with the native driver."""
+    """Runs consumers, and producers without transactions, with the native driver."""
 
     cluster: contracts.Cluster
     consumer_changes: ClassVar[dict[str, object]] = {"session_timeout_seconds": 5.0}
+    open_producer = staticmethod(plugins.native_producer)
     open_consumer = staticmethod(plugins.native_consumer)
 
     def setUp(self):
         shared = self.useFixture(SharedKafkaCluster(proxied=True))
         self.cluster = KafkaContractCluster(
-            shared.cluster, self.addCleanup, self.open_consumer, **self.consumer_changes
+            shared.cluster, self.addCleanup, self.open_producer, self.open_consumer, **self.consumer_changes
         )
         super().setUp()
 
@@ -100,7 +102,7 @@ class KafkaProducerTest(contracts.ProducerContract, KafkaCase):
 
 
 class KafkaTransactionTest(contracts.TransactionContract, KafkaCase):
-    pass
+    open_producer = staticmethod(plugins.kafka_producer)
 
 
 class ClassicConsumerTest(contracts.ConsumerContract, KafkaCase):
@@ -128,7 +130,13 @@ class EagerGroupTest(contracts.GroupContract, KafkaCase):
 
 
 class ConfluentCase(KafkaCase):
+    open_producer = staticmethod(plugins.confluent_producer)
     open_consumer = staticmethod(plugins.confluent_consumer)
+
+
+@periodic("the twin of KafkaProducerTest on the other driver")
+class ConfluentProducerTest(contracts.ProducerContract, ConfluentCase):
+    pass
 
 
 @periodic("the twin of ClassicConsumerTest on the other driver")

@@ -11,6 +11,7 @@ from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
+from monasca_common.kafka.transport.native.producer import NativeProducer
 from monasca_common.tests import contracts
 from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
@@ -18,13 +19,21 @@ from monasca_common.tests.functional.kafka.processor_contract import ProcessorCo
 from monasca_common.tests.periodic import periodic
 
 
-class MockProducerTransport(ConfluentProducer):
+class NotDescribed:
     def max_message_bytes(self, topics, timeout):
         # The mock cluster does not respond to this request, and the client would repeat it.
         raise TransportError("a mock cluster does not describe topics", name="_UNSUPPORTED_FEATURE")
 
     def topic_ids(self, topics, timeout):
         raise TransportError("a mock cluster cannot distinguish a recreated topic", name="_UNSUPPORTED_FEATURE")
+
+
+class ConfluentMockProducer(NotDescribed, ConfluentProducer):
+    pass
+
+
+class NativeMockProducer(NotDescribed, NativeProducer):
+    pass
 
 
 class MockCluster(contracts.Cluster):
@@ -34,21 +43,26 @@ class MockCluster(contracts.Cluster):
     patience_seconds = 60.0
     max_poll_interval_seconds = 5.0
 
-    def __init__(self, defer, **consumer_changes):
+    def __init__(self, defer, *, driver="native", **consumer_changes):
         super().__init__(defer, **consumer_changes)
+        self._driver = driver
         # The cluster exists as long as the client that created it.
         self._host = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
         brokers = self._host.list_topics(timeout=60).brokers.values()
         self.connection = ConnectionSettings(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
 
     def open_producer(self, settings):
+        is_native = self._driver == "native" and settings.transactional_id is None
+        transport = NativeMockProducer if is_native else ConfluentMockProducer
+
         def open_transport(batch_bytes, on_error):
-            return MockProducerTransport(settings, batch_bytes=batch_bytes, on_error=on_error)
+            return transport(settings, batch_bytes=batch_bytes, on_error=on_error)
 
         return KafkaProducer(settings, open_transport)
 
     def open_consumer(self, settings, listener, partitions):
-        return plugins.kafka_consumer(settings, listener=listener, partitions=partitions)
+        opens = {"native": plugins.native_consumer, "confluent": plugins.confluent_consumer}[self._driver]
+        return opens(settings, listener=listener, partitions=partitions)
 
     def new_topic(self, *, max_message_bytes=None):
         topic = self.name()
@@ -67,13 +81,14 @@ class MockCluster(contracts.Cluster):
 
 class MockCase(base.BaseTestCase):
     cluster: contracts.Cluster
+    driver = "native"
 
     def setUp(self):
         # A session shorter than the mock's rebalance delay of 3 s would end before the group is formed. Within that
         # delay, members must learn of a new member by a heartbeat, commit and rejoin, which takes long on a busy
         # machine.
         often = {"heartbeat.interval.ms": "300"}
-        self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=4.0, options=often)
+        self.cluster = MockCluster(self.addCleanup, driver=self.driver, session_timeout_seconds=4.0, options=often)
         super().setUp()
 
 
@@ -108,6 +123,16 @@ class MockProcessorTest(ProcessorContract, MockCase):
 
 class MockTransactionTest(contracts.TransactionContract, MockCase):
     pass
+
+
+@periodic("the twin of MockProducerTest on the other driver")
+class ConfluentMockProducerTest(contracts.ProducerContract, MockCase):
+    driver = "confluent"
+
+
+@periodic("the twin of MockConsumerTest on the other driver")
+class ConfluentMockConsumerTest(contracts.ConsumerContract, MockCase):
+    driver = "confluent"
 
 
 class AsyncMockCluster(MockCluster):

@@ -15,7 +15,7 @@ class TestStartLine(ConfigurationTestCase):
             line,
             r"^api \S+ started: at 127\.0\.0\.1:8070; workers 1; authentication keystone; "
             r"writes metrics, log, monevents; "
-            r"to brokers kafka\.example\.org:9092; reads database postgresql://db/monasca$",
+            r"to brokers kafka\.example\.org:9092; with driver native; reads database postgresql://db/monasca$",
         )
 
     def test_the_start_line_omits_a_missing_database(self):

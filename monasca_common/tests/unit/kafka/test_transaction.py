@@ -11,6 +11,7 @@ from monasca_common.kafka.errors import (
     StaleCommit,
     TransactionError,
     TransportError,
+    WrongType,
 )
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.producer.report import DeliveryReport
@@ -175,6 +176,19 @@ class TransactionTest(base.BaseTestCase):
         self.client.seeks = [LATE]
         error = self.assertRaises(TransactionError, self.break_down)
         self.assertIn("seek_to_committed", str(error))
+
+    def test_a_consumer_that_cannot_take_part_is_refused_and_the_transaction_is_aborted(self):
+        class Foreign:
+            def poll(self, timeout):
+                return None
+
+        def commit_for_another():
+            with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:
+                transaction.commit_offsets(Foreign(), INPUTS)
+
+        error = self.assertRaises(WrongType, commit_for_another)
+        self.assertEqual("commit_offsets takes a KafkaConsumer of this library, not Foreign", str(error))
+        self.assertEqual(["begin", "flush", "refuse", "abort"], self.client.asked)
 
     def break_down(self):
         with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:

@@ -142,7 +142,7 @@ class LineTest(ServiceCase):
             plan.start_line(),
             r"^persister \S+ started: reads metrics as 1_metrics, "
             r"alarm-state-transitions as 1_alarm-state-transitions; "
-            r"from brokers kafka\.example\.org:9092; into database postgresql://db/monasca; "
+            r"from brokers kafka\.example\.org:9092; with driver native; into database postgresql://db/monasca; "
             r"status at 127\.0\.0\.1:8099$",
         )
 

@@ -108,6 +108,7 @@ class FactsTest(ConfigurationTestCase):
         aggregate = AggregateJob(conf).facts()
         self.assertEqual("metrics as spark-aggregate", aggregate["reads"])
         self.assertEqual("postgresql://db/monasca", aggregate["keeps_state_in"])
+        self.assertEqual("native", aggregate["with_driver"])
         self.assertEqual("s3://bucket", ArchiveJob(conf).facts()["into"])
         conf = self.with_kafka(
             database="connection = postgresql://me:hush@db/monasca",

@@ -19,6 +19,7 @@ from monasca_common.kafka.errors import (
     WrongType,
 )
 from monasca_common.kafka.message import IdentifiedRecords, Record
+from monasca_common.kafka.outgoing import size_of
 from monasca_common.kafka.producer.table import next_attempt
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
@@ -146,9 +147,19 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"c"]).ok)
         self.assertEqual([b"a"] * 3 + [b"c"], self.values())
 
-    def test_a_bulk_larger_than_the_budget_fails_without_waiting(self):
-        report = self.at_once(lambda: self.producer(budget_bytes=1000).publish("t", [b"x" * 900], timeout=3600))
-        self.assertIsInstance(report.failed[0].error, QueueFull)
+    def test_a_bulk_larger_than_the_budget_fails_without_waiting_and_its_errors_have_the_numbers(self):
+        for values, limits, numbers in (
+            ([b"x" * 400] * 3, {"budget_bytes": 1000}, "the budget is 100000 messages and 1000 bytes"),
+            ([b"x"] * 3, {"budget_messages": 2}, "the budget is 2 messages and 268435456 bytes"),
+        ):
+            producer = self.producer(**limits)
+            report = self.at_once(lambda producer=producer, values=values: producer.publish("t", values, timeout=3600))
+            self.assertEqual(({QueueFull}, 3), ({type(each.error) for each in report.failed}, len(report.failed)))
+            size = sum(size_of(Record(value), None) for value in values)
+            for each in report.failed:
+                self.assertIn(f"no room for 3 messages of {size} bytes: {numbers}; publish fewer", str(each.error))
+            self.assertTrue(report.retriable)
+        self.assertEqual([], self.values())
 
     def test_a_message_larger_than_the_budget_is_reported_as_such_and_not_retried(self):
         producer = self.producer(budget_bytes=1000)

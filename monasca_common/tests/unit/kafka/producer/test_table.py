@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import time
+import tracemalloc
 from collections import deque
 from itertools import accumulate
 from unittest import mock
@@ -199,6 +200,19 @@ class SettleTest(TableCase):
         report = DeliveryReport(self.table.attempts_of(bulk), bulk=bulk)
         self.assertEqual(([0, 2], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
         self.assertEqual((2, (0, 0)), (report.delivered_count, self.room()))
+
+    def test_a_plain_send_in_flight_takes_at_most_32_bytes(self):
+        count = 20_000
+        self.table = self.new_table(max_messages=count * 10, max_bytes=count * 1_000_000)
+        self.send()
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(count):
+            self.send()
+        after, _ = tracemalloc.get_traced_memory()
+        self.assertEqual(count + 1, self.table.in_flight()[0])
+        self.assertLess((after - before) / count, 32)
 
     def test_only_undelivered_messages_have_their_own_objects(self):
         bulk = self.bulk(*[b"x"] * 100)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections import Counter
@@ -112,6 +113,27 @@ class TestAvailability(base.BaseTestCase):
             reason = native.reason.__wrapped__()
         self.assertIn("built from another version of this package (its interface is 1, not", reason)
         self.assertIn("`pip install -e .`", reason)
+
+    def test_an_older_librdkafka_is_not_used(self):
+        for number, expected in (
+            (0x020FFFFF, "it needs librdkafka 2.16 or newer, and confluent-kafka uses 2.x"),
+            (0x021000FF, None),
+        ):
+            with mock.patch.object(native, "libversion", return_value=("2.x", number)):
+                self.assertEqual(expected, native.reason.__wrapped__())
+
+    def test_free_threaded_python_neither_builds_nor_uses_the_extension(self):
+        with mock.patch.object(sysconfig, "get_config_var", return_value=1):
+            self.assertEqual("it is not built for free-threaded Python", native.reason.__wrapped__())
+        program = """
+import runpy, setuptools, sysconfig
+given = sysconfig.get_config_var
+sysconfig.get_config_var = lambda name: 1 if name == "Py_GIL_DISABLED" else given(name)
+setuptools.setup = lambda **given: print(given)
+runpy.run_path("setup.py")
+"""
+        run = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+        self.assertEqual("{'pbr': True, 'ext_modules': [], 'options': {}}\n", run.stdout, run.stderr)
 
     def test_the_reason_names_a_function_that_the_client_library_lacks(self):
         for library, reported_text in (
