@@ -18,7 +18,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 
 _MEMORY = "memory://"
-# The values of the former client. Members with either client can share a group, so a service can be upgraded and
+# The values of monasca-common 3.8.0. Members of either version can share a group, so a service can be upgraded and
 # downgraded one process at a time, and a killed member is detected within the same time as before.
 _STRATEGY = "range"
 _SESSION_SECONDS = 10.0

@@ -32,7 +32,7 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """Whether no call was in flight and all done messages are committed."""
+        """Whether no message is in flight, and all finished messages are committed."""
         return not self.in_flight and not self.unconfirmed
 
 
@@ -91,6 +91,6 @@ class Shutdown:
         return report
 
     def wait(self) -> None:
-        """Wait until the run has ended. Before a run, and on the running thread, return immediately."""
+        """Wait until the run has ended; return immediately before a run and on the running thread."""
         if threading.current_thread() is not self._runner:
             self._over.wait()

@@ -63,7 +63,7 @@ class Serializer(ABC, Generic[S]):
 
     @abstractmethod
     def loads(self, value: bytes) -> S:
-        """Return the value of the bytes. Raises `SerializationError` without any of them, because logs are shared."""
+        """Return the decoded value. Raises `SerializationError`, whose text must not quote the bytes."""
 
     def record(self, topic: str, value: S, *, key: bytes | None = None, headers: Headers = ()) -> Record:
         """Return a record with ``value`` and `headers`, to publish to ``topic``. Raises the errors of `dumps`."""
