@@ -38,7 +38,7 @@ _WHOLE = [*_COLUMNS, _DEFERRED.c.value]
 
 @dataclass(frozen=True, slots=True)
 class DeferredRow:
-    """A row without its change, whose size may be megabytes.
+    """A row without its change, which can have several megabytes.
 
     ``notification_id``: for a repeat, the id of the first notification. ``message_id``: the id of the group's message,
     once its members are fixed. ``number``: the number of a repeat, or of the attempt of a retry.
