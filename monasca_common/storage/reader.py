@@ -53,7 +53,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position in a group's rows, ordered by time and series. Without a series: after all rows of that time."""
+    """A position in a group's rows, ordered by time and series; without a series, it is after all rows of that time."""
 
     time_ms: int
     series_id: bytes | None = None
@@ -155,7 +155,7 @@ class Reader(ABC):
         limit: int,
         after_ms: int | None = None,
     ) -> list[StatisticsPeriod]:
-        """Return statistics (of ``FUNCTIONS``) over the finite values of the windows of ``period_ms`` that have any.
+        """Return statistics (see ``FUNCTIONS``) of each window of ``period_ms`` that has finite values.
 
         Ordered by group, then time. ``after_ms``: continue after the window of the first group that contains it.
         """
