@@ -38,7 +38,7 @@ class BatchSchemas:
         self._noted: Accumulator[Set[int]] | None = None
 
     def run(self, attempt: Callable[[EnvelopeReader], Result]) -> Result:
-        """Return the result of ``attempt``, whose argument reads envelopes on executors. It is called again if
+        """Call ``attempt`` with a reader of envelopes for executors, and return its result. It is called again if
         executors find unknown ids. Raises `RegistryUnavailable` if the registry does not return their schemas."""
         if self.reader.schema is None:
             return attempt(self.reader)
