@@ -204,6 +204,11 @@ else
     archive_classes
     run_suite functional 300 --worker-file tools/workers.yaml
     run_tempest
+    if [[ "$mode" == all ]]; then
+        check "native client under AddressSanitizer" bash tools/native_asan.sh 10
+        check "memory of ten million messages" env PYTHONMALLOC=malloc \
+            python -m monasca_common.tests.functional.kafka.native_calls --messages 10000000
+    fi
     [[ "$mode" == gate ]] || check "endurance" python tools/endurance.py --minutes 10 --report "$results/endurance.md"
 fi
 say "result"

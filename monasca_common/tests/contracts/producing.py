@@ -24,6 +24,7 @@ class ProducerContract(Scenario):
         super().setUp()
         self.producer = self.cluster.producer()
 
+    # Rule 6
     def test_every_record_of_a_bulk_is_reported_with_its_partition_and_offset(self) -> None:
         values = [b"%d" % number for number in range(50)]
         report = self.publish(self.topic, values)
@@ -54,6 +55,7 @@ class ProducerContract(Scenario):
         found = {message.key: message.partition for message in self.log(self.topic)}
         self.assertEqual({key: partition_for(key, PARTITIONS) for key in keys}, found)
 
+    # Rule 1
     def test_records_of_a_partition_stay_in_order(self) -> None:
         for start in range(0, 100, 10):
             self.producer.publish(self.topic, [b"%d" % number for number in range(start, start + 10)], key=b"k")
@@ -141,6 +143,7 @@ class ProducerContract(Scenario):
             report = self.producer.close(timeout=0.1)
         self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
 
+    # Rule 6
     def test_sends_are_reported_by_the_next_flush(self) -> None:
         ids = [self.producer.send(self.topic, b"%d" % number) for number in range(10)]
         self.producer.send(self.topic, Record(b"nowhere", partition=_NOWHERE))

@@ -46,6 +46,17 @@ class InvariantsTest(base.BaseTestCase):
                     CRASH.search(" ".join(kept)), f"the normal run contains no crash test of this rule: {rule}"
                 )
 
+    def test_each_guarantee_names_its_rules(self):
+        page = (SOURCE / "user" / "guarantees.rst").read_text()
+        found = re.findall(r"^\* (\*\*.+?)(?=\n\n|\n\* )", page.partition("Together\n")[0], re.MULTILINE | re.DOTALL)
+        for table in page.split("   * - Guarantee\n     - Condition\n")[1:]:
+            found += re.findall(r"^   \* - (.+?)\n     - ", table.partition("\n\n")[0], re.MULTILINE | re.DOTALL)
+        self.assertEqual(27, len(found))
+        for text in found:
+            numbers = re.search(r" \[((?:\d+, )*\d+)\]$", text)
+            self.assertIsNotNone(numbers, text)
+            self.assertLessEqual({int(number) for number in numbers[1].split(", ")}, self.texts.keys(), text)
+
 
 class EverydayTestsTest(base.BaseTestCase):
     def names(self, source):

@@ -99,6 +99,7 @@ class TestMembership(ProcessorCase):
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_kip_848_group(self):
         self.handle_slowly(**KIP_848)
 
+    # Rule 17
     def test_a_dependency_unavailable_for_longer_than_max_poll_interval_costs_only_time(self):
         back = time.monotonic() + POLL_SECONDS + 3
         taken = []

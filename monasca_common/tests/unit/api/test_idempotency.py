@@ -84,6 +84,7 @@ class TestIdempotencyKey(ApiCase):
         rows = MetricDecoder().decode_all([record.value for record in self.records()]).rows
         return sorted(row.version for row in rows), max(rows, key=lambda row: (row.version, row.value)).value
 
+    # Rule 27
     def test_a_repeat_with_a_uuid_of_version_7_does_not_overwrite_a_correction(self):
         key = {"Idempotency-Key": uuid_7(_NOW_MS - 100)}
         self.at(_NOW_MS, metric(value=1), key)
