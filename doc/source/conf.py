@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "extensions"))
 
 extensions = [
-    *("code_tables", "command_help", "file_map", "old_options", "rule_tests"),
+    *("only_docs_extra", "code_tables", "command_help", "file_map", "old_options", "rule_tests"),
     *("openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"),
 ]
 
@@ -36,8 +36,10 @@ openstackdocs_auto_version = False
 html_show_sourcelink = False
 
 default_role = "py:obj"
-# The extra ``docs`` does not install packages of other extras that the documented modules import.
-autodoc_mock_imports = ["alembic", "lark", "pandas", "prometheus_client", "pyarrow", "pyspark", "re2", "sqlalchemy"]
+# The documented modules import these packages, which the extra ``docs`` does not install.
+autodoc_mock_imports = [
+    *("alembic", "fixtures", "lark", "pandas", "prometheus_client", "pyarrow", "pyspark", "re2", "sqlalchemy"),
+]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
