@@ -33,6 +33,7 @@ from monasca_common.tests.periodic import reason_of
 
 _CLASS_SECONDS = Path(__file__).with_name("class_seconds.json")
 _KILL_AFTER_SECONDS = 30
+_PROCESS_SHARE = 0.6  # of the time-out; a process of the first attempt that hangs leaves time for a second one
 _TERMINATED = 143
 _SHOWN = 10
 
@@ -102,7 +103,8 @@ class Stestr:
         self._deadline = time.monotonic() + arguments.limit
         # stestr starts the workers in a shell, with PYTHON or with the unquoted path of this interpreter.
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-        self._environ = {**os.environ, "PYTHON": "python", "PATH": path}
+        seconds = {"MONASCA_COMMON_PROCESS_SECONDS": str(_PROCESS_SHARE * arguments.limit)}
+        self._environ = {**os.environ, **seconds, "PYTHON": "python", "PATH": path}
         self._command = [sys.executable, "-m", "stestr", "--repo-url", str(folder), "--test-path", arguments.folder]
 
     def seed(self, ids: Iterable[str]) -> None:

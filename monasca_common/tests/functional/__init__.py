@@ -11,5 +11,5 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 # The time limit of a test cannot interrupt a process that hangs in the client's C code, because Python handles the
 # signal only afterwards. Such a process prints its traceback and exits.
-if "OS_TEST_TIMEOUT" in os.environ:
-    faulthandler.dump_traceback_later(3000, exit=True)
+if "MONASCA_COMMON_PROCESS_SECONDS" in os.environ:
+    faulthandler.dump_traceback_later(float(os.environ["MONASCA_COMMON_PROCESS_SECONDS"]), exit=True)

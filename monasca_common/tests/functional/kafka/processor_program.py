@@ -13,7 +13,7 @@ import uuid
 from dataclasses import replace
 from unittest import mock
 
-from monasca_common.kafka import plugins
+from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.processor import Processor, dead_letters, handler_call
 from monasca_common.kafka.processor.attempt import Attempts
@@ -103,11 +103,9 @@ def sends_outputs_outside_of_the_transaction():
 def main(facts):
     if facts["mutant"]:
         globals()[facts["mutant"]]()
-    connection = ConnectionSettings(facts["servers"])
-    producer = plugins.kafka_producer(
-        ProducerSettings(connection, linger_ms=0, transactional_id=facts["transactional_id"])
-    )
-    consumer = plugins.kafka_consumer(
+    connection = ConnectionSettings(facts["servers"], driver=facts["driver"])
+    producer = open_producer(ProducerSettings(connection, linger_ms=0, transactional_id=facts["transactional_id"]))
+    consumer = open_consumer(
         ConsumerSettings(
             connection,
             (facts["topic"],),

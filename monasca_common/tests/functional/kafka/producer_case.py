@@ -9,7 +9,7 @@ from typing import Any
 
 from oslotest import base
 
-from monasca_common.kafka import plugins
+from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.tests.functional.topic_log import read_topic
@@ -34,6 +34,7 @@ class ProducerCase(Waiting, base.BaseTestCase):
     """Base class of tests with a real broker, which all tests of a process share; each test has its own topics."""
 
     nodes = 1
+    driver = "kafka"
     cluster_settings: dict[str, Any] = {"proxied": True}  # noqa: RUF012  # oslotest's style; the value is never changed
 
     def setUp(self):
@@ -43,19 +44,19 @@ class ProducerCase(Waiting, base.BaseTestCase):
 
     def connection(self, user="admin", **changes):
         options = {**self.cluster.client_options(user), **changes}
-        return ConnectionSettings(options.pop("bootstrap.servers"), security=options)
+        return ConnectionSettings(options.pop("bootstrap.servers"), driver=self.driver, security=options)
 
     def producer(self, *, user="admin", connection=None, **changes):
         connection = connection or self.connection(user)
         settings = ProducerSettings(connection, **{"linger_ms": 5, "compression": "none", **changes})
-        producer = plugins.kafka_producer(settings)
+        producer = open_producer(settings)
         self.addCleanup(producer.close, 0.5)
         return producer
 
     def consumer(self, topic, *, partitions=None, group=None, user="admin", **changes):
         group = group or f"group-{uuid.uuid4().hex[:12]}"
         settings = ConsumerSettings(self.connection(user), (topic,), group, **changes)
-        consumer = plugins.kafka_consumer(settings, partitions=partitions)
+        consumer = open_consumer(settings, partitions=partitions)
         self.addCleanup(consumer.close, 1.0)
         return consumer
 

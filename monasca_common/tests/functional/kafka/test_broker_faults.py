@@ -69,7 +69,7 @@ class FaultCase(ProducerCase):
             self.assertEqual(sorted(numbers), numbers)
 
 
-class TestThreeNodes(FaultCase):
+class ThreeNodesCase(FaultCase):
     nodes = 3
     cluster_settings = {}  # noqa: RUF012
 
@@ -128,6 +128,8 @@ class TestThreeNodes(FaultCase):
         with each_once():
             self.assertEqual(len(acknowledged), len(log))
 
+
+class TestThreeNodes(ThreeNodesCase):
     # Rule 11
     def test_killing_the_leader_under_load_loses_no_message(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=False))
@@ -192,6 +194,13 @@ class TestThreeNodes(FaultCase):
         with each_once():
             self.assertEqual(1 + 20 * len(reports), len(log))
         self.check_that_nothing_is_doubled(log)
+
+
+@periodic("like TestThreeNodes, with the driver confluent")
+class TestThreeNodesOnConfluent(ThreeNodesCase):
+    driver = "confluent"
+    test_killing_the_leader = TestThreeNodes.test_killing_the_leader_under_load_loses_no_message
+    test_an_outage_of_two_brokers = TestThreeNodes.test_an_outage_of_two_of_three_brokers_loses_no_message
 
 
 class TestOneNode(FaultCase):

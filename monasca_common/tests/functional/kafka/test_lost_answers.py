@@ -57,6 +57,12 @@ class TestLostAnswers(LostAnswersCase):
         self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
 
 
+@periodic("like TestLostAnswers, with the driver confluent")
+class TestLostAnswersOnConfluent(LostAnswersCase):
+    driver = "confluent"
+    test_all_is_read_once = TestLostAnswers.test_messages_retried_until_delivered_are_read_once_and_in_the_log_once
+
+
 class TestLargeNeighbours(LargeNeighboursCase):
     # Rule 2
     def test_a_record_that_is_too_large_is_not_sent_so_adjacent_records_are_not_duplicated(self):

@@ -5,7 +5,11 @@ import sys
 
 from oslotest import base
 
+from monasca_common.tests.functional.kafka import many_messages_program
+from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+
+GROWTH_MIB = 8
 
 
 @periodic("test_native covers each call; this one looks for crashes, lost outcomes and growing memory")
@@ -20,3 +24,19 @@ class RandomCallsTest(base.BaseTestCase):
             env={**os.environ, "PYTHONMALLOC": "malloc_debug"},
         )
         self.assertEqual(0, run.returncode, run.stdout + run.stderr)
+
+
+@periodic("takes minutes")
+class ManyMessagesTest(base.BaseTestCase):
+    TIMEOUT_SCALING_FACTOR = 5
+
+    def test_memory_does_not_grow_over_ten_million_messages(self):
+        fixture = self.useFixture(SharedKafkaCluster(1))
+        servers = fixture.cluster.client_options("admin")["bootstrap.servers"]
+        command = [sys.executable, "-m", many_messages_program.__name__, servers, fixture.topic(), str(10_000_000)]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+        self.assertEqual(0, run.returncode, run.stdout + run.stderr)
+        for what in ("sent", "read"):
+            mebibytes = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith(what)]
+            self.assertEqual(10, len(mebibytes))
+            self.assertLess(max(mebibytes[2:]) - max(mebibytes[:2]), GROWTH_MIB, run.stdout)

@@ -190,6 +190,7 @@ class TestTransactions(ProcessorCase):
 
 class CrashCase(ProcessorCase):
     bad: ClassVar[set[bytes]] = BAD
+    driver = "kafka"
     transactional_id: str | None = None
 
     def setUp(self):
@@ -207,6 +208,7 @@ class CrashCase(ProcessorCase):
     def spawn(self, *, fail_points="", mutant=None, pace_seconds=0.0):
         facts = {
             "servers": self.servers,
+            "driver": self.driver,
             "topic": self.topic,
             "out": self.out,
             "group": self.group,
@@ -325,6 +327,17 @@ class TestCrash(CrashCase):
             meanwhile=self.take_partition_away,
         )
         self.assertNotEqual([], self.found())
+
+
+@periodic("like TestCrash, with the driver confluent")
+class TestCrashOnConfluent(CrashCase):
+    driver = "confluent"
+    take_partition_away = TestCrash.take_partition_away
+    test_after_a_poll = TestCrash.test_a_crash_after_a_poll_loses_no_message
+    test_before_outputs = TestCrash.test_a_crash_before_outputs_are_acknowledged_loses_no_message
+    test_after_a_dead_letter = TestCrash.test_a_crash_between_a_dead_letter_and_its_commit_loses_no_message
+    test_before_a_commit = TestCrash.test_a_crash_before_a_commit_loses_no_message
+    test_during_a_revoke = TestCrash.test_a_crash_during_a_revoke_loses_no_message
 
 
 class TestCrashInTransaction(CrashCase):
