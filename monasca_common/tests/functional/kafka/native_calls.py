@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random calls of the native clients, in random order and from several threads.
 
-Checks for crashes, lost or duplicated outcomes, columns of unequal length, and growing memory. With ``--messages`` a
-producer instead sends this number of messages, which must not make its memory grow::
+Checks for crashes, lost or duplicated outcomes, columns of unequal length, and growing memory::
 
     PYTHONMALLOC=malloc python -m monasca_common.tests.functional.kafka.native_calls --minutes 10 [--seed N]
-    PYTHONMALLOC=malloc python -m monasca_common.tests.functional.kafka.native_calls --messages 10000000
 """
 
 from __future__ import annotations
@@ -21,21 +19,16 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
-from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Rows
-from monasca_common.kafka.transport.native.producer import NativeProducer, NativeReservation
+from monasca_common.kafka.transport.native.producer import NativeReservation
 
 Partition = tuple[str, int, int, int]
 
 THREADS = 3
 CLIENTS = 3
 MOST_GROWTH_BYTES = 16 * 1024 * 1024
-LONGEST_FLUSH_SECONDS = 120.0
 LATEST_SECONDS = 180.0  # after the last call: if the process hangs, this shows where
 REFUSALS = (Error, BufferError, TypeError, ValueError, OverflowError, RuntimeError)
 ROUNDS = 5
@@ -256,22 +249,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--messages", type=int)
     arguments = parser.parse_args()
-    if arguments.messages is None:
-        faulthandler.dump_traceback_later(arguments.minutes * 60 + LATEST_SECONDS, exit=True)
-        sys.stdout.write(f"seed {arguments.seed}\n")
+    faulthandler.dump_traceback_later(arguments.minutes * 60 + LATEST_SECONDS, exit=True)
+    sys.stdout.write(f"seed {arguments.seed}\n")
     with subprocess.Popen(
         [sys.executable, "-c", BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as broker:
         assert broker.stdin is not None
         assert broker.stdout is not None
         try:
-            servers = broker.stdout.readline().strip()
-            if arguments.messages is None:
-                run(servers, random.Random(arguments.seed), arguments.minutes * 60)
-            else:
-                send_all(servers, arguments.messages)
+            run(broker.stdout.readline().strip(), random.Random(arguments.seed), arguments.minutes * 60)
         finally:
             broker.stdin.close()
 
@@ -299,42 +286,11 @@ def run(servers: str, numbers: random.Random, seconds: float) -> None:
             producers[slot].end()
             consumers[slot].end()
             producers[slot], consumers[slot] = Tracked(servers, numbers), Reading(servers, numbers)
-        sizes.append(shown_size(number))
+        sizes.append(allocated_bytes())
+        sys.stdout.write(f"round {number}: {sizes[-1] // 1024**2} MiB\n")
+        sys.stdout.flush()
     if failures or sizes[-1] - sizes[0] > MOST_GROWTH_BYTES:
         sys.exit(f"failures: {failures}; allocated bytes: {sizes}")
-
-
-def shown_size(number: int) -> int:
-    """Print and return the allocated bytes after a round."""
-    size = allocated_bytes()
-    sys.stdout.write(f"round {number}: {size // 1024**2} MiB\n")
-    sys.stdout.flush()
-    return size
-
-
-class UndescribedProducer(NativeProducer):
-    """The mock broker does not describe topics."""
-
-    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        raise TransportError("not supported", name="_UNSUPPORTED_FEATURE")
-
-
-def send_all(servers: str, messages: int) -> None:
-    """Send this number of messages in rounds; after each round, no message is in flight."""
-    settings = ProducerSettings(ConnectionSettings(servers), topic_check_seconds=0.0)
-    producer = KafkaProducer(
-        settings, lambda batch_bytes, on_error: UndescribedProducer(settings, batch_bytes, on_error)
-    )
-    sizes = []
-    for number in range(1, ROUNDS + 1):
-        for _ in range(messages // ROUNDS):
-            producer.send("a", b"value" * 40)
-        report = producer.flush(LONGEST_FLUSH_SECONDS)
-        assert (report.ok, report.delivered_count) == (True, messages // ROUNDS), report
-        sizes.append(shown_size(number))
-    assert producer.close(LONGEST_FLUSH_SECONDS).ok
-    if sizes[-1] - sizes[0] > MOST_GROWTH_BYTES:
-        sys.exit(f"allocated bytes: {sizes}")
 
 
 if __name__ == "__main__":
