@@ -444,7 +444,7 @@ class Admin:
             try:
                 answer.set_result(self._client.list_topics(timeout=timeout, **arguments))
             except BaseException as error:
-                answer.set_exception(error)
+                answer.set_exception(error.with_traceback(None))  # the traceback would refer to this frame
 
         threading.Thread(target=ask, name="kafka-metadata", daemon=True).start()
         return self._answer(answer, timeout, timeout + _REASON_SECONDS)
@@ -457,7 +457,10 @@ class Admin:
         found = {}
         for what, outcome in self._outcomes(futures, timeout):
             if isinstance(outcome, TransportError) and outcome.code not in may_lack:
-                raise outcome
+                try:
+                    raise outcome
+                finally:
+                    del outcome  # because its traceback refers to this frame
             found[what] = None if isinstance(outcome, TransportError) else outcome
         return found
 
@@ -483,7 +486,8 @@ class Admin:
         try:
             answer = future.result(left)
         except KafkaException as error:
-            raise self._fault(error) from error
+            # The traceback refers to the callers' frames, one of which refers to the future with this error.
+            raise self._fault(error) from error.with_traceback(None)
         except concurrent.futures.TimeoutError as error:
             raise self._fault(KafkaError(KafkaError._TIMED_OUT, f"{timeout} s without a response")) from error
         self._let_in()

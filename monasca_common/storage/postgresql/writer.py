@@ -99,7 +99,10 @@ class PostgresqlWriter(SqlWriter):
             meaning = self._meaning(connection, rest, first, error, merged=merge)
             if meaning is None:
                 raise
-            raise meaning from error
+            try:
+                raise meaning from error
+            finally:
+                del meaning  # because its traceback refers to this frame, and to the rows
         fail_point("storage.after_commit")
         self._remember(series)
         if not (written.repeated or written.conflicting):

@@ -105,7 +105,11 @@ def open_connection(
         defaults["tcp_user_timeout"] = int(milliseconds(bounds.statement_seconds))
     own = " ".join(f"-c {name}={value}" for name, value in settings.items())
     given = f"{own} {arguments.get('options', '')}".strip()
-    connection = BoundedConnection.connect(**{**defaults, **arguments, "options": given}, **options)
+    try:
+        connection = BoundedConnection.connect(**{**defaults, **arguments, "options": given}, **options)
+    except psycopg.Error as error:
+        # psycopg's frame refers to this error, whose traceback refers to that frame, and so to the callers' rows.
+        raise error.with_traceback(None)  # noqa: B904 - the same error
     if bounds is not None:
         connection.each_seconds = bounds.statement_seconds + _GRACE_SECONDS
     return connection

@@ -61,7 +61,8 @@ class SqliteWriter(SqlWriter):
         self._disconnect()
 
     def _write(self, claim: Claim, rows: Rows, *, expect_new: bool) -> Written:
-        rest, first, refused = rows, 0, None
+        rest, first = rows, 0
+        refused: str | None = None
         with self._transaction() as connection:
             try:
                 with self._advancing(connection, claim) as transaction:
@@ -69,7 +70,7 @@ class SqliteWriter(SqlWriter):
                     self._check_times(rest, first)
                     written, series = self._store(connection, rest, expect_new=expect_new)
             except ROW_ERRORS as error:
-                refused = error
+                refused = str(error)  # the traceback of the error refers to this frame, and to the rows
                 connection.execute("ROLLBACK")
         if refused is not None:
             raise self._refusal(rest, first, refused)
@@ -101,7 +102,7 @@ class SqliteWriter(SqlWriter):
             raise
         return Written(len(measured)), series
 
-    def _refusal(self, rows: Rows, first: int, cause: BaseException) -> Exception:
+    def _refusal(self, rows: Rows, first: int, cause: str) -> Exception:
         """Find the refused rows by trials that are rolled back."""
 
         def trial(start: int, stop: int) -> str | None:
@@ -115,7 +116,7 @@ class SqliteWriter(SqlWriter):
                     connection.execute("ROLLBACK")
             return None
 
-        return refusal(rows, first, trial, cause=str(cause), database=str(self._path))
+        return refusal(rows, first, trial, cause=cause, database=str(self._path))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

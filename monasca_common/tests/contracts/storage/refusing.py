@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from typing import Any
 
 from monasca_common.models.rows import AlarmTransition, Event, LogEntry
@@ -29,6 +32,10 @@ def _bad(kind: Kind, number: int = 0) -> Any:
     return good._replace(payload=_NO_JSON)
 
 
+class _Values(list[Any]):
+    """A list to which a weak reference is possible."""
+
+
 class RefusalContract(Scenario):
     def test_the_error_names_the_bad_rows_and_nothing_is_stored(self) -> None:
         writer = self.database.writer()
@@ -48,6 +55,20 @@ class RefusalContract(Scenario):
             self.assertRaises(RowsRefused, self.write, writer, kind, [row(kind), _bad(kind)], topic=kind)
             self.assertEqual(Written(stored=1), self.write(writer, kind, [row(kind)], topic=kind))
             self.assertEqual(1, len(self.stored(kind)))
+
+    def test_rows_are_released_after_the_call_without_a_collection(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(1)])
+        self.addCleanup(gc.enable)
+        gc.disable()
+        released = []
+        for start, last in ((1, measurement(1)), (3, _bad(Kind.METRICS))):  # a stored row, and a row to refuse
+            values = _Values([measurement(start + 1), last])
+            released.append(weakref.ref(values))
+            with contextlib.suppress(RowsRefused):
+                self.write(writer, Kind.METRICS, values, start)
+        del values
+        self.assertEqual([None, None], [each() for each in released])
 
     def test_a_bad_row_is_found_among_stored_rows(self) -> None:
         writer = self.database.writer()

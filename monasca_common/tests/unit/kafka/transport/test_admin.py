@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import concurrent.futures
+import contextlib
+import gc
 import itertools
 import threading
 import time
@@ -72,6 +74,21 @@ class RefusalTest(base.BaseTestCase):
         reported = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
         self.assertEqual("_TRANSPORT", reported.name)
         self.assertIn("no response from kafka1:9092,kafka2:9092: check that these brokers are up", str(reported))
+
+    def test_data_of_the_caller_of_a_failed_request_is_released_without_a_collection(self):
+        admin = self.admin(([], KafkaError._TRANSPORT))
+        self.addCleanup(gc.enable)
+        gc.disable()
+        found = []
+
+        def ask():
+            rows = set()
+            found.append(weakref.ref(rows))
+            admin.partition_count("topic")
+
+        with contextlib.suppress(RetriableError):
+            ask()
+        self.assertEqual([None], [each() for each in found])
 
 
 class FakeBrokers:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections to SQL databases, and transactions that write a few rows."""
 
+import contextlib
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ from psycopg import errors
 from psycopg.pq import ConnStatus
 from sqlalchemy import exc
 
+from monasca_common.devbroker import ports
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage.errors import (
     DuplicateKey,
@@ -25,7 +29,7 @@ from monasca_common.storage.errors import (
 )
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments
+from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments, open_connection
 from monasca_common.storage.sql.connections import Deadline, translated
 from monasca_common.storage.sql.transactions import Transactions
 from monasca_common.tests.contracts.storage.database import SqlDatabase
@@ -63,6 +67,22 @@ class ConnectArgumentsTest(base.BaseTestCase):
         for url in ("sesame", "postgresql://user:sesame@host:port/name"):
             error = self.assertRaises(ConfigurationError, connect_arguments, url)
             self.assertNotIn("sesame", str(error))
+
+
+class RefusedConnectionTest(base.BaseTestCase):
+    def test_data_of_its_caller_is_released_without_a_collection(self):
+        self.addCleanup(gc.enable)
+        gc.disable()
+        found = []
+
+        def connect():
+            rows = set()
+            found.append(weakref.ref(rows))
+            open_connection({"host": ports.HOST, "port": ports.free_ports(1)[0]}, None, application="test")
+
+        with contextlib.suppress(psycopg.OperationalError):
+            connect()
+        self.assertEqual([None], [each() for each in found])
 
 
 class DeadlineTest(base.BaseTestCase):
