@@ -31,7 +31,16 @@ from endurance_run import faults, judgement, report
 from endurance_run.evidence import EXPRESSION, Evidence, accepted_notifications
 from endurance_run.faults import FAULTS, InjectedFault, PlannedFault
 from endurance_run.load import Load, read_journal
-from endurance_run.samples import ErrorLine, LogWatch, Sample, SampleFile, database_values, percentile, process_values
+from endurance_run.samples import (
+    ErrorLine,
+    LogWatch,
+    Sample,
+    SampleFile,
+    database_values,
+    heap_values,
+    percentile,
+    process_values,
+)
 from endurance_run.stack import Stack
 
 from monasca_common.devbroker import DevBrokerError, ports
@@ -40,6 +49,7 @@ from monasca_common.quickstart.services import ServiceFailed
 from monasca_common.quickstart.webhook import ACCEPTED, LocalWebhook
 
 _SAMPLE_SECONDS = 5.0
+_HEAP_SECONDS = 300.0  # each sample of a heap stops its JVM for a full collection
 _STATE_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _FINISH_SECONDS = 90.0
@@ -174,7 +184,7 @@ class EnduranceRun:
 
     def _watch(self, load: Load, watch: LogWatch, injecting: threading.Thread) -> None:
         """Sample until the time is over and the last fault has ended."""
-        state_due = sample_due = 0.0
+        state_due = sample_due = heap_due = 0.0
         while self._failure is None:
             elapsed = self._elapsed()
             if elapsed >= self._state.minutes * 60 and not injecting.is_alive():
@@ -187,6 +197,9 @@ class EnduranceRun:
             if elapsed >= sample_due:
                 sample_due = elapsed + _SAMPLE_SECONDS
                 self._samples.append(self._sample(elapsed, load))
+            if elapsed >= heap_due:
+                heap_due = elapsed + _HEAP_SECONDS
+                self._samples.append(self._heaps(elapsed))
             time.sleep(_TICK_SECONDS)
 
     def _sample(self, elapsed: float, load: Load) -> Sample:
@@ -198,6 +211,12 @@ class EnduranceRun:
         if latencies:
             values["load post_p50_ms"] = percentile(latencies, 0.5)
             values["load post_p99_ms"] = percentile(latencies, 0.99)
+        return Sample(round(elapsed, 1), values, self._state.pieces)
+
+    def _heaps(self, elapsed: float) -> Sample:
+        values: dict[str, float] = {}
+        for instance in self._stack.instances.values():
+            values |= heap_values(instance.name, instance.tree())
         return Sample(round(elapsed, 1), values, self._state.pieces)
 
     def _inject(self, planned: list[PlannedFault]) -> None:

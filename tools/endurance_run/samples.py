@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ import psycopg
 
 SERIES_OF_A_PROCESS = ("memory_mib", "descriptors", "threads", "cpu_seconds")
 _MIB = 1 << 20
+_KIB_IN_MIB = 1 << 10
+_OWN = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB$", re.MULTILINE)
+_HISTOGRAM, _TOTAL = "GC.class_histogram", re.compile(r"^Total\s+\d+\s+(\d+)$", re.MULTILINE)
+_HISTOGRAM_SECONDS = 30.0
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL|PANIC)\b|^Traceback ")
 _TABLES = "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits WHERE inhparent = %s::regclass"
 
@@ -43,13 +48,36 @@ def process_values(name: str, tree: Iterable[psutil.Process]) -> dict[str, float
     """Return the sums over a process and its descendants."""
     sums = dict.fromkeys(SERIES_OF_A_PROCESS, 0.0)
     for process in tree:
-        with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
+        with contextlib.suppress(psutil.NoSuchProcess, OSError), process.oneshot():
             times = process.cpu_times()
-            sums["memory_mib"] += process.memory_info().rss / _MIB
+            sums["memory_mib"] += own_memory_mib(Path(f"/proc/{process.pid}/status").read_text())
             sums["descriptors"] += process.num_fds()
             sums["threads"] += process.num_threads()
             sums["cpu_seconds"] += times.user + times.system
     return {f"{name} {quantity}": value for quantity, value in sums.items()}
+
+
+def own_memory_mib(status: str) -> float:
+    """Return the memory that the process itself has written, from its ``/proc/PID/status``. Pages of programs and
+    libraries are not included: the kernel loads them at their first use, shares them, and can drop them."""
+    return sum(map(int, _OWN.findall(status))) / _KIB_IN_MIB
+
+
+def heap_values(name: str, tree: Iterable[psutil.Process]) -> dict[str, float]:
+    """Return the size of all objects that the JVMs still use, after a full collection; nothing without a JVM, or if
+    Java is installed without ``jcmd``."""
+    sizes = [size for process in tree if (size := _heap_mib(process)) is not None]
+    return {f"{name} heap_mib": sum(sizes)} if sizes else {}
+
+
+def _heap_mib(process: psutil.Process) -> float | None:
+    with contextlib.suppress(psutil.Error, OSError, subprocess.TimeoutExpired):
+        if process.name() == "java":
+            command = [str(Path(process.exe()).with_name("jcmd")), str(process.pid), _HISTOGRAM]
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=_HISTOGRAM_SECONDS, check=False)
+            if total := _TOTAL.search(answer.stdout):
+                return int(total[1]) / _MIB
+    return None
 
 
 def database_values(url: str) -> dict[str, float]:

@@ -7,10 +7,12 @@ import math
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 from xml.etree import ElementTree
 
 import fixtures
+import psutil
 from oslotest import base
 
 TOOLS = Path(__file__).parents[3] / "tools"
@@ -281,6 +283,37 @@ class SlopeTest(EnduranceCase):
             slopes = self.judgement.slopes(found, warm_up_seconds=0.0)
             self.assertEqual(["api.1 cpu_per_minute"], [slope.name for slope in slopes])
             self.assertEqual(count, len(self.judgement.slope_violations(slopes)))
+
+
+class MemoryTest(EnduranceCase):
+    def test_memory_is_what_a_process_has_written_without_the_pages_of_files(self):
+        status = "VmRSS:\t  90112 kB\nRssAnon:\t   61440 kB\nRssFile:\t   28672 kB\nVmSwap:\t    1024 kB\n"
+        self.assertEqual(61.0, self.samples.own_memory_mib(status))
+
+    def test_a_process_that_allocates_memory_grows(self):
+        def memory():
+            return self.samples.process_values("own", [psutil.Process()])["own memory_mib"]
+
+        before = memory()
+        block = b"x" * (64 << 20)
+        self.assertGreater(memory(), before + 50)
+        del block
+
+    def jvm(self, answer, name="java"):
+        """Return a process, with a ``jcmd`` next to its program that prints ``answer``; ``None``: without it."""
+        if answer is not None:
+            jcmd = self.folder / "jcmd"
+            jcmd.write_text(f"#!/bin/sh\n[ \"$*\" = '7 GC.class_histogram' ] && printf '%s' '{answer}'\n")
+            jcmd.chmod(0o755)
+        return SimpleNamespace(pid=7, name=lambda: name, exe=lambda: str(self.folder / "java"))
+
+    def test_a_heap_is_what_a_full_collection_leaves(self):
+        answer = "7:\n num  #instances  #bytes  class name\n   1:  9  72  [B (java.base)\nTotal    475868   54525952\n"
+        self.assertEqual({"evaluate heap_mib": 52.0}, self.samples.heap_values("evaluate", [self.jvm(answer)]))
+
+    def test_a_process_without_a_heap_or_jcmd_has_no_value(self):
+        for answer, name in ((None, "java"), ("7:\nno such process\n", "java"), ("Total 1 8\n", "python")):
+            self.assertEqual({}, self.samples.heap_values("evaluate", [self.jvm(answer, name)]))
 
 
 class ReportTest(EnduranceCase):
