@@ -135,19 +135,6 @@ def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], ind
     return ids
 
 
-def _sample_ids(tenant: str, region: str, samples: Iterable[bytes]) -> list[bytes]:
-    """Return ids that do not depend on the request, and have the form of `message_ids`."""
-    common = _hash_of(tenant, region, "")
-    common.update(bytes(8))
-    copy = common.copy
-    ids = []
-    for sample in samples:
-        own = copy()
-        own.update(sample)
-        ids.append(own.digest())
-    return ids
-
-
 def _hash_of(*parts: str) -> hashlib._Hash:
     encoded = [part.encode("utf-8", "surrogateescape") for part in parts]
     return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in encoded))
@@ -156,15 +143,16 @@ def _hash_of(*parts: str) -> hashlib._Hash:
 def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
     """Publish the valid samples of a request of Prometheus or OpenTelemetry, and return after all are acknowledged.
 
-    Their ids are hashes of tenant, region, series, time and value, so that a repeated sample has the same id, also in
-    another request. Raises `Problem` like `Publishing.publish`, and 429.
+    Their ids consist of hashes of tenant, region and series, and of time and value, so that a repeated sample has the
+    same id, also in another request. Raises `Problem` like `Publishing.publish`, and 429.
     """
     tenant, settings = request.context.tenant, posts.settings
     if posts.series_limit is not None:
         posts.series_limit.admit(tenant, post.valid, post.indices)
     note_delivered(request.env, len(post.valid), post.total - len(post.valid))
     values = posts.encoded("metrics", metric.envelopes(post.valid, tenant, settings.region, created))
-    records = IdentifiedRecords(values, _sample_ids(tenant, settings.region, post.valid))
+    owner = _hash_of(tenant, settings.region).digest()[:16]
+    records = IdentifiedRecords(values, [owner + own_id for own_id in post.ids])
     posts.publishing.publish(TopicMessages(settings.metrics_topic, records), keyed=True)
 
 

@@ -156,6 +156,8 @@ def _links(parents: Sequence[bytes | None], headers_of: Callable[[int], Headers]
     """Return links to the sampled spans that published the messages, each once. Invalid contexts are not sampled.
 
     ``parents``: the header ``traceparent`` of each message. ``headers_of``: called with the index of a message."""
+    if not any(parents):  # the usual case, without the next pass over all messages
+        return []
     carried = {
         value: index
         for index, value in enumerate(parents)

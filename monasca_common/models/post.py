@@ -36,7 +36,8 @@ class ParsedPost:
     """``valid[i]`` is element ``indices[i]`` of ``total``, as JSON for an envelope.
 
     Equal elements have equal bytes in ``valid``: keys are ordered, unknown members and white space are removed.
-    ``violations``: the violations of all ``rejected`` elements, at most the first 10,000.
+    ``violations``: the violations of all ``rejected`` elements, at most the first 10,000. ``ids``: equal for equal
+    elements; only of `Samples`.
     """
 
     valid: list[bytes]
@@ -44,6 +45,7 @@ class ParsedPost:
     total: int
     violations: tuple[Violation, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    ids: Sequence[bytes] = ()
 
 
 def members_of(body: bytes) -> dict[str, bytes]:

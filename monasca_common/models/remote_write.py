@@ -49,47 +49,45 @@ def parse(
     samples = Samples(allowed=allowed, max_dimensions=max_dimensions, reserved_names=reserved_names)
     request = _Request(samples, _heads(max_dimensions, reserved_names))
     try:
-        for key, content in _fields(body):
-            if key == _SERIES:
-                request.add_series(content)
+        request.add_all(body)
     except IndexError:
         raise Unreadable("is not a WriteRequest of protobuf: it is truncated") from None
     return samples.post()
 
 
 @lru_cache(maxsize=4)
-def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, str]:
+def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, bytes]:
     """Return the cache of valid series under these rules: the head of each series by the bytes of its labels."""
     return Seen(20_000, max_entry_bytes=2048)
 
 
 class _Request:
-    def __init__(self, samples: Samples, heads: Seen[bytes, str]) -> None:
+    def __init__(self, samples: Samples, heads: Seen[bytes, bytes]) -> None:
         self._samples = samples
         self._heads = heads
         self._times: dict[bytes, int] = {}
         self._series = 0
 
-    def add_series(self, data: bytes) -> None:
-        if not self._add_known(data):
-            self._add_series(data)
-        self._series += 1
-        self._samples.check_count(self._series)  # a small body can have millions of series without samples
-
-    def _add_known(self, data: bytes) -> bool:
-        """Add the sample of a series if its labels are in the cache, so that the sample begins after them, and its time
-        is known. Return whether it was added; this takes a third of the time of `_add_series`."""
-        if data[-18:-15] == _USUAL_SAMPLE and data[-7] == _TIME:
-            labels, value = data[:-18], data[-15:-7]
-        elif data[-9:-6] == _USUAL_ZERO:
-            labels, value = data[:-9], _ZERO
-        else:
-            return False
-        head, time_ms = self._heads.find(labels), self._times.get(data[-6:])
-        if head is None or time_ms is None or value == STALE_DOUBLE:
-            return False
-        self._samples.add(head, time_ms, _double(value)[0])
-        return True
+    def add_all(self, body: bytes) -> None:
+        """Add all series. If the labels of a series are in the cache, its sample begins after them; with a known time,
+        this takes a third of the time of `_add_series`."""
+        find, time_of, samples = self._heads.find, self._times.get, self._samples
+        for key, data in _fields(body):
+            if key != _SERIES:
+                continue
+            if data[-18:-15] == _USUAL_SAMPLE and data[-7] == _TIME:
+                labels, value = data[:-18], data[-15:-7]
+            elif data[-9:-6] == _USUAL_ZERO:
+                labels, value = data[:-9], _ZERO
+            else:
+                labels, value = b"", STALE_DOUBLE
+            head, time_ms = find(labels), time_of(data[-6:])
+            if head is None or time_ms is None or value == STALE_DOUBLE:
+                self._add_series(data)
+            else:
+                samples.add(head, time_ms, _double(value)[0])
+            self._series += 1
+            samples.check_count(self._series)  # a small body can have millions of series without samples
 
     def _add_series(self, data: bytes) -> None:
         at = _labels_end(data)
@@ -110,7 +108,7 @@ class _Request:
                 place = place or f"timeseries[{self._series}] ({_shown(labels)})"
                 self._samples.refuse(place, broken)
 
-    def _add(self, head: str, content: bytes) -> Sequence[str]:
+    def _add(self, head: bytes, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""
         value, time = _sample(content)
         time_ms = self._times.get(time)  # most samples of a request share a few timestamps
@@ -128,7 +126,7 @@ class _Request:
             self._samples.add(head, time_ms, _double(value)[0])
         return _NONE
 
-    def _checked(self, labels: bytes) -> tuple[str, Sequence[str]]:
+    def _checked(self, labels: bytes) -> tuple[bytes, Sequence[str]]:
         """Return the head of a series that is not in the cache, and the rules that the series breaks."""
         found: dict[str, str] = {}
         faults = []
@@ -148,7 +146,7 @@ class _Request:
         dimensions = {key: value for key, value in found.items() if value}  # an empty label equals a missing one
         faults += self._samples.faults(name, dimensions)
         if faults:
-            return "", faults
+            return b"", faults
         head = series_head(name, dimensions)
         self._heads.keep(labels, head, len(head))
         return head, faults
@@ -208,10 +206,13 @@ def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
         start, kind = at, key & 7
         if kind == _BYTES:
             size = data[at]
+            start += 1
             if size & 0x80:
-                size, start = _varint(data, at)
-            else:
-                start += 1
+                following = data[start]
+                if following < 0x80:  # the usual size of a series, without a call
+                    size, start = size & 0x7F | following << 7, start + 1
+                else:
+                    size, start = _varint(data, at)
             at = start + size
         elif kind == _VARINT:
             _, at = _varint(data, at)

@@ -6,7 +6,12 @@ Names and dimensions obey `limits.STORED`, not the stricter rules of posts: any 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import msgspec
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Violation
@@ -14,12 +19,17 @@ from monasca_common.models.limits import MOST_DIMENSIONS, STORED, too_many_dimen
 from monasca_common.models.metric import RESERVED
 from monasca_common.models.numbers import STALE, value_text
 from monasca_common.models.post import MOST_BYTES, MOST_ELEMENTS, ParsedPost
+from monasca_common.models.seen import Seen
 from monasca_common.models.times import ANY_TIME, Window
 
-NO_META = "null"
-STALE_META = json_text.write(STALE).decode()
+NO_META = b"null"
+STALE_META = json_text.write(STALE)
 _MOST_VIOLATIONS = 100
-_NOT_FINITE = {"nan", "inf", "-inf"}
+_MOST_NUMBER_BYTES = 70  # of a metric in addition to its head and meta: its time and value with the names of members
+_NULL = b"null"  # the JSON of values that are not finite, before they become texts
+
+_write = msgspec.json.Encoder().encode
+_digests: Seen[bytes, bytes] = Seen(20_000, max_entry_bytes=2048)  # of the heads of series
 
 
 class Samples:
@@ -37,13 +47,13 @@ class Samples:
         reserved_names: frozenset[str] = frozenset(),
         most: int = MOST_ELEMENTS,
     ) -> None:
-        self.valid: list[bytes] = []
         self.total = 0
         self._allowed = allowed
         self.max_dimensions = max_dimensions
         self._reserved_names = reserved_names
         self._most = most
-        self._indices: list[int] = []
+        self._added: list[tuple[bytes, int, float, bytes]] = []
+        self._refused: set[int] = set()
         self._bytes_left = MOST_BYTES
         self._violations: list[Violation] = []
 
@@ -64,23 +74,19 @@ class Samples:
     def time_fault(self, time_ms: int) -> str | None:
         return self._allowed.fault(time_ms)
 
-    def add(self, head: str, time_ms: int, value: float, meta: str = NO_META) -> None:
+    def add(self, head: bytes, time_ms: int, value: float, meta: bytes = NO_META) -> None:
         """Add a sample. ``head``: see `series_head`; ``meta``: the JSON of its value_meta. Raises `InvalidEnvelope` if
         the request has too many samples."""
-        number = repr(value + 0.0)  # + 0.0: -0.0 equals 0.0
-        if number in _NOT_FINITE:
-            number = f'"{value_text(value)}"'
-        metric = f'{head}{time_ms},"value":{number},"value_meta":{meta}}}'.encode()
-        self._bytes_left -= len(metric)
+        self._bytes_left -= len(head) + len(meta) + _MOST_NUMBER_BYTES
         if self.total >= self._most or self._bytes_left < 0:
             raise self._too_large()
-        self._indices.append(self.total)
-        self.valid.append(metric)
+        self._added.append((head, time_ms, value + 0.0, meta))  # + 0.0: -0.0 equals 0.0
         self.total += 1
 
     def refuse(self, place: str, rules: Iterable[str]) -> None:
         """Count a refused sample. Raises `InvalidEnvelope` like `add`."""
         self.check_count(self.total + 1)
+        self._refused.add(self.total)
         self.total += 1
         if len(self._violations) < _MOST_VIOLATIONS:
             self._violations += [Violation(place, rule) for rule in rules]
@@ -95,14 +101,45 @@ class Samples:
         return InvalidEnvelope([Violation("", rule, too_large=True)])
 
     def post(self) -> ParsedPost:
-        return ParsedPost(self.valid, self._indices, self.total, tuple(self._violations))
+        """Return the valid samples with ids, which depend on series, time, value and value_meta.
+
+        Texts are written column by column, in C.
+        """
+        columns: Iterable[Any] = zip(*self._added, strict=True) if self._added else ((), (), (), ())
+        heads, times_ms, values, metas = columns
+        written = {time_ms: b"%d" % time_ms for time_ms in set(times_ms)}
+        times, numbers = [written[time_ms] for time_ms in times_ms], _numbers(values)
+        members = zip(heads, times, repeat(b',"value":'), numbers, repeat(b',"value_meta":'), metas, repeat(b"}"))
+        ids = zip(map(_digest, heads), times, repeat(b","), numbers, metas)
+        return ParsedPost(
+            list(map(b"".join, members)),
+            [index for index in range(self.total) if index not in self._refused],
+            self.total,
+            tuple(self._violations),
+            ids=list(map(b"".join, ids)),
+        )
 
 
-def series_head(name: str, dimensions: Mapping[str, str]) -> str:
+def _numbers(values: Sequence[float]) -> list[bytes]:
+    """Return the JSON of each value, with texts for values that are not finite."""
+    numbers = _write(values)[1:-1].split(b",") if values else []
+    if _NULL in numbers:
+        pairs = zip(numbers, values, strict=True)
+        numbers = [_write(value_text(value)) if number == _NULL else number for number, value in pairs]
+    return numbers
+
+
+def _digest(head: bytes) -> bytes:
+    digest = _digests.find(head)
+    if digest is None:
+        digest = hashlib.sha256(head).digest()[:16]
+        _digests.keep(head, digest, len(head))
+    return digest
+
+
+def series_head(name: str, dimensions: Mapping[str, str]) -> bytes:
     """Return the JSON of a metric of this series up to its timestamp."""
-    return (
-        b'{"name":%b,"dimensions":%b,"timestamp":' % (json_text.write(name), json_text.write_sorted(dimensions))
-    ).decode()
+    return b'{"name":%b,"dimensions":%b,"timestamp":' % (json_text.write(name), json_text.write_sorted(dimensions))
 
 
 def shown(text: str) -> str:

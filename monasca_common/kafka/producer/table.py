@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -233,7 +233,7 @@ class Table:
         self._next = 0
         self._bulks: list[Bulk] = []  # bulks with messages in flight, and open bulks of sends, by sequence
         self._open: list[Bulk] = []  # open bulks of sends
-        self._by_id: dict[tuple[str, bytes], int] = {}  # sequences of messages in flight under ids that they had before
+        self._by_id = defaultdict[str, dict[bytes, int]](dict)  # sequences in flight, by topic and earlier id
         self._delivered = 0  # delivered sends that no flush has reported yet
         self._undelivered: list[DeliveryAttempt] = []  # undelivered sends, which keep their room
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
@@ -271,7 +271,7 @@ class Table:
             bulk.is_new = False
             self._next = bulk.next
             insort(self._bulks, bulk, key=_first)  # a signal handler may have added reservations
-            self._by_id |= {(bulk.topic, own_id): each for each, own_id in enumerate(bulk.ids or (), bulk.first)}
+            self._by_id[bulk.topic].update(zip(bulk.ids or (), range(bulk.first, bulk.next), strict=False))
             self._identify(bulk)
             self._finish_if_settled(bulk)
             return True
@@ -518,15 +518,15 @@ class Table:
     def _attach(self, bulk: Bulk) -> None:
         """Attach each message that is already in flight, or earlier in the bulk, to the attempt that is sent."""
         here: dict[bytes, DeliveryAttempt] = {}
-        names = {(bulk.topic, own_id) for own_id in bulk.ids or ()}
-        if bulk.ids and (len(names) < bulk.next or not self._by_id.keys().isdisjoint(names)):
+        known = self._by_id[bulk.topic]
+        if bulk.ids and (len(set(bulk.ids)) < bulk.next or not known.keys().isdisjoint(bulk.ids)):
             for place in range(bulk.next):
                 bulk.attempt(place)
             bulk.values, bulk.ids = [], None
         for attempt in bulk.attempts.values():
             if attempt.message_id is None or attempt.successor is not None:
                 continue
-            other = self._find(sequence := self._by_id.get((bulk.topic, attempt.message_id), -1))
+            other = self._find(sequence := known.get(attempt.message_id, -1))
             first = here.setdefault(attempt.message_id, attempt) if other is None else other.attempt(sequence)
             if first is not attempt:
                 first.for_flush |= attempt.for_flush
@@ -542,7 +542,7 @@ class Table:
             if attempt.successor is None and attempt.outcome is None:
                 attempt.sequence = bulk.first + place
                 if attempt.message_id is not None:
-                    self._by_id[bulk.topic, attempt.message_id] = attempt.sequence
+                    self._by_id[bulk.topic][attempt.message_id] = attempt.sequence
                 elif bulk.id_prefix is not None:
                     attempt.message_id = message_id(bulk.id_prefix, attempt.sequence)
 
@@ -565,7 +565,7 @@ class Table:
         if attempt is None:
             for own_id in [bulk.ids[each - bulk.first] for each in columns[0]] if bulk.ids else ():
                 size += len(own_id)
-                self._by_id.pop((bulk.topic, own_id), None)
+                self._by_id[bulk.topic].pop(own_id, None)
             bulk.columns.append(columns)
             bulk.settled += count
             bulk.size -= size
@@ -609,15 +609,15 @@ class Table:
         if outcome is _FAILED and attempt.doubtful:
             outcome = _UNKNOWN
         bulk, for_flush = attempt.bulk, attempt.for_flush
-        name = (bulk.topic, attempt.message_id or b"")
+        known, own_id = self._by_id[bulk.topic], attempt.message_id or b""
         to_call = [(listener, attempt) for listener in attempt.listeners]
-        is_known = self._by_id.get(name) == attempt.sequence
+        is_known = known.get(own_id) == attempt.sequence
         attempt.error = error  # no call after this, so no signal handler interrupts; reports may exist now
         attempt.outcome = outcome
         bulk.settled += 1
         bulk.size -= attempt.size
         if is_known:
-            del self._by_id[name]
+            del known[own_id]
         self.due += to_call
         if outcome is _DELIVERED:
             attempt.record = None

@@ -85,7 +85,7 @@ def add_samples(request: ExportMetricsServiceRequest, attributes: frozenset[str]
 
 def _values(
     name: str, data: Any, point: Any, common: Mapping[str, str], samples: Samples
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[bytes, float]]:
     """Yield the series of a data point, each with its value."""
     if len(point.attributes) > samples.max_dimensions:
         raise _PointRefused(f"the attributes: {too_many_dimensions(len(point.attributes), samples.max_dimensions)}")
@@ -106,12 +106,12 @@ def _values(
         yield series_head(name + sample.suffix, labelled), math.nan if _has_no_value(point) else sample.value
 
 
-def _meta(data: Any, point: Any) -> str:
+def _meta(data: Any, point: Any) -> bytes:
     if _has_no_value(point):
         return STALE_META
     if not point.start_time_unix_nano or isinstance(data, Gauge):
         return NO_META
-    return json_text.write({START: str(point.start_time_unix_nano // NS_PER_MS)}).decode()
+    return json_text.write({START: str(point.start_time_unix_nano // NS_PER_MS)})
 
 
 def _has_no_value(point: Any) -> bool:

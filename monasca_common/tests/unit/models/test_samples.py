@@ -14,7 +14,7 @@ from monasca_common.models.times import Window
 
 class SamplesTest(base.BaseTestCase):
     def rows(self, given):
-        decoded = MetricDecoder().decode_all(metric.envelopes(given.valid, "tenant", "region", 5.5))
+        decoded = MetricDecoder().decode_all(metric.envelopes(given.post().valid, "tenant", "region", 5.5))
         self.assertEqual({}, decoded.errors)
         return decoded.rows
 
@@ -34,6 +34,19 @@ class SamplesTest(base.BaseTestCase):
         given.add(series_head("up", {}), 5, math.nan, samples.STALE_META)
         (row,) = self.rows(given)
         self.assertEqual(("nan", {"prometheus": "stale"}), (repr(row.value), json.loads(row.value_meta)))
+
+    def test_samples_have_equal_ids_if_series_time_value_and_meta_are_equal(self):
+        given, up, down = Samples(), series_head("up", {}), series_head("down", {})
+        metas = samples.NO_META, samples.STALE_META, b'{"start":"1"}'
+        different = [
+            *((head, time_ms, value) for head in (up, down) for time_ms in (1, 12) for value in (0.0, 2.5, math.inf)),
+            *((up, 5, math.nan, meta) for meta in metas),
+        ]
+        for each in [*different, *different, (up, 1, -0.0)]:
+            given.add(*each)
+        ids, count = given.post().ids, len(different)
+        self.assertEqual(count, len(set(ids)))
+        self.assertEqual([*ids[:count], *ids[:1]], ids[count:])
 
     def test_all_rules_that_a_series_breaks_are_listed(self):
         given = Samples(max_dimensions=2, reserved_names=frozenset({"mine"}))
@@ -63,4 +76,4 @@ class SamplesTest(base.BaseTestCase):
         self.assertRaises(InvalidEnvelope, given.refuse, "", ["rule"])
         given, head = Samples(), series_head("up", {f"{n}": "x" * 255 for n in range(100)})
         error = self.assertRaises(InvalidEnvelope, lambda: [given.add(head, 1, 1.0) for _ in range(MOST_ELEMENTS)])
-        self.assertLess(sum(map(len, given.valid)), 2**24)
+        self.assertLess(sum(map(len, given.post().valid)), 2**24)
