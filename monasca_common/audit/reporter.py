@@ -79,9 +79,11 @@ class AuditReporter:
     def close(self) -> None:
         """Send the remaining reports. Reports that remain unacknowledged are sent at the next start."""
         self._journal.release()
+        self._journal_counts()  # now, because the thread may wait for the brokers until its time is over
         self._ended.set()
         self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
         self._producer.close(CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS)  # the closed producer ended its wait
         self._journal.close()
 
     def audited(self, producer: ProducerSettings) -> ProducerSettings:
@@ -110,17 +112,17 @@ class AuditReporter:
     def report(self) -> bool:
         """Journal the counts and send all reports; return whether all are acknowledged."""
         with self._reporting:
-            counts = tuple(
-                AuditCount(topic, bucket_ms, messages)
-                for (topic, bucket_ms), messages in self._delivered.take().items()
-            )
-            if counts:
-                fail_point("audit.after_take")
-                self._add(counts=counts)
+            self._journal_counts()
             while self._sent is not None or self._start_bulk():
                 if not self._send():
                     return False
             return True
+
+    def _journal_counts(self) -> None:
+        delivered = self._delivered.take()
+        if delivered:
+            fail_point("audit.after_take")
+            self._add(counts=tuple(AuditCount(*key, messages) for key, messages in delivered.items()))
 
     def _start_bulk(self) -> bool:
         """Choose the reports to send next; return whether there are any."""

@@ -11,6 +11,7 @@ import fixtures
 
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
+from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCase
 
@@ -134,6 +135,19 @@ class ReporterTest(AuditCase):
                 pass
 
         self.assertEqual([waiting.id], [report.id for report in self.reports()])
+
+    def test_counts_are_journaled_if_a_close_ends_before_the_report_in_progress(self):
+        self.useFixture(fixtures.FakeLogger())
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.reporter.CLOSE_SECONDS", 0.0))
+        reporter = self.reporter("producer", publish_timeout_seconds=0.0).open()
+        with open_producer(reporter.audited(self.kafka.producer_settings())) as producer:
+            producer.publish(TOPIC, [b"1", b"2", b"3"]).raise_for_undelivered()
+        with reporter._reporting:
+            reporter.close()
+        with self.reporter("producer") as after:
+            after.report()
+
+        self.assertEqual(3, self.reconciliations()[0, "producer"].messages)
 
     def test_reports_of_a_transactional_service_are_sent_outside_transactions(self):
         with self.reporter("api", transactional_id="of the service") as reporter:
