@@ -22,11 +22,6 @@ _RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.
 HEALTHY_SECONDS = 60.0
 
 
-def failures_in_a_row(before: int, lived_seconds: float) -> int:
-    """Return the number of consecutive failures, including a new failure that followed ``lived_seconds`` of work."""
-    return 1 if lived_seconds > HEALTHY_SECONDS else before + 1
-
-
 def restart_delay_seconds(failures: int) -> float:
     """Return the delay after this number of consecutive failures (at least 1)."""
     return _RESTARTS.delay(failures, 0.0)
@@ -84,7 +79,7 @@ class Loop(ABC):
                 self.serve()
             except Exception as error:
                 self.check(error)
-                failures = failures_in_a_row(failures, self.clock.monotonic() - started_at)
+                failures = 1 if self.clock.monotonic() - started_at > HEALTHY_SECONDS else failures + 1
                 limited = isinstance(error, DeadLetterLimit)
                 delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
                 then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"

@@ -26,13 +26,11 @@ from cotyledon.types import WorkerId
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
-from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime.logs import joined, shown_url, started, stopped
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
-from monasca_common.runtime.restarts import failures_in_a_row, restart_delay_seconds
 from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter, WorkerPart
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
@@ -129,26 +127,6 @@ def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> Con
     return replace(consumer, group_instance_id=f"{instance}-{number}")
 
 
-class Respawns:
-    """The back-off of workers that exit repeatedly. The parent holds it, because the parent outlives the workers."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._deaths: dict[int, int] = {}
-        self._started: dict[int, float] = {}
-
-    def ended(self, slot: int, *, failed: bool) -> None:
-        now = self._clock.monotonic()
-        lived = now - self._started.get(slot, now)
-        self._deaths[slot] = failures_in_a_row(self._deaths.get(slot, 0), lived) if failed else 0
-        self._started[slot] = now + self.rest_seconds(slot)
-
-    def rest_seconds(self, slot: int) -> float:
-        """Return the wait before the next start; 0 after the first exit, because its cause may no longer exist."""
-        deaths = self._deaths.get(slot, 0)
-        return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
-
-
 class ServiceThreads:
     """Runs each part of a worker in its own thread."""
 
@@ -175,13 +153,11 @@ class Worker(cotyledon.Service):
     """A process of members and other loops, each in its own thread. ``slot``: its index among the workers, and on the
     board."""
 
-    def __init__(self, worker_id: WorkerId, plan: WorkersPlan, slot: int, respawns: Respawns) -> None:
+    def __init__(self, worker_id: WorkerId, plan: WorkersPlan, slot: int) -> None:
         super().__init__(worker_id)
         self.name = plan.service  # type: ignore[misc] # all workers of a process have one plan
         self._plan = plan
-        self._rest_seconds = respawns.rest_seconds(slot)
         self._stop_seconds = grace_seconds(plan.consumers()) - _MARGIN_SECONDS
-        self._stopping = threading.Event()
         former = plan.board.read(slot)
         for status, name in zip(former.members, plan.names()[slot], strict=True):
             status.name, status.pid, status.state, status.reason = name, os.getpid(), MemberState.STARTING, ""
@@ -191,8 +167,6 @@ class Worker(cotyledon.Service):
         self._reporter = StatusReporter(plan.board, slot, parts, registry)
 
     def run(self) -> None:
-        if self._stopping.wait(self._rest_seconds):
-            return
         gc.freeze()
         gc.set_threshold(*self._plan.gc_thresholds)
         self._threads.start()
@@ -201,7 +175,6 @@ class Worker(cotyledon.Service):
     def terminate(self) -> None:
         """Return before cotyledon kills the process. A member that still waits, for example for a database, has no
         unfinished work."""
-        self._stopping.set()
         self._threads.stop(self._stop_seconds)
         self._reporter.stop()
         self._resources.close()
@@ -228,17 +201,15 @@ class StatusWorker(cotyledon.Service):
 
 
 def run_workers(plan: WorkersPlan) -> None:
-    """Run the workers, replace those that end, and end the process, with status 0 after SIGTERM."""
-    respawns = Respawns(SystemClock())
+    """Run the workers, replace those that end, and end the process, with status 0 after SIGTERM. If workers end
+    repeatedly, cotyledon waits five seconds before the next start."""
     # The children inherit the board and the listening socket. The parent has no connections and no threads.
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=grace_seconds(plan.consumers()), mp_context=multiprocessing.get_context("fork")
     )
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))
-    slots: dict[object, int] = {
-        manager.add(Worker, args=(plan, slot, respawns)): slot for slot in range(len(plan.names()))
-    }
+    slots: dict[object, int] = {manager.add(Worker, args=(plan, slot)): slot for slot in range(len(plan.names()))}
 
     def on_dead_worker(service: object, _worker: int, exit_code: int) -> None:
         slot = slots.get(service)
@@ -249,10 +220,9 @@ def run_workers(plan: WorkersPlan) -> None:
             member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
             member.reason, member.restarts = f"its process ended with status {exit_code}", member.restarts + 1
         plan.board.write(slot, status)
-        respawns.ended(slot, failed=exit_code != 0)
         if exit_code:
-            names, rest = joined(member.name for member in status.members), respawns.rest_seconds(slot)
-            LOG.error("worker %s ended with status %d; it is replaced in %.1f s", names, exit_code, rest)
+            names = joined(member.name for member in status.members)
+            LOG.error("worker %s ended with status %d and is replaced", names, exit_code)
 
     manager.register_hooks(on_reload=plan.reload, on_dead_worker=on_dead_worker)
     LOG.info("%s", plan.start_line())

@@ -23,7 +23,7 @@ from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.notification import deferred_sender, settings
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.handlers import ChangesHandler
-from monasca_common.runtime.workers import Respawns, Worker
+from monasca_common.runtime.workers import Worker
 from monasca_common.storage.sql import tables
 
 _BREATH_SECONDS = 0.05
@@ -93,7 +93,6 @@ def main(arguments):
     arms_the_first_workers(facts["fail_points"], facts["deaths"], facts["starts"])
     mock.patch.object(deferred_sender, "_LEASE_MS", _QUICK_LEASE_MS).start()
     mock.patch.object(settings, "MAX_INTERVAL_SECONDS", facts["max_interval_seconds"]).start()
-    mock.patch.object(Respawns, "rest_seconds", lambda respawns, slot: 0.0).start()
     mock.patch.object(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", replaced_at_once).start()
     threading.Thread(target=end_with_the_test, daemon=True).start()
     return cli.main(arguments[1:])

@@ -126,7 +126,7 @@ def takes_an_error_for_an_acknowledgement():
 
 
 def dies_at_once():
-    patch(workers.Worker, "run", lambda worker: worker._stopping.wait(worker._rest_seconds) or os._exit(1))
+    patch(workers.Worker, "run", lambda worker: os._exit(1))
 
 
 def owns_everything(*topics):
@@ -148,7 +148,6 @@ def arms_the_first_workers_only(text):
 
 def arms_every_worker(seed, count):
     """Kill each of the first ``count`` workers at a random fail point and pass; they are replaced immediately."""
-    patch(workers.Respawns, "rest_seconds", lambda respawns, slot: 0.0)
     patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
     made = workers.Worker.__init__
 

@@ -242,8 +242,8 @@ class TestWorkers(PersisterCase):
         self.assertNotEqual(before["metrics-0"], after["metrics-0"])
         self.assert_ends_in_order(persister)
 
-    @periodic("waits for the back-off of restarts")
-    def test_a_worker_that_dies_repeatedly_has_a_back_off(self):
+    @periodic("waits between restarts")
+    def test_a_worker_that_dies_repeatedly_is_replaced_about_every_five_seconds(self):
         self.publish(range(10))
         persister = self.start(mutants=("dies_at_once",))
         self.wait_until(lambda: persister.worker().get("restarts", 0) >= 2, what="two deaths")

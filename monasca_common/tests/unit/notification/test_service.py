@@ -25,7 +25,6 @@ from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.audit import reports
 from monasca_common.audit.runs import union
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
@@ -53,7 +52,7 @@ from monasca_common.runtime.member_health import MemberStatus, members_health
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import StatusServer
 from monasca_common.runtime.worker_metrics import WorkersMetrics
-from monasca_common.runtime.workers import Respawns, Worker
+from monasca_common.runtime.workers import Worker
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import tables
@@ -102,7 +101,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         plan.notifiers = {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)}
         plan.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in plan.names()[0]])])
         self.health = members_health("notification", plan.board.members)
-        worker = Worker(0, plan, 0, Respawns(SystemClock()))
+        worker = Worker(0, plan, 0)
         worker._threads.start()
         worker._reporter.start()
         stop = threading.Lock()

@@ -5,7 +5,6 @@ import threading
 
 import fixtures
 
-from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.persister.service import (
     OUTCOMES,
     PREFIX,
@@ -18,7 +17,7 @@ from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import listen_for_status
 from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import Respawns, Worker
+from monasca_common.runtime.workers import Worker
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import SchemaMismatch
@@ -90,7 +89,7 @@ class StopTest(ServiceCase):
         plan = PersisterPlan.__new__(PersisterPlan)
         plan.settings, plan.workers, plan.storage, plan.board = settings, specs, None, board
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
-        return Worker(0, plan, 0, Respawns(VirtualClock()))
+        return Worker(0, plan, 0)
 
     def test_a_worker_that_waits_for_its_start_can_be_stopped(self):
         worker = self.worker()
@@ -184,31 +183,3 @@ class ReloadTest(ServiceCase):
 
     def test_other_processes_require_a_restart(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\n[kafka_logs]\nenabled = true"))
-
-
-class RespawnsTest(ServiceCase):
-    def setUp(self):
-        super().setUp()
-        self.clock = VirtualClock()
-        self.respawns = Respawns(self.clock)
-
-    def end(self, *, after, failed=True):
-        self.clock.advance(after)
-        self.respawns.ended(0, failed=failed)
-        return self.respawns.rest_seconds(0)
-
-    def test_the_back_off_of_a_worker_that_dies_repeatedly_grows(self):
-        rests = [self.end(after=0.1) for _ in range(12)]
-        self.assertEqual([0.0, 0.5, 1.0, 2.0], rests[:4])
-        self.assertEqual(30.0, rests[-1])
-        self.assertEqual(0.0, self.respawns.rest_seconds(1))
-
-    def test_a_worker_that_lived_long_is_replaced_immediately(self):
-        self.end(after=0.1)
-        self.end(after=0.1)
-        self.assertEqual(0.0, self.end(after=100))
-
-    def test_a_worker_that_was_asked_to_end_is_replaced_immediately(self):
-        self.end(after=0.1)
-        self.end(after=0.1)
-        self.assertEqual(0.0, self.end(after=0.1, failed=False))
