@@ -12,8 +12,7 @@ one:
   duplicates do not hide them;
 * *copies* are logs with other offsets, and have the same number of distinct message ids as the log.
 
-A missing message is **lost** if the tier has reported later messages, otherwise **late**. A record is also lost if the
-counter of the log passed its offset, because retention deleted it before it was counted.
+A missing message is **lost** if the tier has reported later messages, otherwise **late**.
 """
 
 from __future__ import annotations
@@ -164,17 +163,6 @@ class _TierCounts:
         """Return whether this counter started after the bucket."""
         return self.since_ms is not None and bucket_ms < self.since_ms
 
-    def passed_over(self, bucket: _Bucket) -> int:
-        """Return the number of uncounted offsets from the nearest counted offset before the bucket to the bucket's last
-        offset. Single offsets are ignored, because they can be transaction markers."""
-        found = 0
-        for partition, runs in bucket.offsets.items():
-            counted = union(*(each.offsets.get(partition, ()) for each in self.buckets.values()))
-            earlier = [following for _, following in counted if following < runs[0][0]]
-            span = ((max(earlier, default=runs[0][0]), runs[-1][1]),)
-            found += sum(after - first for first, after in difference(span, counted) if after - first > 1)
-        return found
-
     def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
         """Return whether a later bucket has records. Future timestamps are ignored."""
         # the newest bucket is usually the last
@@ -295,8 +283,6 @@ class _TopicReconciler:
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
         lost = missing if counts.is_beyond(bucket_ms, self._now_ms) else 0
-        if missing and not lost and not by_id:
-            lost = min(missing, counts.passed_over(bucket))
         surplus = max(0, records - repeated - expected)
         return self._reconciliation(
             key, bucket_ms, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus

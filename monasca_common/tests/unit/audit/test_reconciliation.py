@@ -70,18 +70,6 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual({AuditVerdict.OK}, {each.verdict for each in found.values()})
         self.assertEqual(3, len(found))
 
-    def test_messages_deleted_before_they_were_counted_are_lost_without_newer_ones(self):
-        counted = [*range(100), *range(150, 190)]
-        found = reconciled(sent(200), logged(counted), handled(0, 190))
-        self.assertEqual((200, 140, 50, 10), figures(found[LOG]))
-        found = reconciled(sent(100), logged(range(150, 190)), logged(range(100), BUCKET - 60_000))
-        self.assertEqual((100, 40, 50, 10), figures(found[LOG]))
-
-    def test_offsets_of_another_bucket_and_markers_of_transactions_are_not_lost(self):
-        between = logged(range(100, 150), BUCKET - 60_000)
-        found = reconciled(sent(200), logged([*range(100), *range(150, 170), *range(171, 190)]), between)
-        self.assertEqual((200, 139, 0, 61), figures(found[LOG]))
-
     def test_messages_lost_by_the_log_are_missing_there_and_not_at_its_readers(self):
         found = reconciled(sent(100), logged(range(97)), logged([97], NEXT), handled(0, 98))
 
