@@ -18,7 +18,7 @@ _MOST_REASON = 500  # characters
 
 
 def storable(reason: str) -> str:
-    """Return the reason in the form that is recorded and published: texts of receivers and of notifiers may contain
+    """Return the reason in the form that is recorded: texts of receivers and of notifiers may contain
     characters that a database or JSON does not accept."""
     return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
 

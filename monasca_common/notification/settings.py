@@ -312,7 +312,7 @@ _HTTP = OptionGroup(
         **REMOVED_STATUS,
         "connect_timeout_seconds": "connecting to an address of a receiver may take 3 seconds",
         "read_timeout_seconds": "timeout in the group of each notifier limits an attempt",
-        "max_response_bytes": "at most 8192 bytes of a response are read",
+        "max_response_bytes": "at most 65,536 bytes of a response are read",
     },
 )
 _ALLOWED = {"allowed_networks": "allowed_networks in [notification] permits networks for every type"}

@@ -10,7 +10,7 @@ grouping           defer until ``group_wait`` is over
 rate limit         defer until the method's minute is over                          `rate_limit`, pure
 slots              schedule a retry if the receiver has no free slot                ``slots.py``
 deliver            send; schedule a retry after a failure                           ``delivery.py``
-record             store the outcome, and publish it                                ``ledger.py``
+record             store the outcome                                                ``ledger.py``
 =================  ==================================================================================
 
 The functions are pure: time and stored facts are arguments. ``pipeline.py`` reads the facts and stores the decisions.
