@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, RequestSlots, request_slots
@@ -57,17 +57,10 @@ class TopicRequestSlots:
 class Publishing:
     """Publishes the messages of requests; shared by the threads of a worker."""
 
-    def __init__(
-        self,
-        producers: ProducerPool,
-        settings: ApiSettings,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, producers: ProducerPool, settings: ApiSettings) -> None:
         self._producers = producers
         self._slots = TopicRequestSlots(request_slots(settings))
         self._seconds = settings.publish_timeout_seconds
-        self._monotonic = monotonic
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
         """Return after all messages are acknowledged. Raises `Problem` with the counts: 503, or 413 if all undelivered
@@ -94,12 +87,12 @@ class Publishing:
                 if not self._slots.take(bulk.topic):
                     raise _refused(f"{bulk.topic} has reached its limit of waiting requests", bulks, keyed=keyed)
                 pending.append((producer, bulk))
-            deadline = self._monotonic() + self._seconds
+            deadline = time.monotonic() + self._seconds
             reports = []
             while pending:
                 producer, bulk = pending[0]
                 if bulk.records:
-                    reports.append(producer.publish(bulk.records, max(0.0, deadline - self._monotonic())))
+                    reports.append(producer.publish(bulk.records, max(0.0, deadline - time.monotonic())))
                 # Release the slot now, so that no request holds a slot of one topic while it waits for another.
                 pending.pop(0)
                 self._slots.give_back(bulk.topic)

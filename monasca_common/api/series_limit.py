@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -49,13 +49,10 @@ class _CachedSeries:
 class SeriesLimit:
     """Permits ``limit`` series per tenant in ``region``. It uses about 100 bytes of memory per series. Thread-safe."""
 
-    def __init__(
-        self, limit: int, region: str, reader: Reader | None, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit: int, region: str, reader: Reader | None) -> None:
         self._limit = limit
         self._region = region
         self._reader = reader
-        self._monotonic = monotonic
         self._tenants: OrderedDict[str, _CachedSeries] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -86,7 +83,7 @@ class SeriesLimit:
             return cached
 
     def _current(self, tenant: str, cached: _CachedSeries) -> set[bytes]:
-        now = self._monotonic()
+        now = time.monotonic()
         if cached.ids is None or now - cached.read_at > _REFRESH_SECONDS:
             stored = self._stored(tenant)
             if stored is None:
