@@ -143,31 +143,29 @@ def _can_bind(address: IpAddress) -> bool:
     return True
 
 
-def resolve(
-    where: Endpoint, rules: AddressRules | None, seconds: float, lookup: Lookup = socket.getaddrinfo
-) -> list[IpAddress]:
+def resolve(host: str, port: int, rules: AddressRules | None, seconds: float, lookup: Lookup) -> list[IpAddress]:
     """Return the addresses of the host, without duplicates, in the order of ``lookup``. ``rules``: ``None`` for a host
     that the operator chose.
 
     Raises `AddressRefused` if ``rules`` forbid one of them, and `SendFailed` if none is found within ``seconds``.
     """
-    found = _literal(where.host) or list(dict.fromkeys(map(_address, _entries(where, seconds, lookup))))
+    found = _literal(host) or list(dict.fromkeys(map(_address, _entries(host, port, seconds, lookup))))
     if not found:
-        raise SendFailed(f"{where.host} has no address")
+        raise SendFailed(f"{host} has no address")
     for address in found:
         if rules is not None and not rules.permits(address):
-            raise _refusal(where.host, address)
+            raise _refusal(host, address)
     return found
 
 
-def _entries(where: Endpoint, seconds: float, lookup: Lookup) -> Sequence[tuple[Any, ...]]:
+def _entries(host: str, port: int, seconds: float, lookup: Lookup) -> Sequence[tuple[Any, ...]]:
     """Look up the host in a thread, because a look-up has no time-out. The thread may outlive the call until the
     system's resolver gives up."""
     outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
 
     def look_up() -> None:
         try:
-            outcome.append(lookup(where.host, where.port, type=socket.SOCK_STREAM))
+            outcome.append(lookup(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             outcome.append(error)
 
@@ -176,7 +174,7 @@ def _entries(where: Endpoint, seconds: float, lookup: Lookup) -> Sequence[tuple[
     thread.join(seconds)
     found = outcome[0] if outcome else TimeoutError(f"no response within {seconds:.1f} s")
     if isinstance(found, OSError | UnicodeError):
-        raise SendFailed(f"{where.host} cannot be resolved: {found}")
+        raise SendFailed(f"{host} cannot be resolved: {found}")
     return found
 
 

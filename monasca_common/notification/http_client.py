@@ -17,7 +17,6 @@ from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import NOTIFICATION_GROUP, HttpSettings, networks
 
-_CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 _MOST_ANSWER_BYTES = 65_536  # this size is sufficient for a search in Jira; further bytes are not read
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
@@ -64,7 +63,7 @@ class HttpClient:
         own = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close"}
         named = {**own, "Content-Type": "application/json", **headers}
         with SendDeadline(timeout_seconds) as deadline:
-            addresses = resolve(where, rules, deadline.left(timeout_seconds), self._lookup)
+            addresses = resolve(where.host, where.port, rules, deadline.left(timeout_seconds), self._lookup)
             try:
                 with contextlib.closing(http.client.HTTPConnection(where.host, where.port)) as connection:
                     connection.sock = self._connected(where, addresses, deadline)
@@ -95,19 +94,10 @@ class HttpClient:
         return context
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> socket.socket:
-        """Connect to the first address that accepts a connection; nothing is sent to other addresses."""
         tls = self._tls if where.scheme == "https" else None
-        for number, address in enumerate(addresses, 1):
-            try:
-                connection = socket.create_connection((str(address), where.port), deadline.left(_CONNECT_SECONDS))
-            except OSError:
-                if number == len(addresses) or deadline.over:
-                    raise
-            else:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent separately
-                deadline.watch(connection)  # before the handshake, which it also limits
-                return tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if tls else connection
-        raise AssertionError("a resolved host has an address")
+        connection = deadline.connect(addresses, where.port)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent separately
+        return tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if tls else connection
 
 
 def _beginning(response: http.client.HTTPResponse) -> bytes:

@@ -7,7 +7,12 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
+
+from monasca_common.notification.addresses import IpAddress
+
+_CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 
 
 class SendDeadline:
@@ -29,6 +34,19 @@ class SendDeadline:
     @property
     def over(self) -> bool:
         return time.monotonic() >= self._ends
+
+    def connect(self, addresses: Sequence[IpAddress], port: int) -> socket.socket:
+        """Connect to the first address that accepts a connection, and watch it. Raises `OSError`."""
+        for number, address in enumerate(addresses, 1):
+            try:
+                connection = socket.create_connection((str(address), port), self.left(_CONNECT_SECONDS))
+            except OSError:
+                if number == len(addresses) or self.over:
+                    raise
+            else:
+                self.watch(connection)  # before a handshake of TLS, which it also limits
+                return connection
+        raise AssertionError("a resolved host has an address")
 
     def watch(self, connection: socket.socket) -> None:
         """Keep a duplicate, because TLS takes over the connection's own descriptor."""

@@ -13,6 +13,7 @@ import ssl
 from email.message import EmailMessage
 from typing import Any
 
+from monasca_common.notification.addresses import resolve
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import OwnNotifier
@@ -43,7 +44,7 @@ class EmailNotifier(OwnNotifier[EmailSettings]):
                 codes = {code for code, _ in error.recipients.values()}
                 reason = f"the mail server refused the receiver: {', '.join(map(str, codes))}"
                 raise SendFailed(reason, detail=own) from error
-            except (smtplib.SMTPException, OSError) as error:
+            except (smtplib.SMTPException, OSError, SendFailed) as error:
                 fault = f"gave no response within {self._settings.timeout} s" if deadline.over else "did not accept it"
                 raise SendFailed(f"the mail server {fault}", detail=f"{own}: {error}") from error
         return "the mail server accepted it"
@@ -72,8 +73,9 @@ class WatchedSmtp(smtplib.SMTP):
         super().__init__(host, port, timeout=timeout)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> Any:
-        connection = socket.create_connection((host, port), timeout)
-        self._deadline.watch(connection)
+        addresses = resolve(host, port, None, self._deadline.left(timeout), socket.getaddrinfo)
+        connection = self._deadline.connect(addresses, port)
+        connection.settimeout(timeout)
         return connection
 
 

@@ -9,7 +9,7 @@ from oslotest import base
 
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.notification import http_client
+from monasca_common.notification import http_client, send_deadline
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.send_deadline import SendDeadline
@@ -102,7 +102,7 @@ class BoundsTest(HttpCase):
     def test_a_response_can_take_longer_than_the_time_out_of_connecting(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers_after(0.5, 200)
-        self.patch(http_client, "_CONNECT_SECONDS", 0.1)
+        self.patch(send_deadline, "_CONNECT_SECONDS", 0.1)
         self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
     def test_a_receiver_that_sends_single_bytes_is_disconnected(self):

@@ -9,6 +9,7 @@ import hmac
 import importlib.metadata
 import json
 import logging
+import threading
 import time
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, SmtpReceiver, change
 
 CONFIGURATION = "[notification]\nallowed_networks = 127.0.0.1/32\n"
+_HANG_SECONDS = 5.0
 HOSTILE_TEXT = "{{ ''.__class__ }}\r\nBcc: all@example.org <!channel> </p><script>"
 
 
@@ -421,6 +423,15 @@ class EmailTest(NotifierCase):
         receiver.refuses = {"DATA": None}
         send = self.smtp(receiver, starttls="false", timeout=0.3).send
         self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
+
+    def test_a_hanging_look_up_of_the_mail_server_ends_with_the_time_out(self):
+        receiver, ended = self.receiver(SmtpReceiver), threading.Event()
+        self.addCleanup(ended.set)
+        send = self.smtp(receiver, starttls="false", timeout=0.1).send
+        self.useFixture(fixtures.MonkeyPatch("socket.getaddrinfo", lambda *_, **__: ended.wait(_HANG_SECONDS)))
+        failure = self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
+        self.assertIn("within 0.1 s", str(failure))
+        self.assertNotIn("localhost", str(failure))
 
     def test_a_refused_quit_is_not_a_failure(self):
         receiver = self.receiver(SmtpReceiver)
