@@ -110,7 +110,7 @@ def make_app(
     _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys, transitions))
     own_metrics = ApiMetrics(producers)
     if settings.status.port is None:
-        app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
+        app.add_route("/metrics", MetricsPage(own_metrics))
     app.add_route(openapi.PATH, openapi.OpenApi(settings))
     limited: WsgiApp = InFlightLimit(app, request_slots(settings), _authentication(settings, conf, own_metrics))
     if tracing != "off":

@@ -7,7 +7,6 @@ Workers share the folder ``PROMETHEUS_MULTIPROC_DIR``; set it before prometheus_
 from __future__ import annotations
 
 import glob
-import hmac
 import os
 from collections import Counter as Tally
 from collections import defaultdict
@@ -24,7 +23,6 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_
 from monasca_common.api.access import Served
 from monasca_common.api.limits import OTLP_LOGS, OTLP_METRICS, REMOTE_WRITE
 from monasca_common.api.log_fields import NO_MESSAGES, MessageCounts, Reason
-from monasca_common.api.problems import Problem
 from monasca_common.kafka import ProducerPool
 from monasca_common.runtime.metrics import ComputedMetrics
 
@@ -131,21 +129,12 @@ def _workers_families() -> Iterator[Metric]:
 
 
 class MetricsPage:
-    """``GET /metrics``. ``token``: the token that clients send as ``Authorization: Bearer``; ``None`` requires none."""
+    """``GET /metrics``."""
 
-    def __init__(self, metrics: ApiMetrics, token: str | None) -> None:
+    def __init__(self, metrics: ApiMetrics) -> None:
         self._metrics = metrics
-        self._expected = None if token is None else f"Bearer {token}".encode()
 
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        given = request.env.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
-        if self._expected is not None and not hmac.compare_digest(given, self._expected):
-            raise Problem(
-                401,
-                "Unauthorized",
-                "metrics require the token of [api] metrics_token: send it as Authorization: Bearer",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+    def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = PROMETHEUS_TEXT
         response.data = self._metrics.text()
 

@@ -78,12 +78,6 @@ class ApiSettings:
         help="Destination of the access log: stderr, the path of a file (reopened after a rotation), or off. The "
         "access log has a line of JSON per request, written within half a second.",
     )
-    metrics_token: str | None = option(
-        None,
-        secret=True,
-        help="Token that clients must send as Authorization: Bearer to GET /metrics at the API's own port. Unset: "
-        "every client can read the metrics, which contain no tenants. With status_port, only that port serves metrics.",
-    )
     region: str = option(
         "RegionOne", old_names=("DEFAULT.region",), help="The region of the metrics and logs that this API receives."
     )
@@ -179,6 +173,7 @@ _REMOVED = {
     "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
     "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
     "page_limit": "a response has at most 10,000 elements; clients can request fewer with the parameter limit",
+    "metrics_token": "with status_port, only that port serves metrics; otherwise the proxy can block /metrics",
     "max_answer_bytes": "the elements of a response have at most 16 MiB in total",
 }
 _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)

@@ -37,19 +37,6 @@ class TestPage(ApiCase):
             self.assertEqual(expected, {key: found.get(key) for key in expected})
         self.assertEqual(1, self.samples()["requests_total", "GET", "/metrics", "200"])
 
-    def test_metrics_may_require_a_separate_token(self):
-        client = self.new_client(metrics_token="a-secret")
-        for headers in (
-            {},
-            {"Authorization": "Bearer x"},
-            {"Authorization": "a-secret"},
-            {"Authorization": "Bearer é"},
-        ):
-            answer = client.simulate_get("/metrics", headers=headers)
-            self.assertEqual((401, 401), (answer.status_code, answer.json["error"]["code"]), headers)
-            self.assertEqual("Bearer", answer.headers["www-authenticate"])
-        self.assertEqual(200, client.simulate_get("/metrics", headers={"Authorization": "Bearer a-secret"}).status_code)
-
     def test_metrics_requests_get_a_response_without_a_slot(self):
         limited = self.client.app._app
         for _ in range(96):
