@@ -11,6 +11,7 @@ are fixed when their message is scheduled, so the message has the same id each t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,12 +19,15 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, new_id
 from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification.errors import storable
 from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, SUPERSEDED, new_row
 from monasca_common.notification.notification import Notification, group_of, repeat_of
 from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.stages import HELD, INHIBITED, LIMIT_KEY, SILENCED, Deferral, RateWindow, rate_limit
 from monasca_common.storage.sql import tables
+
+LOG = logging.getLogger(__name__)
 
 #: The kinds of rows that are not a state of the ledger.
 REPEAT, SCHEDULED = "repeat", "scheduled"
@@ -147,13 +151,14 @@ class DeferredNotifications:
         due = due.order_by(_DEFERRED.c.due).limit(most).with_for_update(skip_locked=True)
         claim = new_id()
 
-        def work(connection: sa.Connection) -> list[Retry]:
+        def work(connection: sa.Connection) -> Sequence[Row]:
             rows = connection.execute(due).all()
             claimed = _DEFERRED.update().where(_DEFERRED.c.id.in_([row.id for row in rows]))
             connection.execute(claimed.values(due=until_ms, message_id=claim))
-            return [replace(Retry.read(*row[1:]), claim=claim) for row in rows]
+            return rows
 
-        return self._database.write(work)
+        found = [_retry(row, claim) for row in self._database.write(work)]
+        return [retry for retry in found if retry is not None]
 
     def renew(self, retries: Sequence[Retry], until_ms: int) -> None:
         """Extend claims that are still valid."""
@@ -312,6 +317,21 @@ def end_withholding(connection: sa.Connection, row: DeferredRow) -> None:
 
 def remove(connection: sa.Connection, row: DeferredRow) -> None:
     connection.execute(_DEFERRED.delete().where(_is(row.id)))
+
+
+def _retry(row: Row, claim: str) -> Retry | None:
+    """Return a claimed retry; ``None``: another version of this program stored it in a form that cannot be read."""
+    try:
+        return replace(Retry.read(*row[1:]), claim=claim)
+    except (InvalidEnvelope, LookupError) as error:
+        LOG.error(
+            "row %s of notification_deferred cannot be read, and waits: %r; delete it, and send its notification with "
+            "`monasca-common notification resend %s`",
+            row.id,
+            error,
+            row.notification_id,
+        )
+        return None
 
 
 def _schedule(connection: sa.Connection, retry: Retry, now_ms: int) -> None:

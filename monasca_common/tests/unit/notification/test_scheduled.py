@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retries stored in the database, their claims and their removal."""
 
+import fixtures
 import sqlalchemy as sa
 
 from monasca_common.notification.deferred import DeferredNotifications
@@ -57,6 +58,15 @@ class ScheduledRetriesTest(ServiceCase):
     def test_each_attempt_is_scheduled_once(self):
         self.schedule(retry(1, attempt=3), retry(1, attempt=2, due_ms=2000), retry(1, attempt=2, due_ms=2000))
         self.assertEqual(["a1/3", "a1/2"], self.due(10_000))
+
+    def test_a_retry_that_cannot_be_read_delays_no_other(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        self.schedule(retry(1), retry(2))
+        table = tables.notification_deferred
+        broken = table.update().where(table.c.id == retry(1).id).values(value=b"{}")
+        self.alarms_database.write(lambda connection: connection.execute(broken))
+        self.assertEqual(["a2/2"], self.due(1000))
+        self.assertIn(f"row {retry(1).id} of notification_deferred cannot be read", log.output)
 
     def test_other_deferred_notifications_are_not_claimed(self):
         self.schedule(retry(1))
