@@ -78,7 +78,7 @@ class Poster:
             connection.request("POST", bulk.path, body, headers)
             answer = connection.getresponse()
             text = answer.read()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()

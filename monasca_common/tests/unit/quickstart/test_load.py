@@ -13,6 +13,7 @@ from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.tests.served import body_of, http_server, serve
 
 PATIENCE_SECONDS = 60
+CUT = "cut"
 
 
 class GeneratedLoadTest(base.BaseTestCase):
@@ -44,11 +45,13 @@ class PosterTest(base.BaseTestCase):
         self.addCleanup(serve(self.server))
 
     def answer(self, handler):
-        """Send the next one of ``answers``; ``None`` closes the connection without a response."""
+        """Send the next one of ``answers``; ``None`` closes the connection without a response, `CUT` in its body."""
         self.requests.append((handler.path, handler.headers["Idempotency-Key"], body_of(handler)))
         status = self.answers.pop(0)
         if status is not None:
-            handler.send_response(status)
+            handler.send_response(200 if status == CUT else status)
+            if status == CUT:
+                handler.send_header("Content-Length", "1")
             handler.end_headers()
 
     def post(self, *answers):
@@ -61,9 +64,9 @@ class PosterTest(base.BaseTestCase):
         return poster, bulk
 
     def test_a_bulk_without_a_positive_response_is_posted_again_with_its_key(self):
-        _, bulk = self.post(503, None, 429, 204)
+        _, bulk = self.post(503, None, CUT, 429, 204)
         self.assertIsNotNone(bulk.acknowledged_at)
-        self.assertEqual(4, bulk.attempts)
+        self.assertEqual(5, bulk.attempts)
         self.assertEqual({("/v2.0/metrics", bulk.key, b'[{"name": "a"}]')}, set(self.requests))
 
     def test_a_refused_bulk_is_reported_and_not_posted_again(self):
