@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -222,9 +222,6 @@ class ServiceConsumer(RebalanceListener):
         self.close()
 
     # Rebalance listener methods, called during a poll
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
-        return None
 
     def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
         try:

@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config.groups import OptionGroup
 from monasca_common.kafka.config.reader import GroupReader
+from monasca_common.kafka.config.security import check_tls_files
 from monasca_common.kafka.declaration import option, options_of
 from monasca_common.kafka.errors import ConfigurationError
 
@@ -163,11 +164,7 @@ def registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings:
             )
     if bool(settings.username) != bool(settings.password) or (settings.username and settings.bearer_token):
         raise read.error("username", "and password belong together, and exclude bearer_token: set one login")
-    if bool(settings.tls_certificate_file) != bool(settings.tls_key_file):
-        raise read.error("tls_certificate_file", "and tls_key_file belong together: set both or neither")
-    for name in ("tls_ca_file", "tls_certificate_file", "tls_key_file"):
-        if (path := getattr(settings, name)) and not Path(path).is_file():
-            raise read.error(name, f"names a file that does not exist: {path}: correct the path")
+    check_tls_files(settings, GROUP)
     return settings
 
 

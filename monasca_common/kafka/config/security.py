@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from monasca_common.kafka.declaration import options_of
 from monasca_common.kafka.errors import ConfigurationError
@@ -14,6 +15,7 @@ from monasca_common.kafka.settings import SecuritySettings
 
 _RAW_NAMES = {each.name: each.librdkafka[0] for each in options_of(SecuritySettings) if each.librdkafka}
 _CREDENTIALS = ("sasl_mechanism", "sasl_username", "sasl_password")
+_TLS_FILES = ("tls_ca_file", "tls_certificate_file", "tls_key_file")
 
 
 def checked(options: SecuritySettings, *, group: str) -> Mapping[str, str]:
@@ -47,23 +49,26 @@ def _check_sasl(options: SecuritySettings, group: str) -> None:
 
 
 def _check_tls(options: SecuritySettings, group: str) -> None:
-    for name in ("tls_ca_file", "tls_certificate_file", "tls_key_file"):
-        if path := getattr(options, name):
-            _check_file(options, group, name, path)
+    for name in _TLS_FILES:
+        if getattr(options, name) and not options.security_protocol.endswith("SSL"):
+            raise _error(
+                group, name, f"has no effect with security_protocol={options.security_protocol}", "use SSL or SASL_SSL"
+            )
+    check_tls_files(options, group)
+
+
+def check_tls_files(options: Any, group: str) -> None:
+    """Check the files that these settings name. Raises `ConfigurationError` if one cannot be read, or if only one of
+    certificate and key is set."""
+    for name in _TLS_FILES:
+        path = getattr(options, name)
+        if path and not os.path.isfile(path):
+            raise _error(group, name, f"names a file that does not exist: {path}", "correct the path")
+        if path and not os.access(path, os.R_OK):
+            raise _error(group, name, f"names a file that this user cannot read: {path}", "change its permissions")
     if bool(options.tls_certificate_file) != bool(options.tls_key_file):
         lacking = "tls_key_file" if options.tls_certificate_file else "tls_certificate_file"
         raise _error(group, lacking, "is missing: a certificate needs its key, and vice versa", "set both or neither")
-
-
-def _check_file(options: SecuritySettings, group: str, option: str, path: str) -> None:
-    if not options.security_protocol.endswith("SSL"):
-        raise _error(
-            group, option, f"has no effect with security_protocol={options.security_protocol}", "use SSL or SASL_SSL"
-        )
-    if not os.path.isfile(path):
-        raise _error(group, option, f"names a file that does not exist: {path}", "correct the path")
-    if not os.access(path, os.R_OK):
-        raise _error(group, option, f"names a file that this user cannot read: {path}", "change its permissions")
 
 
 def _error(group: str, option: str, rule: str, remedy: str) -> ConfigurationError:

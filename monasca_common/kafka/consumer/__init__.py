@@ -1,6 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consuming: reads batches from a group's partitions, and commits them with the epoch of their assignment."""
-
-from monasca_common.kafka.consumer.consumer import ConsumerHealth, KafkaConsumer
-
-__all__ = ["ConsumerHealth", "KafkaConsumer"]

@@ -1,6 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producing: everything that happens to a message from `KafkaProducer.publish` or `send` to its outcome."""
-
-from monasca_common.kafka.producer.producer import KafkaProducer, ProducerHealth
-
-__all__ = ["KafkaProducer", "ProducerHealth"]

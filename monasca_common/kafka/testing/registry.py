@@ -15,11 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import fixtures
 
-_DEFAULT_LEVEL = "BACKWARD"
-
 
 class MemoryRegistry(fixtures.Fixture):
-    """A registry at ``url`` during a test. It checks compatibility only of Avro schemas, with the package avro.
+    """A registry at ``url`` during a test. It checks only Avro schemas, with the package avro: whether they can read
+    values of the latest version (the compatibility level BACKWARD).
 
     ``fault``: a status that every request gets, ``"hang"`` (no response while it is set), ``"drip"`` (a response that
     never ends) or ``None``. ``login``: the value of the header ``Authorization`` that requests need, if any.
@@ -63,7 +62,6 @@ class MemoryRegistry(fixtures.Fixture):
         with self._lock:
             self._schemas: list[dict[str, Any]] = []  # by id - 1
             self._subjects: dict[str, list[int]] = {}  # the schema ids of the versions
-            self._levels: dict[str, str] = {}
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return the status and the JSON value of the response to a request."""
@@ -115,21 +113,15 @@ class MemoryRegistry(fixtures.Fixture):
                 return {**schema, "id": number, "guid": guid}
         raise _Refused(404, 40403, f"Schema {guid} not found")
 
-    def _is_compatible(self, subject: str, version: str = "latest", *, body: dict[str, Any]) -> dict[str, Any]:
-        schema = _schema(body)
-        level = self._levels.get(subject, self._levels.get("", _DEFAULT_LEVEL))
-        versions = self._subjects.get(subject, [])
-        if schema["schemaType"] != "AVRO" or level == "NONE" or not versions:
+    def _is_compatible(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        schema, versions = _schema(body), self._subjects.get(subject)
+        if schema["schemaType"] != "AVRO" or not versions:
             return {"is_compatible": True}
-        others = versions[-1:] if version == "latest" else [versions[int(version) - 1]]
-        if level.endswith("TRANSITIVE"):
-            others = versions
-        return {"is_compatible": all(_can_read(level, schema, self._schemas[each - 1]) for each in others)}
+        return {"is_compatible": _can_read(schema, self._schemas[versions[-1] - 1])}
 
-    def _config(self, subject: str = "", *, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        if body is None:
-            return {"compatibilityLevel": self._levels.get(subject, self._levels.get("", _DEFAULT_LEVEL))}
-        self._levels[subject] = body["compatibility"]
+    def _set_level(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
+        if body["compatibility"] != "BACKWARD":
+            raise _Refused(422, 42203, "MemoryRegistry has only the compatibility level BACKWARD")
         return body
 
     def _versions(self, subject: str) -> list[int]:
@@ -145,9 +137,6 @@ class MemoryRegistry(fixtures.Fixture):
     def _listed(self) -> list[str]:
         return sorted(self._subjects)
 
-    def _numbered(self, subject: str) -> list[int]:
-        return list(range(1, len(self._versions(subject)) + 1))
-
 
 class _Refused(Exception):
     """Status, error code and text of a response."""
@@ -155,15 +144,13 @@ class _Refused(Exception):
 
 _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/subjects", MemoryRegistry._listed),
-    ("GET", "/subjects/([^/]+)/versions", MemoryRegistry._numbered),
     ("GET", r"/subjects/([^/]+)/versions/(\d+|latest)", MemoryRegistry._version),
     ("POST", "/subjects/([^/]+)/versions", MemoryRegistry._register),
     ("POST", "/subjects/([^/]+)", MemoryRegistry._lookup),
     ("GET", r"/schemas/ids/(\d+)", MemoryRegistry._by_id),
     ("GET", "/schemas/guids/([^/]+)", MemoryRegistry._by_guid),
     ("POST", r"/compatibility/subjects/([^/]+)/versions(?:/(?:latest))?", MemoryRegistry._is_compatible),
-    ("GET", "/config(?:/([^/]+))?", MemoryRegistry._config),
-    ("PUT", "/config(?:/([^/]+))?", MemoryRegistry._config),
+    ("PUT", "/config/([^/]+)", MemoryRegistry._set_level),
 )
 
 
@@ -211,14 +198,10 @@ def _guid(schema: dict[str, Any]) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(schema)))
 
 
-def _can_read(level: str, new: dict[str, Any], old: dict[str, Any]) -> bool:
+def _can_read(reader: dict[str, Any], writer: dict[str, Any]) -> bool:
     from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
     from avro.schema import parse
 
-    pairs = {"BACKWARD": [(new, old)], "FORWARD": [(old, new)], "FULL": [(new, old), (old, new)]}
     checker: Any = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
-    return all(
-        checker.get_compatibility(parse(reader["schema"]), parse(writer["schema"])).compatibility
-        is SchemaCompatibilityType.compatible
-        for reader, writer in pairs[level.removesuffix("_TRANSITIVE")]
-    )
+    found = checker.get_compatibility(parse(reader["schema"]), parse(writer["schema"])).compatibility
+    return bool(found is SchemaCompatibilityType.compatible)

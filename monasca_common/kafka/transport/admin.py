@@ -490,7 +490,8 @@ class Admin:
             raise self._fault(error) from error.with_traceback(None)
         except concurrent.futures.TimeoutError as error:
             raise self._fault(KafkaError(KafkaError._TIMED_OUT, f"{timeout} s without a response")) from error
-        self._let_in()
+        self._client.poll(0)
+        self._login.refusal = None  # the brokers respond now
         return answer
 
     def _fault(self, error: KafkaException | KafkaError) -> TransportError:
@@ -506,11 +507,6 @@ class Admin:
             name=fault.name,
             fatal=fault.fatal,
         )
-
-    def _let_in(self) -> None:
-        """Forget an earlier refused login, because the brokers respond now."""
-        self._client.poll(0)
-        self._login.refusal = None
 
 
 def _portions(items: Iterable[T], size: int) -> list[list[T]]:

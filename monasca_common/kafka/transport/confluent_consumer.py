@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, cimpl
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from monasca_common.kafka.errors import ClosedError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import MessageColumns, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.kafka.transport.base import Fetched, RebalanceCallbacks
+from monasca_common.kafka.transport.base import Fetched, PartitionEvent, RebalanceCallbacks
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_consumer import FINISH_MESSAGES, LibrdkafkaConsumer, PartitionAnswer
 from monasca_common.kafka.transport.librdkafka_options import consumer_options
-from monasca_common.kafka.transport.raw_messages import grouped
 from monasca_common.kafka.transport.refused_options import make_client
 
 LOG = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
             # The client forgets the exception of a signal that arrives just before it calls us back.
             raise KeyboardInterrupt from error
         messages.insert(0, first)
-        return grouped(messages, Message, self._topics, translate)
+        return grouped(messages, self._topics)
 
     def group_metadata(self) -> Any:
         with self._calling():
@@ -155,3 +156,30 @@ class ConfluentConsumer(LibrdkafkaConsumer):
 
 def _ours(partitions: Iterable[ClientTopicPartition]) -> list[TopicPartition]:
     return [TopicPartition(tp.topic, tp.partition) for tp in partitions]
+
+
+def grouped(raws: Sequence[Any], topics: Collection[str]) -> Fetched:
+    """Group messages by partition, keeping the order within each, and separate the errors.
+
+    ``topics``: the topics of the consumer; if there is only one, the topic of each message is not read. A pass in C
+    over a batch (``map`` of an unbound method) takes 0.03 us per message, a loop in Python 0.15 us.
+    """
+    events: list[PartitionEvent] = []
+    if any(map(Message.error, raws)):
+        errors = [raw for raw in raws if raw.error() is not None]
+        events = [PartitionEvent(translate(raw.error()), raw.topic(), raw.partition(), raw.offset()) for raw in errors]
+        raws = [raw for raw in raws if raw.error() is None]
+    keys: list[Any] = list(map(Message.partition, raws))
+    if len(topics) != 1:
+        keys = list(zip(map(Message.topic, raws), keys, strict=True))
+    groups: dict[Any, list[Any]] = {}
+    if len(set(keys)) == 1:
+        groups[keys[0]] = list(raws)
+    else:
+        for key, run in groupby(zip(keys, raws, strict=True), itemgetter(0)):
+            groups.setdefault(key, []).extend(map(itemgetter(1), run))
+    columns = {key: MessageColumns(run) for key, run in groups.items()}
+    if len(topics) == 1:
+        [topic] = topics
+        return Fetched([(TopicPartition(topic, number), each) for number, each in columns.items()], events)
+    return Fetched([(TopicPartition(*name), each) for name, each in columns.items()], events)

@@ -50,7 +50,7 @@ class ConfluentProducer(LibrdkafkaProducer):
         options["error_cb"] = self._handle_error
         self._log = ClientLog(LOG, self.clock)
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
-        self._reports = ReportColumns(translate)
+        self._reports = ReportColumns()
         self._report = self._reports.report
         self._produce: Callable[..., None] = self._client.produce
         self.send = functools.partial(self._reports.send, self)  # type: ignore[method-assign]

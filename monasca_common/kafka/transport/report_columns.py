@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
@@ -18,6 +17,7 @@ from monasca_common.kafka.transport.base import (
     UndeliveredMessage,
     message_id,
 )
+from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.reservation import Reservation
 
 _by_sequence = itemgetter(0)
@@ -26,9 +26,8 @@ _by_sequence = itemgetter(0)
 class ReportColumns:
     """Collects the reports of one client until `take`."""
 
-    def __init__(self, translate: Callable[[Any], TransportError]) -> None:
+    def __init__(self) -> None:
         self.bucket_ms: int | None = None  # length of the time buckets that it counts by
-        self._translate = translate
         self._delivered: list[tuple[int, int, int, int]] = []
         self._undelivered: deque[UndeliveredMessage] = deque()
         self._counts: Counter[tuple[str, int]] = Counter()
@@ -54,7 +53,7 @@ class ReportColumns:
 
     def give_back(self, sequence: int, error: Any, value: bytes | None, key: bytes | None) -> None:
         """Collect an undelivered message."""
-        self._undelivered.append(UndeliveredMessage(sequence, self._translate(error), value, key))
+        self._undelivered.append(UndeliveredMessage(sequence, translate(error), value, key))
 
     def send(
         self, client: ProducerTransport, topic: str, value: bytes, key: bytes | None, reservation: Reservation

@@ -181,7 +181,7 @@ class MemoryBroker:
         with self.lock:
             logs = self._existing(topic).partitions
             chosen = logs if partition is None else [logs[partition]]
-            return [record for log in chosen for record in log.read(log.low, len(log))[0]]
+            return [record for log in chosen for record in log.read(log.low, log.high - log.low)[0]]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """Return the first offset in the log, and the next offset to be written."""

@@ -28,9 +28,6 @@ class PartitionLog:
     def high(self) -> int:
         return self.low + len(self._records)
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def append(self, message: Message) -> Message:
         """Store the message; return it with its offset."""
         stored = replace(message, offset=self.high)

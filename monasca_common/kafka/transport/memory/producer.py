@@ -56,7 +56,7 @@ class MemoryProducer(ProducerTransport):
         self._broker = broker_for(settings.connection.bootstrap_servers)
         self.clock = self._broker.clock
         self._on_error = on_error
-        self._reports = ReportColumns(translate)
+        self._reports = ReportColumns()
         self._queue: deque[tuple[Message, int]] = deque()
         self._flights: list[_Flight] = []
         # calls of callbacks with reports and errors, for the polling thread to run

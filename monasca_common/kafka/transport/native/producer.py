@@ -14,10 +14,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import DeliveryCounts
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import (
-    Outcomes,
-    UndeliveredMessage,
-)
+from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
 from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
@@ -71,11 +68,6 @@ class NativeProducer(LibrdkafkaProducer):
 
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: Any) -> bytes | None:
         return self._client.send(topic, value, key, reservation)
-
-    def produce(
-        self, topic: str, values: list[bytes], key: bytes | None, first: int, ids: bytes | list[bytes] | None
-    ) -> int:
-        return self._client.produce(topic, values, key, first, ids)
 
     def produce_record(
         self,

@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from monasca_common.kafka.outgoing import new_id_prefix
-from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.producer import producer as producer_module
 from monasca_common.kafka.producer.outcome import Outcome
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import DeliveryAttempt, next_attempt
 from monasca_common.kafka.transport import confluent_producer, librdkafka_options, native

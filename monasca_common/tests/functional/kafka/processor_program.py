@@ -15,10 +15,11 @@ from unittest import mock
 
 from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.processor import Processor, dead_letters, handler_call
+from monasca_common.kafka.processor import dead_letters, handler_call
 from monasca_common.kafka.processor.attempt import Attempts
 from monasca_common.kafka.processor.dead_letters import DeadLetters, dead_letter
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.processor.queues import Task
 from monasca_common.kafka.processor.retry import RetryPolicy

@@ -8,7 +8,7 @@ from oslotest import base
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 from monasca_common.kafka.transport.native.producer import NativeProducer

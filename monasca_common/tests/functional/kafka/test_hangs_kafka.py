@@ -13,7 +13,7 @@ import fixtures
 
 from monasca_common.kafka.errors import CommitUnknown, FatalError, FencedError
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka import hanging_program
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase

@@ -7,10 +7,10 @@ import uuid
 import fixtures
 
 from monasca_common.kafka import plugins
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import OffsetOutOfRange
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.test_processor_kafka import SECONDS, ProcessorCase

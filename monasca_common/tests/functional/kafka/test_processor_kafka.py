@@ -15,8 +15,8 @@ import fixtures
 from monasca_common.kafka import failpoints, plugins
 from monasca_common.kafka.errors import HandlerError, MessageTooLarge, Poison, RetryLater, TransactionError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.checker import each_once

@@ -7,8 +7,8 @@ from oslotest import base
 
 from monasca_common.kafka.errors import Poison, RetryLater, WrongType
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 
 IN = TopicPartition("in", 0)

@@ -13,10 +13,10 @@ from monasca_common.kafka.config.groups import register
 from monasca_common.kafka.errors import ConfigurationError, Poison
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.outgoing import PLAIN_OVERHEAD_BYTES
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.handler_call import _digest
 from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import Fail, MemoryKafka

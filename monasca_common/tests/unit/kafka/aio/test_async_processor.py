@@ -14,9 +14,9 @@ from monasca_common.kafka.errors import (
     WrongType,
 )
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.tests.unit.kafka.aio.aio_case import GROUP, PARTITIONS, AioCase

@@ -6,7 +6,7 @@ from unittest import mock
 
 from oslotest import base
 
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.poll_results import REPEAT_SECONDS
 from monasca_common.kafka.consumer.rebalance import RETRY_SECONDS, GivenStarts, RebalanceListener
 from monasca_common.kafka.consumer.start_offsets import FIRST_OWNER_SECONDS
@@ -19,11 +19,10 @@ from monasca_common.kafka.errors import (
     RetriableError,
     TransportError,
 )
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import MessageColumns, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport
+from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, Fetched, PartitionEvent
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.kafka.transport.raw_messages import grouped
 from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
@@ -61,7 +60,16 @@ class ScriptedTransport(ConsumerTransport):
 
     def poll(self, max_messages, timeout):
         messages = self.steps.pop(0)(self.callbacks) if self.steps else []
-        return grouped(messages, FakeMessage, (), lambda error: error)
+        parts = {}
+        for each in messages:
+            if each.error() is None:
+                parts.setdefault(TopicPartition(each.topic(), each.partition()), []).append(each)
+        events = [
+            PartitionEvent(each.error(), each.topic(), each.partition(), each.offset())
+            for each in messages
+            if each.error() is not None
+        ]
+        return Fetched([(partition, MessageColumns(run)) for partition, run in parts.items()], events)
 
     def assign_owned(self, positions):
         self.given.update(positions)

@@ -10,8 +10,8 @@ from oslotest import base
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock

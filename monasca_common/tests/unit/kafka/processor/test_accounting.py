@@ -8,8 +8,8 @@ from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import ConfigurationError, DeadLetterLimit, HandlerError, Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.tests.unit.kafka.processor.processor_case import GROUP, IN, ProcessorCase
 
 IN_1 = TopicPartition("in", 1)

@@ -6,7 +6,7 @@ import time
 from oslotest import base
 
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.testing import MemoryKafka
 
 _PARTITIONS = 10_000

@@ -17,10 +17,10 @@ from monasca_common.kafka.errors import (
     RetryLater,
 )
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import VALUE_CUT_FROM
 from monasca_common.kafka.processor.handler_call import Output
 from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.kafka.transport.memory import Delay, Fail

@@ -3,12 +3,12 @@
 
 import threading
 
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import FatalError, RetriableError
-from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.hooks import Hook
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import Hang
 from monasca_common.tests.unit.kafka.processor.processor_case import GROUP, ProcessorCase, Running
 from monasca_common.tests.unit.kafka.transactional_memory import (

@@ -4,7 +4,7 @@ import time
 
 from oslotest import base
 
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import MemoryProducer, VirtualClock
 

@@ -15,7 +15,7 @@ from monasca_common.kafka import outgoing, transaction
 from monasca_common.kafka import producer as producer_package
 from monasca_common.kafka.errors import QueueFull, TransportError
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import Fail, MemoryKafka
 from monasca_common.kafka.transport import producer_clients, report_columns
 from monasca_common.kafka.transport.memory import MemoryProducer

@@ -89,7 +89,7 @@ class PublishTest(ProducerCase):
         self.broker.create_topic("small", 1, max_message_bytes=1000)
         opened = []
         settings = self.kafka.producer_settings()
-        from monasca_common.kafka.producer import KafkaProducer
+        from monasca_common.kafka.producer.producer import KafkaProducer
         from monasca_common.kafka.transport.memory import MemoryProducer
 
         def open_transport(batch_bytes, on_error):

@@ -19,7 +19,7 @@ from monasca_common.kafka.errors import (
     WrongType,
 )
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.transport.base import Outcomes
 from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryProducer
 from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock

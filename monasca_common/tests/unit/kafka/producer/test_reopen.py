@@ -14,7 +14,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.transport.memory import Fail, MemoryProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer

@@ -8,7 +8,7 @@ from unittest import mock
 import fixtures
 
 from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryRefused
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase

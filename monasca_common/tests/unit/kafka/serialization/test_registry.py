@@ -377,7 +377,7 @@ class SecretsTest(MemoryRegistryCase):
             ("topic_strategies", {"topic_strategies": ["readings=subject"]}),
             ("topic_strategies", {"topic_strategies": ["=record"]}),
             ("username", {"username": "ali", "allow_insecure_credentials": True}),
-            ("tls_certificate_file", {"tls_certificate_file": "/etc/hosts"}),
+            ("tls_key_file", {"tls_certificate_file": "/etc/hosts"}),
             ("tls_ca_file", {"tls_ca_file": "/nowhere.pem"}),
             ("schema_files", {"schema_files": ["readings=/nowhere.avsc"]}),
         ):

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import fixtures
 from oslotest import base
 
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import CommitUnknown, FatalError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import Hang, MemoryKafka
 from monasca_common.kafka.transport.base import ConsumerTransport, ProducerTransport
 from monasca_common.kafka.transport.bounded import COMMIT_SECONDS, BoundedConsumer, BoundedProducer

@@ -3,12 +3,19 @@ from unittest import mock
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.kafka.errors import RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport import confluent_consumer
+from monasca_common.kafka.transport.base import PartitionEvent
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+from monasca_common.tests.unit.kafka.raw_message import FakeMessage
+
+TOPICS = ("logs", "metrics")
 
 
 class TestOffsetsForTimes(base.BaseTestCase):
@@ -78,3 +85,40 @@ class TestSignals(base.BaseTestCase):
 
     def test_a_poll_that_lost_the_exception_of_the_handler_raises_an_interrupt(self):
         self.assertIs(KeyboardInterrupt, type(self.interrupted(None)))
+
+
+def messages(names):
+    return [FakeMessage(topic, number, b"%d" % index) for index, (topic, number) in enumerate(names)]
+
+
+def fetched_of(raws, topics):
+    with mock.patch.multiple(confluent_consumer, Message=FakeMessage, translate=str):
+        return confluent_consumer.grouped(raws, topics)
+
+
+class TestGrouped(base.BaseTestCase):
+    @given(st.lists(st.tuples(st.just("metrics"), st.integers(0, 3)), min_size=1))
+    def test_messages_of_one_topic_are_grouped_by_partition_in_order(self, names):
+        self._check(("metrics",), names)
+
+    @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 3)), min_size=1))
+    def test_several_topics_are_grouped_by_topic_and_partition(self, names):
+        self._check(TOPICS, names)
+
+    def _check(self, topics, names):
+        raws = messages(names)
+        fetched = fetched_of(raws, topics)
+        self.assertEqual(set(names), {partition for partition, _ in fetched.parts})
+        self.assertEqual(len(set(names)), len(fetched.parts))
+        for partition, columns in fetched.parts:
+            self.assertIsInstance(partition, TopicPartition)
+            expected = [raw.value() for raw in raws if (raw.topic(), raw.partition()) == partition]
+            self.assertEqual((len(expected), expected), (len(columns), columns.column("values")))
+
+    def test_an_error_anywhere_is_an_event(self):
+        raws = messages([("metrics", 0)] * 3)
+        self.assertEqual([], fetched_of(raws, ("metrics",)).events)
+        raws[1:1] = [FakeMessage.about(TopicPartition("metrics", 0), 7, 5)]
+        fetched = fetched_of(raws, ("metrics",))
+        self.assertEqual([PartitionEvent("7", "metrics", 0, 5)], fetched.events)
+        self.assertEqual([b"0", b"1", b"2"], fetched.parts[0][1].column("values"))
