@@ -39,8 +39,9 @@ def decoder(group: GroupSettings) -> Decoder[Rows]:
     """Return the decoder of the group's topics."""
     if group.otlp is not None:
         from monasca_common.persister.otlp import OtlpDecoder  # needs the extra [otlp]
+        from monasca_common.runtime.otlp import OtlpReader
 
-        return OtlpDecoder(group.kind, group.otlp, group.max_dimensions, _decode(group))
+        return OtlpDecoder(group.kind, OtlpReader(group.otlp, group.max_dimensions), _decode(group))
     return EnvelopeDecoder(group.kind, EnvelopeReader(group.registry).reading(_decode(group)))
 
 

@@ -15,7 +15,6 @@ from monasca_common.kafka.config import (
     OptionGroup,
     declared,
     made_of,
-    option,
     options_of,
     producer_settings,
     register,
@@ -23,18 +22,16 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, optional_registry_settings
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.models.limits import MOST_DIMENSIONS, RESOURCE_ATTRIBUTES
+from monasca_common.models.limits import MOST_DIMENSIONS
+from monasca_common.runtime.otlp_settings import OTLP_BATCH_SIZE, OtlpTopicSettings, otlp_settings
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.batch_member import batch_consumer_settings, set_batch_defaults
 from monasca_common.storage.settings import StorageSettings, storage_settings
 
 PERSISTER_GROUP = "persister"
-ENVELOPES, OTLP = "envelopes", "otlp_proto"
 OTLP_KINDS = frozenset({Kind.METRICS, Kind.LOGS})
-OTLP_BATCH_SIZE = 20
 
 # The option group of each kind, and whether the kind is enabled by default, as in the old persister.
 _CONSUMERS = {
@@ -50,34 +47,6 @@ class GroupSwitch:
     """The option that enables a consumer; a disabled consumer has no `GroupSettings`."""
 
     enabled: bool = field(metadata=declared(help="Whether the persister stores this topic."))
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpTopicSettings:
-    """The options of a topic whose messages may be requests of OTLP, as an OpenTelemetry Collector writes them."""
-
-    format: str = option(
-        ENVELOPES,
-        choices={
-            ENVELOPES: "JSON or Avro, as the API writes them",
-            OTLP: "OTLP in protobuf, as the Kafka exporter of a Collector writes it; needs the extra otlp",
-        },
-        help="The format of the topic's messages. A message of OTLP becomes many rows, so batch_size is "
-        f"{OTLP_BATCH_SIZE} by default in its group.",
-    )
-    otlp_tenant: str | None = option(
-        None, help="The tenant of messages of OTLP without the header that otlp_tenant_header names."
-    )
-    otlp_tenant_header: str | None = option(
-        None,
-        help="The header of a message of OTLP that contains its tenant. Set it only if the Collector sets this header "
-        "in every message; otherwise its clients can write for any tenant.",
-    )
-    otlp_region: str = option("RegionOne", help="The region of the rows of OTLP.")
-    otlp_attributes: tuple[str, ...] = option(
-        RESOURCE_ATTRIBUTES,
-        help="The attributes of resources and scopes of OTLP that become dimensions, as in [api] otlp_attributes.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +176,7 @@ def _group_settings(
     conf: cfg.ConfigOpts, read: GroupReader, max_cached_series: int, max_dimensions: int
 ) -> GroupSettings:
     kind = _CONSUMERS[read.group][0]
-    otlp = _otlp_settings(read) if kind in OTLP_KINDS else None
+    otlp = otlp_settings(read) if kind in OTLP_KINDS else None
     if otlp is not None:
         conf.set_default("batch_size", OTLP_BATCH_SIZE, group=read.group)
     return read.settings(
@@ -222,17 +191,3 @@ def _group_settings(
         # idempotent.
         producer=replace(producer_settings(conf, read.group), transactional_id=None),
     )
-
-
-def _otlp_settings(read: GroupReader) -> OtlpTopicSettings | None:
-    """Return ``None`` for a topic with envelopes."""
-    settings = read.settings(OtlpTopicSettings)
-    if settings.format == ENVELOPES:
-        return None
-    try:
-        import monasca_common.models.otlp.metrics  # noqa: F401
-    except ImportError as error:
-        raise read.error("format", f"is {OTLP}, but {remedy(error, 'otlp')}") from None
-    if settings.otlp_tenant is None and settings.otlp_tenant_header is None:
-        raise read.error("otlp_tenant", f"is not set, but format is {OTLP}: set this option or otlp_tenant_header")
-    return settings

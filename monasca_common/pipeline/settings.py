@@ -34,16 +34,19 @@ from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
 from monasca_common.runtime.health import LIVE_SECONDS
 from monasca_common.runtime.logs import shown_url
+from monasca_common.runtime.otlp_settings import OtlpTopicSettings, otlp_settings
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.storage.settings import storage_settings
 
 SPARK_GROUP = "spark"
 AGGREGATE_GROUP = "pipeline_aggregate"
 BACKFILL_GROUP = "pipeline_backfill"
+OTLP_MOST_OFFSETS = 500
 _DAY_SECONDS = 86_400
 
 
@@ -91,7 +94,8 @@ class JobStatusSettings(StatusSettings):
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits. Without a
-    ``registry``, records in Avro are rejected."""
+    ``registry``, records in Avro are rejected. ``otlp``: ``None`` for a topic with envelopes; ``max_dimensions``: the
+    limit of its data points."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -131,6 +135,13 @@ class StreamSettings:
     status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
     audit: AuditSettings | None = None
     registry: SchemaRegistrySettings | None = None
+    otlp: OtlpTopicSettings | None = None
+    max_dimensions: int = MOST_DIMENSIONS
+
+    @property
+    def tenant_header(self) -> str | None:
+        """Return the header that executors need with each value."""
+        return None if self.otlp is None else self.otlp.otlp_tenant_header
 
     @property
     def name(self) -> str:
@@ -148,7 +159,7 @@ class StreamSettings:
     def facts(self) -> Mapping[str, object]:
         """Return the values to log at a job's start, without secrets."""
         return {
-            "reads": f"{self.topic} as {self.group}",
+            "reads": f"{self.topic} as {self.group}" + ("" if self.otlp is None else f", in {self.otlp.format}"),
             "from_brokers": self.consumer.connection.bootstrap_servers,
             "with_driver": consuming_driver(self.consumer.connection),
             "keeps_state_in": shown_url(self.connection),
@@ -313,6 +324,12 @@ _AGGREGATE = StreamGroup(
     ),
     MappingProxyType({"topic": ["metrics"], "group_id": "spark-aggregate"}),
 )
+# The topic that the persister stores, and its format
+_METRICS_TOPIC = OptionGroup(
+    "kafka_metrics",
+    (*(each for each in group_of("kafka_metrics").options if each.name == "topic"), *options_of(OtlpTopicSettings)),
+    shared=True,
+)
 _BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options_of(JobStatusSettings)))
 
 
@@ -330,8 +347,9 @@ def spark_settings(conf: cfg.ConfigOpts) -> SparkSettings:
 def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
     """Return the settings of the job ``aggregate``. Raises `ConfigurationError`, `InvalidSpecifications`."""
     read, stream = _AGGREGATE.settings(conf)
-    if len(stream.consumer.topics) > 1:
-        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
+    stream = decoded_stream(conf, read, stream)
+    if stream.otlp is not None and read["output_topic"] == stream.topic:
+        raise read.error("output_topic", f"is {stream.topic}, whose format is {stream.otlp.format}: name another topic")
     return read.settings(
         AggregateSettings,
         stream=stream,
@@ -339,6 +357,22 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
         publisher=Publisher(stream.name, read["tenant"], read["region"]),
         limits=read.settings(BatchLimits),
     )
+
+
+def decoded_stream(conf: cfg.ConfigOpts, read: GroupReader, stream: StreamSettings) -> StreamSettings:
+    """Return the settings of a job that decodes the messages of one topic, with the format of the topic.
+
+    Raises `ConfigurationError`.
+    """
+    if len(stream.consumer.topics) > 1:
+        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one topic")
+    topics = GroupReader(conf, _METRICS_TOPIC)
+    otlp = otlp_settings(topics) if stream.topic in (topics["topic"] or ()) else None
+    if otlp is None:
+        return stream
+    if not read.is_set("max_offsets_per_trigger"):
+        stream = replace(stream, max_offsets_per_trigger=OTLP_MOST_OFFSETS)
+    return replace(stream, otlp=otlp, max_dimensions=storage_settings(conf).max_dimensions)
 
 
 def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:

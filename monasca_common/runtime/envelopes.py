@@ -15,6 +15,7 @@ from monasca_common.models.rows import Decoded
 
 if TYPE_CHECKING:
     from monasca_common.kafka.serialization.registry import SchemaRegistry
+    from monasca_common.runtime.otlp import OtlpReader
 
 Row = TypeVar("Row")
 Values = Sequence[bytes | None]
@@ -49,10 +50,11 @@ class EnvelopeReader:
     """Converts values in Avro to JSON, which decoders of envelopes read. Thread-safe.
 
     ``schema``: returns the schema with an id, or ``None`` without a registry. Raises `SerializationError` and
-    `RegistryUnavailable`.
+    `RegistryUnavailable`. ``otlp``: set for a topic with requests of OTLP, which executors convert instead.
     """
 
-    def __init__(self, settings: SchemaRegistrySettings | None = None) -> None:
+    def __init__(self, settings: SchemaRegistrySettings | None = None, otlp: OtlpReader | None = None) -> None:
+        self.otlp = otlp
         self.schema: Callable[[int], EnvelopeSchema] | None = None if settings is None else _schemas(settings).get
 
     def as_json(self, values: Values) -> tuple[Values, Mapping[int, InvalidEnvelope]]:

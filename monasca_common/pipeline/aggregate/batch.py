@@ -42,12 +42,11 @@ from monasca_common.pipeline.spark.arrow import (
     arrow_schema,
     by_partition,
     ddl,
-    numbers,
     row_batches,
 )
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
-from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
+from monasca_common.pipeline.spark.schemas import BatchSchemas, EnvelopePart, envelope_parts, readable
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
@@ -131,7 +130,7 @@ class StagedPartials:
         self._settings = settings
         self._offset_store = offset_store
         self._clock = clock
-        self._schemas = BatchSchemas(spark, settings.stream.registry)
+        self._schemas = BatchSchemas(spark, settings.stream)
         self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
@@ -160,7 +159,8 @@ class StagedPartials:
         frame = records
 
         def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
-            partials = frame.select("partition", "offset", "value").mapInArrow(decoder(envelopes), ddl(PARTIALS))
+            rows = frame.select("partition", "offset", *self._schemas.columns)
+            partials = rows.mapInArrow(decoder(envelopes), ddl(PARTIALS))
             if windows is not None:
                 start = partials["window_start"]
                 partials = partials.where((start >= windows[0]) & (start < windows[1]))
@@ -205,16 +205,20 @@ class RecordDecoder:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader, accumulator = _reader(self.specifications), Accumulator()
         for batch in readable(batches, self.envelopes):
-            values, errors = self.envelopes.as_json(batch.column("value").to_pylist())
-            records = reader.read(values, self.bounds)
-            records.rejected.update({index: Rejection(MALFORMED, str(error)) for index, error in errors.items()})
-            partitions, offsets = numbers(batch, "partition"), numbers(batch, "offset")
-            accumulator.add(records, partitions, offsets)
-            for partition, rejected in by_partition(partitions, offsets, records.rejected).items():
-                self.on_rejected(partition, rejected)
-            newest_ms = greatest([partitions[index] for index in records.indices], records.timestamps_ms)
-            self.on_counts(len(records.indices), len(records.rejected), newest_ms, records.non_finite)
+            for part in envelope_parts(batch, self.envelopes):
+                self._add(part, reader, accumulator)
         yield from partial_batches(accumulator.partials())
+
+    def _add(self, part: EnvelopePart, reader: RecordReader, accumulator: Accumulator) -> None:
+        records = reader.read(part.values, self.bounds)
+        records.rejected.update({index: Rejection(MALFORMED, str(error)) for index, error in part.errors.items()})
+        partitions, offsets = part.numbers("partition"), part.numbers("offset")
+        accumulator.add(records, partitions, offsets)
+        rejected = by_partition(partitions, offsets, records.rejected)
+        for partition, found in rejected.items():
+            self.on_rejected(partition, found)
+        newest_ms = greatest([partitions[index] for index in records.indices], records.timestamps_ms)
+        self.on_counts(len(records.indices), sum(map(len, rejected.values())), newest_ms, records.non_finite)
 
 
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

@@ -58,7 +58,7 @@ class Archiver:
         self._topic = topic
         self._offset_store = offset_store
         self._clock = clock or SystemClock()
-        self._schemas = BatchSchemas(spark, stream.registry)
+        self._schemas = BatchSchemas(spark, stream)
         self._store = Store(settings.location)
         self._placement = Placement(self._store, offset_store)
         self._expiry = Expiry(offset_store, self._store, settings.retention_days)

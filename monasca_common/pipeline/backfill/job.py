@@ -43,6 +43,11 @@ class BackfillJob(Job):
         self._backfill = backfill_settings(conf)
         self._status = status_settings(conf, BACKFILL_GROUP)
         self._archive = archive_settings(conf) if self._backfill.source == "archive" else None
+        if self._archive is not None and self._settings.stream.otlp is not None:
+            raise ConfigurationError(
+                f"source in group [{BACKFILL_GROUP}] is archive, but {self._settings.stream.topic!r} has messages of "
+                "OTLP, which are archived by Kafka's time instead of the times of their points: backfill from kafka"
+            )
 
     def facts(self) -> Mapping[str, object]:
         source = {"from": "the archive and Kafka"} if self._archive is not None else {}

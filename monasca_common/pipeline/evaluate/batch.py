@@ -23,7 +23,6 @@ import sqlalchemy as sa
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.numbers import GREATEST
-from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
 from monasca_common.pipeline.errors import EvaluatorFenced, NotEvaluated
@@ -58,7 +57,7 @@ from monasca_common.pipeline.spark.arrow import (
 )
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
-from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
+from monasca_common.pipeline.spark.schemas import BatchSchemas, EnvelopePart, envelope_parts, readable
 from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
 from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.runtime.envelopes import EnvelopeReader
@@ -163,7 +162,7 @@ class FoldStage:
         self._spark = spark
         self._settings = settings
         self._offset_store = offset_store
-        self._schemas = BatchSchemas(spark, settings.stream.registry)
+        self._schemas = BatchSchemas(spark, settings.stream)
         self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._known: DefinitionsSnapshot | None = None
@@ -185,7 +184,8 @@ class FoldStage:
         if isinstance(records, DriverRecords):
             rows = table.rows(fold(self._schemas.reader)(records.batches()))
             return known, staging.stage_rows(rows, table, self._offset_store, batch), arrivals
-        frame = records.selectExpr("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
+        kafka_ms = "unix_millis(timestamp) AS kafka_ms"
+        frame = records.selectExpr("partition", "offset", kafka_ms, *self._schemas.columns)
 
         def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
             # After this shuffle, one task has all rows of a key.
@@ -226,15 +226,18 @@ class RecordFold:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         matcher = _matcher(self.definitions)
-        task = _TaskFold(matcher, self.envelopes.reading(matcher.decode))
+        task = _TaskFold(matcher)
         for batch in readable(batches, self.envelopes):
-            self._fold(task, batch)
+            for part in envelope_parts(batch, self.envelopes):
+                self._fold(task, part)
+            self._report_arrivals(batch)
         yield from row_batches(task.windows.rows(), arrow_schema(FOLDED))
 
-    def _fold(self, task: _TaskFold, batch: pa.RecordBatch) -> None:
-        partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
-        decoded = task.decode(batch.column("value").to_pylist())
-        rejected = {index: Rejection(MALFORMED, str(error)) for index, error in decoded.errors.items()}
+    def _fold(self, task: _TaskFold, part: EnvelopePart) -> None:
+        partitions, offsets, kafka_ms = (part.numbers(name) for name in ("partition", "offset", "kafka_ms"))
+        decoded = task.decode(part.values)
+        errors = {**decoded.errors, **part.errors}
+        rejected = {index: Rejection(MALFORMED, str(error)) for index, error in errors.items()}
         taken, non_finite, newest_ms = 0, 0, dict[int, float]()
         find, latest_ms = task.known.get, self.latest_ms
         for index, (series, at_ms, value, _, _) in zip(decoded.indices, decoded.rows, strict=True):
@@ -259,9 +262,13 @@ class RecordFold:
                 if received_ms >= each.created_ms:
                     each.add(reading, received_ms)
                     taken += 1
-        for partition, found in by_partition(partitions, offsets, rejected).items():
+        by_offset = by_partition(partitions, offsets, rejected)
+        for partition, found in by_offset.items():
             self.on_rejected(partition, found)
-        self.on_counts(taken, len(rejected), newest_ms, non_finite)
+        self.on_counts(taken, sum(map(len, by_offset.values())), newest_ms, non_finite)
+
+    def _report_arrivals(self, batch: pa.RecordBatch) -> None:
+        partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
         # The last record by offset instead of time, because a producer's clock can be a day ahead.
         last = greatest(partitions, zip(offsets, kafka_ms, strict=True))
         self.on_arrivals(last, {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
@@ -271,8 +278,8 @@ class _TaskFold:
     """The rows of one task. ``known``: the windows of series by id. Series without a definition are not kept, because
     there can be far more of them."""
 
-    def __init__(self, matcher: _Matcher, decode: Callable[..., Decoded[Measurement]]) -> None:
-        self.decode = decode
+    def __init__(self, matcher: _Matcher) -> None:
+        self.decode = matcher.decode
         self.windows = WindowFold()
         self.known: dict[bytes, tuple[FoldedSeries, ...]] = {}
         self._targets = matcher.targets

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from monasca_common.alarms.settings import database_settings
 from monasca_common.kafka.config import OptionGroup, declared, made_of, option, options_of, with_defaults
-from monasca_common.pipeline.settings import BatchLimits, StreamGroup, StreamSettings
+from monasca_common.pipeline.settings import BatchLimits, StreamGroup, StreamSettings, decoded_stream
 from monasca_common.runtime.envelopes import FORMATS
 
 EVALUATE_GROUP = "pipeline_evaluate"
@@ -71,10 +71,8 @@ def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
     read, stream = _EVALUATE.settings(conf, connection)
     if read["transitions_format"] == "avro" and stream.registry is None:
         raise read.error("transitions_format", "is avro: set url in group [schema_registry], or write json")
-    if len(stream.consumer.topics) > 1:
-        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one topic")
     return read.settings(
         EvaluateSettings,
-        stream=stream,
+        stream=decoded_stream(conf, read, stream),
         limits=read.settings(BatchLimits),
     )

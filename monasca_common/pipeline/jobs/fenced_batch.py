@@ -68,7 +68,9 @@ class FencedBatches:
         self._offset_store = offset_store
         self._clock = clock
         self._records = SourceRecords(spark, stream, leaves_out=self._lookback > 0)
-        self._small = SmallBatches(topic, limits.one_task_offsets, leaves_out=self._lookback > 0)
+        self._small = SmallBatches(
+            topic, limits.one_task_offsets, leaves_out=self._lookback > 0, tenant_header=stream.tenant_header
+        )
         self._lags = EventTimeLags(stream.topic)
 
     def plan(self) -> PlannedBatch:

@@ -32,6 +32,7 @@ class DriverRecords:
     offsets: list[int] = field(default_factory=list)
     kafka_ms: list[int] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
+    tenants: list[bytes | None] = field(default_factory=list)
     duplicates: int = 0
     ids: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
 
@@ -45,17 +46,22 @@ class DriverRecords:
                 ("offset", self.offsets, pa.int64()),
                 ("kafka_ms", self.kafka_ms, pa.int64()),
                 ("value", self.values, pa.binary()),
+                ("tenant", self.tenants, pa.binary()),
             )
             yield pa.record_batch({name: pa.array(column, kind) for name, column, kind in columns})
 
 
 class SmallBatches:
-    """Reads batches of up to ``most_offsets``. ``leaves_out``: whether copies of a message are skipped."""
+    """Reads batches of up to ``most_offsets``. ``leaves_out``: whether copies of a message are skipped.
+    ``tenant_header``: the header whose value is needed with each record."""
 
-    def __init__(self, topic: SourceTopic, most_offsets: int, *, leaves_out: bool) -> None:
+    def __init__(
+        self, topic: SourceTopic, most_offsets: int, *, leaves_out: bool, tenant_header: str | None = None
+    ) -> None:
         self._topic = topic
         self._most_offsets = most_offsets
         self._leaves_out = leaves_out
+        self._tenant_header = tenant_header
         self._recent = RecentIds()
 
     def read(
@@ -98,12 +104,14 @@ class SmallBatches:
             self._recent.add(each, ids[each.partition])
 
     def _taken(self, parts: Sequence[PartitionBatch]) -> DriverRecords:
-        records, seen = DriverRecords(), set[bytes]()
+        records, seen, name = DriverRecords(), set[bytes](), self._tenant_header
         for part in parts:
             partition = part.topic_partition.partition
             digests = map(id_digest, part.headers) if self._leaves_out else itertools.repeat(None, len(part))
+            tenants = itertools.repeat(None, len(part)) if name is None else (dict(h).get(name) for h in part.headers)
             ids = records.ids.setdefault(partition, [])
-            for digest, offset, time_ms, value in zip(digests, part.offsets, part.timestamps, part.values, strict=True):
+            columns = (part.offsets, part.timestamps, part.values, tenants)
+            for digest, offset, time_ms, value, tenant in zip(digests, *columns, strict=True):
                 if digest is not None:
                     ids.append((digest, offset))
                     if digest in seen or digest in self._recent:
@@ -114,4 +122,5 @@ class SmallBatches:
                 records.offsets.append(offset)
                 records.kafka_ms.append(-1 if time_ms is None else time_ms)
                 records.values.append(value)
+                records.tenants.append(tenant)
         return records

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas of envelopes in Avro: the driver resolves the ids of a batch, and executors decode without a registry.
+"""Reads the envelopes of batches: a message is an envelope in JSON or Avro, or a request of OTLP with many.
 
-A task records unknown ids and then returns nothing. The driver resolves these ids and runs the batch again, so only the
-first batch with a schema runs twice.
+The driver resolves the ids of Avro schemas of a batch, and executors decode without a registry. A task records unknown
+ids and then returns nothing. The driver resolves these ids and runs the batch again, so only the first batch with a
+schema runs twice.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import SerializationError
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.spark.arrow import numbers
 from monasca_common.pipeline.spark.counts import Adder, Union, accumulator
 from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeSchema
 
@@ -22,20 +27,25 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
+    from monasca_common.runtime.otlp import OtlpReader
+
 Result = TypeVar("Result")
 
 _MOST_IDS = 20_000  # unknown ids that one run of a batch records; corrupt values can have any number of ids
 _ID_END = 5
+_MOST_ENVELOPES = 10_000  # envelopes of several messages of OTLP; one message can have more
 
 
 class BatchSchemas:
     """The schemas of the batches of a job. ``reader``: reads envelopes in the driver."""
 
-    def __init__(self, spark: SparkSession, settings: SchemaRegistrySettings | None) -> None:
+    def __init__(self, spark: SparkSession, stream: StreamSettings) -> None:
         self._spark = spark
-        self.reader = EnvelopeReader(settings)
+        self.reader = EnvelopeReader(stream.registry) if stream.otlp is None else _otlp_reader(stream)
         self._ids: Set[int] = frozenset()  # schemas of the last batches
         self._noted: Accumulator[Set[int]] | None = None
+        #: The columns from which executors read envelopes.
+        self.columns = ("value",) if stream.tenant_header is None else ("value", "tenant")
 
     def run(self, attempt: Callable[[EnvelopeReader], Result]) -> Result:
         """Call ``attempt`` with a reader of envelopes for executors, and return its result. It is called again if
@@ -107,6 +117,64 @@ def readable(batches: Iterable[pa.RecordBatch], envelopes: EnvelopeReader) -> It
         is_complete = envelopes.knows(batch) and is_complete
         if is_complete:
             yield batch
+
+
+@dataclass(slots=True)
+class EnvelopePart:
+    """Envelopes in JSON of an Arrow batch, with ``None`` for those that cannot be read, and their ``errors`` by index.
+    ``messages``: the index of each envelope's message; ``None`` if each message is an envelope."""
+
+    batch: pa.RecordBatch
+    values: Sequence[bytes | None]
+    errors: Mapping[int, InvalidEnvelope]
+    messages: Sequence[int] | None = None
+
+    def numbers(self, name: str) -> Sequence[int]:
+        """Return a column of the messages, with an entry for each envelope."""
+        found = numbers(self.batch, name)
+        return found if self.messages is None else [found[index] for index in self.messages]
+
+
+def envelope_parts(batch: pa.RecordBatch, envelopes: EnvelopeReader) -> Iterator[EnvelopePart]:
+    """Yield the envelopes of a batch of `readable`, all envelopes of a message in one part."""
+    if envelopes.otlp is None:
+        yield EnvelopePart(batch, *envelopes.as_json(batch.column("value").to_pylist()))
+    else:
+        yield from _otlp_parts(batch, envelopes.otlp)
+
+
+def _otlp_parts(batch: pa.RecordBatch, otlp: OtlpReader) -> Iterator[EnvelopePart]:
+    """Yield parts of limited size, because envelopes have up to 40 times the bytes of their messages."""
+    values: list[bytes | None] = []
+    messages: list[int] = []
+    errors: dict[int, InvalidEnvelope] = {}
+    has_header = otlp.settings.otlp_tenant_header is not None
+    tenants = batch.column("tenant").to_pylist() if has_header else itertools.repeat(None, batch.num_rows)
+    for index, (value, tenant) in enumerate(zip(batch.column("value"), tenants, strict=True)):
+        found: Sequence[bytes | None]
+        try:
+            # No job uses the time of the message, which is the envelope's creation_time.
+            post = otlp.metrics(value.as_py(), tenant, 0)
+            found, refused = post.valid, post.violations
+        except InvalidEnvelope as error:
+            found, refused = (), error.violations
+        if refused:
+            errors[len(values)] = InvalidEnvelope(refused)
+            found = (None, *found)
+        values += found
+        messages += [index] * len(found)
+        if len(values) >= _MOST_ENVELOPES:
+            yield EnvelopePart(batch, values, errors, messages)
+            values, messages, errors = [], [], {}
+    if values:
+        yield EnvelopePart(batch, values, errors, messages)
+
+
+def _otlp_reader(stream: StreamSettings) -> EnvelopeReader:
+    from monasca_common.runtime.otlp import OtlpReader  # needs the extra [otlp]
+
+    assert stream.otlp is not None
+    return EnvelopeReader(otlp=OtlpReader(stream.otlp, stream.max_dimensions))
 
 
 @functools.lru_cache(maxsize=2)

@@ -30,7 +30,7 @@ class SourceRecords:
     ) -> contextlib.AbstractContextManager[Distinct]:
         """Yield the records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is
         skipped."""
-        records = self._frame(ranges, headers=False)
+        records = self._records(ranges)
         if not self._leaves_out:
             return contextlib.nullcontext(Distinct(records))
         filled = [each for each in below if each.span]
@@ -42,6 +42,18 @@ class SourceRecords:
         """Yield ``records`` without duplicates. ``records`` cover whole windows, so they include all copies of a
         record."""
         return distinct(records, records) if self._leaves_out else contextlib.nullcontext(Distinct(records))
+
+    def _records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return the records without headers. If a header names their tenants, its value is the column ``tenant``."""
+        name = self._stream.tenant_header
+        if name is None:
+            return self._frame(ranges, headers=False)
+        from pyspark.sql import functions as f
+
+        named = f.filter("headers", lambda header: header["key"] == f.lit(name))
+        # The last header with this name, as the persister reads it.
+        tenant = f.try_element_at(named, f.lit(-1))["value"]
+        return self._frame(ranges, headers=True).withColumn("tenant", tenant).drop("headers")
 
     def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:
         stream = self._stream

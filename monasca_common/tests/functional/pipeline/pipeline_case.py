@@ -202,13 +202,14 @@ class KafkaPipelineCase(Waiting, PipelineCase):
 
     def aggregation(self, specs, *, clock=None, emit="update", slack_seconds=0, retention_days=36_500, **changes):
         limits = {name: changes.pop(name) for name in ("duplicates_lookback", "one_task_offsets") if name in changes}
+        output_topic = changes.pop("output_topic", self.topic)
         stream = self.stream(**changes)
         own = (PUBLISHER, emit, slack_seconds, retention_days, BatchLimits(**limits))
-        settings = AggregateSettings(stream, specs, self.topic, *own)
+        settings = AggregateSettings(stream, specs, output_topic, *own)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
         publisher = PeriodPublisher(
-            self.offset_store, self.producer, self.topic, PUBLISHER, Closing(specs, slack_seconds * 1000), emit
+            self.offset_store, self.producer, output_topic, PUBLISHER, Closing(specs, slack_seconds * 1000), emit
         )
         spark = self.useFixture(SharedSpark()).session
         return Aggregation(spark, settings, topic, self.offset_store, publisher, clock)

@@ -8,13 +8,8 @@ from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.persister.decoder import decoder
-from monasca_common.persister.settings import (
-    OTLP,
-    OTLP_BATCH_SIZE,
-    GroupSettings,
-    OtlpTopicSettings,
-    persister_settings,
-)
+from monasca_common.persister.settings import GroupSettings, persister_settings
+from monasca_common.runtime.otlp_settings import OTLP, OTLP_BATCH_SIZE, OtlpTopicSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.batch_handler import Faults
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase

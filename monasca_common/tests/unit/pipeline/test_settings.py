@@ -10,6 +10,7 @@ from monasca_common.pipeline.errors import InvalidSpecifications
 from monasca_common.pipeline.replay.job import ReplayJob
 from monasca_common.pipeline.settings import (
     BACKFILL_GROUP,
+    OTLP_MOST_OFFSETS,
     JobStatusSettings,
     aggregate_settings,
     backfill_settings,
@@ -77,6 +78,34 @@ class AggregateOptionsTest(ConfigurationTestCase):
 
     def test_several_topics_are_refused(self):
         self.assert_refused("topic = a,b", "this job reads one")
+
+    def test_the_format_of_the_topic_is_that_of_the_persister(self):
+        own = "topic = otlp_metrics\nformat = otlp_proto\notlp_tenant = t\notlp_tenant_header = h\nthreads = 3"
+        storage = "driver = sqlite\nmax_dimensions = 7"
+        stream = self.settings("topic = otlp_metrics", kafka_metrics=own, storage=storage).stream
+        self.assertEqual(("t", "h", 7), (stream.otlp.otlp_tenant, stream.tenant_header, stream.max_dimensions))
+        self.assertEqual("otlp_metrics as spark-aggregate, in otlp_proto", stream.facts()["reads"])
+        self.assertEqual(OTLP_MOST_OFFSETS, stream.max_offsets_per_trigger)
+        lines = ("topic = otlp_metrics", "max_offsets_per_trigger = 9")
+        self.assertEqual(9, self.settings(*lines, kafka_metrics=own).stream.max_offsets_per_trigger)
+        for stream in (self.settings(kafka_metrics=own).stream, self.settings("topic = otlp_metrics").stream):
+            self.assertEqual(
+                (None, None, 1_000_000), (stream.otlp, stream.tenant_header, stream.max_offsets_per_trigger)
+            )
+
+    def test_aggregates_are_not_written_to_a_topic_of_otlp_nor_read_from_its_archive(self):
+        own = "topic = otlp_metrics\nformat = otlp_proto\notlp_tenant = t"
+        lines = ("topic = otlp_metrics", "output_topic = otlp_metrics")
+        text = self.refused(self.settings, *lines, kafka_metrics=own)
+        self.assertThat(text, Contains("output_topic in group [pipeline_aggregate] is otlp_metrics"))
+        conf = self.with_kafka(
+            database=DATABASE,
+            kafka_metrics=own,
+            pipeline_aggregate="topic = otlp_metrics",
+            pipeline_archive="topic = otlp_metrics\nlocation = /archive",
+            pipeline_backfill="source = archive",
+        )
+        self.assertThat(self.refused(BackfillJob, conf), Contains("backfill from kafka"))
 
     def test_a_missing_file_is_an_error(self):
         reported = self.refused(self.settings, "transform_specs = /nowhere/x.jsonl")

@@ -162,7 +162,7 @@ class TaskFoldTest(base.BaseTestCase):
     def test_series_without_a_definition_are_not_kept(self):
         sub = parse("max(m) > 1").sub_expressions[0]
         matcher = batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)])
-        task = batch._TaskFold(matcher, matcher.decode)
+        task = batch._TaskFold(matcher)
         one, other = (Series(name.encode(), "t", "r", name, {}) for name in ("m", "n"))
         self.assertEqual((1, 0), (len(task.folded(one)), len(task.folded(other))))
         self.assertEqual([b"m"], list(task.known))

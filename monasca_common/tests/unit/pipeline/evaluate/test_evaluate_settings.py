@@ -23,6 +23,11 @@ class EvaluateOptionsTest(ConfigurationTestCase):
         self.assertEqual("sqlite:////tmp/alarms.sqlite", self.settings(alarms=alarms).stream.connection)
         self.assertEqual("sqlite:////tmp/nowhere.sqlite", self.settings().stream.connection)
 
+    def test_the_format_of_the_topic_is_that_of_the_persister(self):
+        own = "topic = otlp_metrics\nformat = otlp_proto\notlp_tenant = t"
+        self.assertEqual("t", self.settings("topic = otlp_metrics", kafka_metrics=own).stream.otlp.otlp_tenant)
+        self.assertIsNone(self.settings(kafka_metrics=own).stream.otlp)
+
     def test_each_invalid_evaluation_option_is_refused_by_name(self):
         lines = ("delay_seconds = -1", "outage_grace_seconds = x", "duplicates_lookback = -1", "topic = a, b")
         for line in (*lines, "connection = sqlite:///x"):

@@ -9,6 +9,7 @@ from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import RegistryUnavailable
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
 from monasca_common.models import avro, metric
+from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark import schemas
 from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
 from monasca_common.runtime.envelopes import EnvelopeWriter
@@ -29,7 +30,7 @@ class BatchSchemasTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(client, lambda: self.clock))
         settings = SchemaRegistrySettings(url=self.registry.url, auto_register=True)
         self.values = EnvelopeWriter(settings, avro.METRICS, "metrics").values(JSON)
-        self.job = BatchSchemas(None, settings)
+        self.job = BatchSchemas(None, StreamSettings(None, None, "", registry=settings))
         self.attempts = 0
 
     def decoded(self, *tasks):

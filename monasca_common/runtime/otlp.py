@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts messages with a request of OTLP, as an OpenTelemetry Collector writes them to a topic, to envelopes: one
+message becomes many. Needs the extra ``[otlp]``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from monasca_common.kafka.message import Headers
+from monasca_common.models import log, metric
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.otlp.logs import parse_logs
+from monasca_common.models.otlp.metrics import add_samples
+from monasca_common.models.otlp.requests import from_protobuf
+from monasca_common.models.post import ParsedPost
+from monasca_common.models.samples import Samples
+from monasca_common.runtime.otlp_settings import OtlpTopicSettings
+
+_MOST_SAMPLES = 200_000  # samples of a message; a message of a megabyte with histograms has 130,000 samples
+_MOST_LOG_BYTES = 64 * 1024 * 1024  # logs of a message; short logs have several times their size with all dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpReader:
+    """Converts messages. Thread-safe, and pickled for executors.
+
+    Both methods return a request whose ``valid`` items are envelopes. ``tenant``: the value of the header that
+    ``otlp_tenant_header`` names; ``created``: the time of the message in seconds. Raises `InvalidEnvelope` if no item
+    can be read.
+    """
+
+    settings: OtlpTopicSettings
+    max_dimensions: int
+
+    def metrics(self, value: bytes | None, tenant: bytes | None, created: float) -> ParsedPost:
+        project = self._tenant(tenant)
+        samples = Samples(max_dimensions=self.max_dimensions, most=_MOST_SAMPLES)
+        request = from_protobuf(_present(value), ExportMetricsServiceRequest())
+        add_samples(request, frozenset(self.settings.otlp_attributes), samples)
+        post = samples.post()
+        return replace(post, valid=metric.envelopes(post.valid, project, self.settings.otlp_region, created))
+
+    def logs(self, value: bytes | None, tenant: bytes | None, created: float) -> ParsedPost:
+        project, settings = self._tenant(tenant), self.settings
+        post = parse_logs(
+            from_protobuf(_present(value), ExportLogsServiceRequest()),
+            frozenset(settings.otlp_attributes),
+            max_dimensions=self.max_dimensions,
+            most_bytes=_MOST_LOG_BYTES,
+        )
+        envelopes = [log.envelope(text, project, settings.otlp_region, created) for text in post.valid]
+        return replace(post, valid=envelopes)
+
+    def header(self, headers: Headers) -> bytes | None:
+        """Return the ``tenant`` of a message."""
+        name = self.settings.otlp_tenant_header
+        return None if name is None else dict(headers).get(name)
+
+    def _tenant(self, found: bytes | None) -> str:
+        if found is not None:
+            return found.decode(errors="replace")
+        tenant = self.settings.otlp_tenant
+        if tenant is None:
+            name = self.settings.otlp_tenant_header
+            raise InvalidEnvelope([Violation("", f"has no header {name} with its tenant")])
+        return tenant
+
+
+def _present(value: bytes | None) -> bytes:
+    if value is None:
+        raise InvalidEnvelope([Violation("", "has no value")])
+    return value
