@@ -23,8 +23,9 @@ Each test needs a result. A class in which a test failed runs once more. A test 
 passed, and its first traceback is printed above the last line. More than two flaky tests fail the run; lost or
 duplicated messages always do. The run has 60 minutes, with --all 150: what has not ended then has failed.
 
-  --all    everything: also the classes marked @periodic, our whole tempest plugin, 10 minutes of the endurance test, the
-           environments of the published services and of the oldest versions, and the software bill of materials
+  --all    everything: also the classes marked @periodic, our whole tempest plugin, 10 minutes each of the endurance
+           test and of random calls under AddressSanitizer, the environments of the published services and of the oldest
+           versions, and the software bill of materials
   --unit   unit tests only: no checks, no Java, no broker
   --help   print this text
 
@@ -127,6 +128,7 @@ given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
 results="$(mktemp -d)"
+chmod 711 "$results" # the user postgres starts the endurance test's database in a folder below
 
 finish() {
     kill $(jobs -p) 2>/dev/null || true

@@ -33,6 +33,7 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     BUSY_SECONDS,
     ConsumerCase,
     Recorder,
+    all_of,
 )
 from monasca_common.tests.functional.permissions import Permission, allow, revoke
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
@@ -181,7 +182,8 @@ class TestProcesses(ConsumerCase):
         self.addCleanup(signal.signal, signal.SIGALRM, previous)
         deadline = time.monotonic() + PATIENCE_SECONDS
         interrupts = polls = 0
-        while len(set(values)) < 5000 and time.monotonic() < deadline:
+        while [consumer.position(partition) for partition in all_of(topic, 2)] != [2500, 2500]:
+            self.assertLess(time.monotonic(), deadline, f"{len(values)} messages were read in time")
             polls += 1
             batch = Batch()
             try:
