@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Lookup, endpoint, resolve
 from monasca_common.notification.errors import SendFailed
-from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import NOTIFICATION_GROUP, HttpSettings, networks
+from monasca_common.runtime.send_deadline import SendDeadline
 
 _MOST_ANSWER_BYTES = 65_536  # this size is sufficient for a search in Jira; further bytes are not read
 _MOST_WAIT_SECONDS = 24 * 3600.0

@@ -16,6 +16,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime.send_deadline import SendDeadline
 from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 
 _MAX_ANSWER_BYTES = 65_536
@@ -132,15 +133,26 @@ class DatabaseClient:
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], max_bytes: int
     ) -> HttpAnswer:
         connection = self._connection = self._connection or self._new_connection()
-        try:
-            connection.request(method, path, body, {**self._headers, **headers})
-            response = connection.getresponse()
-            content = response.read(max_bytes)
-            if not response.isclosed():  # the response is longer than any that is needed
+        with SendDeadline(self._timeout_seconds) as deadline:
+            try:
+                if connection.sock is None:
+                    connection.connect()
+                deadline.watch(connection.sock)
+                connection.request(method, path, body, {**self._headers, **headers})
+                response = connection.getresponse()
+                content = response.read(max_bytes)
+                if deadline.over or (response.length and len(content) < max_bytes):
+                    raise http.client.IncompleteRead(content, response.length)
+            except (OSError, http.client.HTTPException) as error:
                 self.close()
-        except BaseException:
+                if deadline.over:
+                    raise TimeoutError(f"no complete response within {self._timeout_seconds:g} s") from error
+                raise
+            except BaseException:
+                self.close()
+                raise
+        if not response.isclosed():  # the response is longer than any that is needed
             self.close()
-            raise
         return HttpAnswer(response.status, response.headers, content)
 
     def _new_connection(self) -> http.client.HTTPConnection:

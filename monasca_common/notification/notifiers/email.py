@@ -17,9 +17,9 @@ from monasca_common.notification.addresses import resolve
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import OwnNotifier
-from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import EmailSettings, email_settings
 from monasca_common.notification.texts import Texts
+from monasca_common.runtime.send_deadline import SendDeadline
 
 # One mailbox in ASCII, without characters that begin another address, a comment or a header.
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")

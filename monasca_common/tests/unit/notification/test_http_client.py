@@ -9,11 +9,12 @@ from oslotest import base
 
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.notification import http_client, send_deadline
+from monasca_common.notification import http_client
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.http_client import HttpClient
-from monasca_common.notification.send_deadline import SendDeadline
 from monasca_common.notification.settings import HttpSettings
+from monasca_common.runtime import send_deadline
+from monasca_common.runtime.send_deadline import SendDeadline
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
 SECONDS = 30.0

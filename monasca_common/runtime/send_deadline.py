@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadline of an attempt, which also ends the connection of a receiver that sends bytes very slowly."""
+"""The deadline of a request, which also ends the connection to a server that sends bytes very slowly."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import os
 import socket
 import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-
-from monasca_common.notification.addresses import IpAddress
 
 _CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 
@@ -18,7 +18,7 @@ _CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a rece
 class SendDeadline:
     """Within the block, each watched connection is shut down ``seconds`` after the block began.
 
-    Time-outs of sockets apply to one read each, so they cannot limit a whole attempt.
+    Time-outs of sockets apply to one read each, so they cannot limit a whole request.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -35,7 +35,7 @@ class SendDeadline:
     def over(self) -> bool:
         return time.monotonic() >= self._ends
 
-    def connect(self, addresses: Sequence[IpAddress], port: int) -> socket.socket:
+    def connect(self, addresses: Sequence[ipaddress.IPv4Address | ipaddress.IPv6Address], port: int) -> socket.socket:
         """Connect to the first address that accepts a connection, and watch it. Raises `OSError`."""
         for number, address in enumerate(addresses, 1):
             try:
@@ -49,8 +49,8 @@ class SendDeadline:
         raise AssertionError("a resolved host has an address")
 
     def watch(self, connection: socket.socket) -> None:
-        """Keep a duplicate, because TLS takes over the connection's own descriptor."""
-        self._watched.append(connection.dup())
+        """Keep a duplicate, because TLS takes over the connection's own descriptor, or already has it."""
+        self._watched.append(socket.socket(fileno=os.dup(connection.fileno())))
         if self.over:  # the timer may have ended before
             self._cut()
 
