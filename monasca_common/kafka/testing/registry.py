@@ -134,16 +134,14 @@ class MemoryRegistry(fixtures.Fixture):
         schema = self._schemas[number - 1]
         return {**schema, "subject": subject, "version": version, "id": number, "guid": _guid(schema)}
 
-    def _listed(self) -> list[str]:
-        return sorted(self._subjects)
-
 
 class _Refused(Exception):
     """Status, error code and text of a response."""
 
 
 _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("GET", "/subjects", MemoryRegistry._listed),
+    ("GET", "/subjects", lambda registry: sorted(registry._subjects)),
+    ("GET", "/subjects/([^/]+)/versions", lambda registry, subject: [*range(1, len(registry._versions(subject)) + 1)]),
     ("GET", r"/subjects/([^/]+)/versions/(\d+|latest)", MemoryRegistry._version),
     ("POST", "/subjects/([^/]+)/versions", MemoryRegistry._register),
     ("POST", "/subjects/([^/]+)", MemoryRegistry._lookup),
