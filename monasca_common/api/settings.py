@@ -173,7 +173,7 @@ _REMOVED = {
     "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
     "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
     "page_limit": "a response has at most 10,000 elements; clients can request fewer with the parameter limit",
-    "metrics_token": "with status_port, only that port serves metrics; otherwise the proxy can block /metrics",
+    "metrics_token": "set status_port, or block /metrics in the proxy",  # nosec B105
     "max_answer_bytes": "the elements of a response have at most 16 MiB in total",
 }
 _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
