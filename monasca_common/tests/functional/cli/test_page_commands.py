@@ -9,6 +9,7 @@ import fixtures
 from monasca_common.kafka import dead_letters
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.cli.cluster_case import ClusterCommandCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.test_command_pages import calls
 
 PAGES = Path(__file__).parents[4] / "doc" / "source"
@@ -16,11 +17,11 @@ _ENVELOPE = (
     b'{"metric": {"name": "cpu.idle", "dimensions": {}, "timestamp": 1769839200000, "value": 1},'
     b' "meta": {"tenantId": "t", "region": "r"}, "creation_time": 1769839200}'
 )
-# The exit status of each command of a page, in order; None: the command needs another service, and does not run here.
+# The exit status of each command of a page, in order; None: the command needs another service, or runs until Ctrl-C.
 STATUSES = {
     "cli/init": (0, 0, 0, 0),
     "cli/db": (0, 0, 0),
-    "cli/topic": (0, 0, 1, 0, 0),  # the topic to create exists
+    "cli/topic": (0, 0, 1, None, 0),  # the topic to create exists
     "cli/durability": (1,),  # the topic has one replica
     "cli/offsets": (0, 0),
     "admin/operations": (0,),
@@ -30,7 +31,10 @@ STATUSES = {
 }
 
 
+@periodic("28 processes; the normal run parses each command")
 class TestPageCommands(ClusterCommandCase):
+    TIMEOUT_SCALING_FACTOR = 3
+
     def setUp(self):
         super().setUp()
         servers = self.cluster.direct_options()["bootstrap.servers"]
