@@ -295,6 +295,12 @@ class PublishedImportsTest(base.BaseTestCase):
                 loaded = importlib.import_module(f"monasca_common.{module}")
                 self.assertTrue(not attribute or hasattr(loaded, attribute), f"{package}: {name}")
 
+    def test_the_former_names_of_clients_exist_and_take_no_addresses(self):
+        consumer = importlib.import_module("monasca_common.kafka.consumer")
+        producer = importlib.import_module("monasca_common.kafka.producer")
+        self.assertRaises(TypeError, consumer.KafkaConsumer, "localhost:9092", "localhost:2181", "/", "group", "topic")
+        self.assertRaises(TypeError, producer.KafkaProducer, url="localhost:9092")
+
     def test_the_packages_that_do_not_run_lack_the_modules_listed_on_the_page(self):
         for package, modules in MISSING.items():
             for module in modules:
