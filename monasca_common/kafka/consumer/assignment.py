@@ -28,8 +28,8 @@ class Assignment:
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
         self.ends: dict[TopicPartition, int] = {}  # the end of the log, once all messages before it were polled
-        # Removed since `begin_poll`, even if they were added again, because their messages may be of the old epoch.
-        self.removed: set[TopicPartition] = set()
+        # Partitions whose messages of this poll may be of an ended epoch or from before their position.
+        self.doubtful: set[TopicPartition] = set()
         self._new_ends: set[TopicPartition] = set()  # since the last call of `take_ends`
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -57,7 +57,7 @@ class Assignment:
             self.ends.pop(partition, None)
             for state in (self.waiting, self.out_of_range, self.paused):
                 state.discard(partition)
-            self.removed.add(partition)
+            self.doubtful.add(partition)
 
     def epoch(self, partition: tuple[str, int]) -> int | None:
         """Return the epoch of a partition, ``None`` if it is not owned."""
@@ -68,18 +68,18 @@ class Assignment:
         return set(self._epochs)
 
     def begin_poll(self) -> None:
-        """Begin a poll: from now on, ``removed`` collects the partitions that are revoked during the poll."""
-        self.removed.clear()
+        """Begin a poll: from now on, ``doubtful`` collects the partitions that are revoked during the poll."""
+        self.doubtful.clear()
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Store the ends of logs that a poll reached. The ends of partitions that were reassigned during the poll can
-        belong to either epoch, so they are only returned, and a later poll must reach them again. Partitions without a
-        start offset are ignored."""
+        """Store the ends of logs that a poll reached. Messages before the ends of doubtful partitions were not
+        returned, so these ends are only returned, and a later poll must reach them again. Partitions without a start
+        offset are ignored."""
         again = []
         for partition, end in ends.items():
             if partition not in self._epochs:
                 continue
-            if partition in self.removed:
+            if partition in self.doubtful:
                 again.append(partition)
             elif partition not in self.waiting:
                 self.ends[partition] = end

@@ -191,12 +191,13 @@ class KafkaConsumer:
             epoch = assignment.epoch(partition)
             if epoch is None or partition in assignment.waiting:
                 continue
-            if partition in assignment.removed:
-                # The partition was revoked and assigned again during this poll, so its messages may belong to either
-                # epoch.
+            part = PartitionBatch(partition, epoch, columns, assignment.positions[partition])
+            if part.offsets[0] < part.start_offset:  # in rare cases, librdkafka ignores the start offset
+                assignment.doubtful.add(partition)
+            if partition in assignment.doubtful:
                 self._positions.rewind([partition])
-                continue
-            parts.append(PartitionBatch(partition, epoch, columns, assignment.positions.get(partition)))
+            else:
+                parts.append(part)
         return tuple(parts)
 
     def commit(

@@ -46,7 +46,7 @@ class TestAssignment(base.BaseTestCase):
         self.assignment.remove([A])
         self.assignment.begin_poll()
         self.assignment.remove([B])
-        self.assertEqual({B}, self.assignment.removed)
+        self.assertEqual({B}, self.assignment.doubtful)
 
     def test_a_new_position_revives_a_partition_that_was_out_of_range(self):
         self.assignment.add([A])

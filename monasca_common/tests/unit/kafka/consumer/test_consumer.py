@@ -172,6 +172,20 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         self.assertEqual(0, len(consumer.poll(timeout=0)))
         self.assertEqual([(A, 5)], self.transport.sought)
 
+    def test_messages_before_the_position_are_dropped_and_the_others_are_read_again(self):
+        self.transport.stored[A] = 5
+        self.script(
+            assign(A, B),
+            lambda _: [message(A, 3), message(A, 5), message(B, 0), end(A, 6)],
+            lambda _: [message(A, 5), end(A, 6)],
+        )
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual([(B, [0])], [(part.topic_partition, part.offsets) for part in consumer.poll().partitions])
+        self.assertEqual(({}, (A, 5)), (consumer.take_ends(), self.transport.sought[-1]))
+        self.assertEqual([(A, [5])], [(part.topic_partition, part.offsets) for part in consumer.poll().partitions])
+        self.assertEqual({A: (1, 6)}, consumer.take_ends())
+
     def test_rows_that_come_with_the_first_assignment_are_kept(self):
         def assign_and_fetch(callbacks):
             callbacks.on_assign([A])
