@@ -62,8 +62,10 @@ class PollErrors:
             # repeat the start.
             self._assignment.waiting.add(partition)
             return
-        self._assignment.out_of_range.add(partition)
-        self.pending += (OffsetOutOfRange(partition, offset, str(error)),)
+        position = self._assignment.positions.get(partition)
+        if position is not None and position <= offset:  # otherwise the event is from before the start or a seek
+            self._assignment.out_of_range.add(partition)
+            self.pending += (OffsetOutOfRange(partition, offset, str(error)),)
 
     def _report_once(self, error: Exception, *key: object) -> None:
         now = self._clock.monotonic()

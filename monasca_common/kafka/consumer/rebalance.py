@@ -12,7 +12,7 @@ from monasca_common.kafka.consumer.commit import Committer, check_offsets
 from monasca_common.kafka.consumer.start_offsets import StartPositions
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.base import BEGINNING, ConsumerTransport
+from monasca_common.kafka.transport.base import ConsumerTransport
 
 LOG = logging.getLogger(__name__)
 
@@ -123,8 +123,9 @@ class Rebalancer:
     ) -> None:
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # The protocol requires that partitions without a position are also owned; they remain paused.
-        assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
+        # The protocol requires that partitions without a position are also owned; they remain paused. Their offset is a
+        # number: librdkafka looks up a logical offset, and obeys it even if the position was assigned in the meantime.
+        assign({tp: positions.get(tp, 0) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)
 

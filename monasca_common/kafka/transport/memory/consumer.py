@@ -13,8 +13,6 @@ from monasca_common.kafka.errors import ClosedError, TransportError
 from monasca_common.kafka.message import Columns, LazyColumns, Message, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import (
-    BEGINNING,
-    END,
     ConsumerTransport,
     Fetched,
     PartitionEvent,
@@ -204,11 +202,9 @@ class MemoryConsumer(ConsumerTransport):
                         self._cursors.pop(partition, None)
 
     def _start(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets, or from either end of the log for `BEGINNING` and `END`."""
+        """Read these partitions from these offsets."""
         for partition, offset in positions.items():
-            log, topic = self._broker.find_log(partition), self._broker.find_topic(partition.topic)
-            if offset in (BEGINNING, END):
-                offset = 0 if log is None else log.offset_at(offset)
+            topic = self._broker.find_topic(partition.topic)
             self._cursors[partition] = _ReadPosition(offset, None if topic is None else topic.topic_id)
         self._broker.changed.notify_all()
 

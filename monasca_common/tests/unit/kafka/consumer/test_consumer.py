@@ -435,7 +435,8 @@ class TestStarts(ConsumerCase):
         consumer = self.consumer()
         batch = consumer.poll(timeout=0)
         self.assertEqual((self.transport.failing,), batch.errors)
-        self.assertEqual({A}, self.transport.paused)
+        # For a logical offset, librdkafka sends a request whose late response replaces the position.
+        self.assertEqual(({A}, {A: 0}), (self.transport.paused, self.transport.given))
         self.assertEqual(0, len(consumer.poll(timeout=0)))
         self.transport.failing = None
         self.clock.advance(RETRY_SECONDS)
@@ -610,6 +611,20 @@ class TestErrors(ConsumerCase):
         self.assertEqual((), consumer.poll(timeout=0).errors)
         consumer.poll(timeout=0)
         self.assertEqual({A: 0}, self.transport.given)
+
+    def test_an_offset_out_of_range_from_before_the_start_of_a_partition_is_ignored(self):
+        gone = TransportError("out of range", code=-140, name="_AUTO_OFFSET_RESET")
+        early = FakeMessage.about(A, gone, 0)
+        self.transport.stored = {}
+        self.transport.failing = RetriableError("the coordinator is unavailable", name="_TIMED_OUT")
+        self.script(assign(A), *[lambda _: [early]] * 2, lambda _: [FakeMessage.about(A, gone, 40)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        self.transport.failing, self.transport.stored = None, {A: 40}
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        self.assertEqual([40], [error.offset for error in consumer.poll(timeout=0).errors])
 
     def test_a_fatal_error_of_the_client_is_reported_and_then_raised(self):
         ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")

@@ -6,7 +6,7 @@ from oslotest import base
 from monasca_common.kafka.errors import AuthorizationError, ClosedError, ConfigurationError, TransportError
 from monasca_common.kafka.message import Message, PartitionBatch, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.base import BEGINNING, END, PartitionEvent
+from monasca_common.kafka.transport.base import PartitionEvent
 from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryConsumer, MemoryProducer, VirtualClock
 
 TP = TopicPartition("t", 0)
@@ -62,13 +62,6 @@ class ReadingTest(ConsumerCase):
         self.assertEqual([b"1", b"2"], self.values(2))
         self.assertEqual([b"3", b"4"], self.values())
         self.assertEqual([], self.values())
-
-    def test_a_position_may_be_the_beginning_or_the_end_of_the_log(self):
-        self.fill(3)
-        self.consumer.assign({TP: END})
-        self.assertEqual([], self.values())
-        self.consumer.seek(TP, BEGINNING)
-        self.assertEqual([b"0", b"1", b"2"], self.values())
 
     def test_a_waiting_poll_returns_as_soon_as_there_is_a_message(self):
         self.consumer.assign({TP: 0})
