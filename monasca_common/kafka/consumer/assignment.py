@@ -28,7 +28,7 @@ class Assignment:
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
         self.ends: dict[TopicPartition, int] = {}  # the end of the log, once all messages before it were polled
-        # Partitions whose messages of this poll may be of an ended epoch or from before their position.
+        # Partitions that were revoked or moved during this poll, so that it may have fetched messages from elsewhere.
         self.doubtful: set[TopicPartition] = set()
         self._new_ends: set[TopicPartition] = set()  # since the last call of `take_ends`
 
@@ -68,7 +68,7 @@ class Assignment:
         return set(self._epochs)
 
     def begin_poll(self) -> None:
-        """Begin a poll: from now on, ``doubtful`` collects the partitions that are revoked during the poll."""
+        """Begin a poll: from now on, ``doubtful`` collects the partitions that are revoked or moved."""
         self.doubtful.clear()
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -115,6 +115,7 @@ class Positions:
             if partition in self._assignment.out_of_range or not self._seek(partition, offset):
                 self._transport.assign_owned({partition: offset})
             self._assignment.started({partition: offset})
+            self._assignment.doubtful.add(partition)
 
     def rewind(self, partitions: Iterable[TopicPartition]) -> None:
         """Read the messages of these partitions again that were fetched but not returned."""

@@ -192,9 +192,9 @@ class KafkaConsumer:
             if epoch is None or partition in assignment.waiting:
                 continue
             part = PartitionBatch(partition, epoch, columns, assignment.positions[partition])
-            if part.offsets[0] < part.start_offset:  # in rare cases, librdkafka ignores the start offset
+            offsets = part.offsets  # in rare cases, librdkafka returns to an earlier offset
+            if partition in assignment.doubtful or offsets[0] < part.start_offset or offsets != sorted(offsets):
                 assignment.doubtful.add(partition)
-            if partition in assignment.doubtful:
                 self._positions.rewind([partition])
             else:
                 parts.append(part)

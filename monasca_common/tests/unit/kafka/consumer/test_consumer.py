@@ -186,6 +186,31 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         self.assertEqual([(A, [5])], [(part.topic_partition, part.offsets) for part in consumer.poll().partitions])
         self.assertEqual({A: (1, 6)}, consumer.take_ends())
 
+    def test_a_batch_that_returns_to_earlier_offsets_is_dropped_and_read_again(self):
+        self.transport.stored[A] = 5
+        self.script(assign(A), lambda _: [message(A, offset) for offset in (5, 6, 0, 1, 9)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual(0, len(consumer.poll(timeout=0)))
+        self.assertEqual(([(A, 5)], 5), (self.transport.sought, consumer.position(A)))
+
+    def test_messages_fetched_before_a_seek_within_a_callback_are_dropped(self):
+        class Rewinding(RebalanceListener):
+            def revoked(self, partitions, deadline):
+                consumer.seek(A, 2)
+
+        def revoke_b(callbacks):
+            callbacks.on_revoke([B])
+            return [message(A, 7), message(A, 8), end(A, 9)]
+
+        self.transport.stored[A] = 7
+        self.script(assign(A, B), revoke_b, lambda _: [message(A, 2), message(A, 3)])
+        consumer = self.consumer(listener=Rewinding())
+        consumer.poll(timeout=0)
+        self.assertEqual((0, {}, 2), (len(consumer.poll(timeout=0)), consumer.take_ends(), consumer.position(A)))
+        [part] = consumer.poll(timeout=0).partitions
+        self.assertEqual((2, [2, 3]), (part.start_offset, part.offsets))
+
     def test_rows_that_come_with_the_first_assignment_are_kept(self):
         def assign_and_fetch(callbacks):
             callbacks.on_assign([A])
