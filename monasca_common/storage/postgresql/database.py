@@ -11,16 +11,17 @@ from psycopg import errors, sql
 
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql.bounded import BoundedConnection, open_connection
+from monasca_common.storage.sql.bounds import Bounds
 
 _MAINTENANCE = "postgres"  # this database exists on every server; connect to it before the configured database exists
 
 
-def is_missing(arguments: Mapping[str, Any]) -> bool:
-    """Return whether the database is missing on the server; ``False`` if the server cannot be reached. ``arguments``:
-    arguments of libpq. The error of a refused connection has only a text, in the server's language.
+def is_missing(arguments: Mapping[str, Any], bounds: Bounds) -> bool:
+    """Return whether the database is missing on the server; ``False`` if the server does not respond in time.
+    ``arguments``: arguments of libpq. The error of a refused connection has only a text, in the server's language.
     """
     try:
-        with _maintenance(arguments) as connection:
+        with _maintenance(arguments, bounds) as connection:
             found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name_of(arguments)])
             return found.fetchone() is None
     except psycopg.Error:
@@ -31,7 +32,7 @@ def create(arguments: Mapping[str, Any]) -> None:
     """Create the database if it does not exist. Raises `StorageError` if the permission is missing."""
     name = name_of(arguments)
     try:
-        with _maintenance(arguments) as connection:
+        with _maintenance(arguments, None) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     except (errors.DuplicateDatabase, errors.UniqueViolation):  # another process has created it
         return
@@ -48,6 +49,6 @@ def name_of(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("dbname") or arguments.get("user") or "")
 
 
-def _maintenance(arguments: Mapping[str, Any]) -> BoundedConnection:
+def _maintenance(arguments: Mapping[str, Any], bounds: Bounds | None) -> BoundedConnection:
     elsewhere = {**arguments, "dbname": _MAINTENANCE}
-    return open_connection(elsewhere, None, application="monasca-common", autocommit=True)
+    return open_connection(elsewhere, bounds, application="monasca-common", autocommit=True)

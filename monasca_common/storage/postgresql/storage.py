@@ -33,6 +33,8 @@ class PostgresqlStorage(Storage):
         self.settings = settings
         self._arguments = connect_arguments(settings.connection)
         self._clock = clock or SystemClock()
+        seconds = settings.read_timeout_seconds
+        self._bounds = Bounds(seconds, seconds, seconds)
 
     def open_writer(self) -> Writer:
         return PostgresqlWriter(self._arguments, self.settings, self._clock)
@@ -43,7 +45,7 @@ class PostgresqlStorage(Storage):
     def upgrade(self) -> None:
         """Create the database if it does not exist, and upgrade its schema."""
         try:
-            if database.is_missing(self._arguments):
+            if database.is_missing(self._arguments, self._bounds):
                 database.create(self._arguments)
             with schema.engine(self.settings.connection).begin() as connection:
                 schema.upgrade(connection)
@@ -51,13 +53,11 @@ class PostgresqlStorage(Storage):
             raise _unavailable(error) from error
 
     def status(self) -> StorageStatus:
-        seconds = self.settings.read_timeout_seconds
-        bounds = Bounds(seconds, seconds, seconds)
         try:
-            with schema.engine(self.settings.connection, bounds=bounds).connect() as connection:
+            with schema.engine(self.settings.connection, bounds=self._bounds).connect() as connection:
                 return schema.status(connection)
         except SQLAlchemyError as error:
-            if database.is_missing(self._arguments):
+            if database.is_missing(self._arguments, self._bounds):
                 return StorageStatus(None, schema.REVISION)
             raise _unavailable(error) from error
 

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of the PostgreSQL driver that need no server."""
 
+import socketserver
 import struct
+import threading
+import time
 
+import fixtures
 import psycopg
 from oslotest import base
 from psycopg import errors
 
+from monasca_common.devbroker import ports
 from monasca_common.models.rows import LogEntry
 from monasca_common.models.times import Window
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
 from monasca_common.storage.postgresql import connection, encoding, partitions
 from monasca_common.storage.postgresql.connection import is_of_a_row
+from monasca_common.storage.postgresql.storage import PostgresqlStorage
 from monasca_common.storage.retention import DAY_MS, window
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import NoAnswer
 from monasca_common.storage.sql.writer import keyed_rows
+from monasca_common.tests.served import serve
 
 
 class ErrorTranslationTest(base.BaseTestCase):
@@ -62,6 +69,27 @@ class ErrorTranslationTest(base.BaseTestCase):
     def _translate(self, error):
         with connection.translated():
             raise error
+
+
+class HangingServerTest(base.BaseTestCase):
+    def test_a_server_that_accepts_connections_but_runs_no_statement_is_unavailable_in_time(self):
+        released = threading.Event()
+
+        class Server(socketserver.BaseRequestHandler):
+            def handle(self):
+                self.request.recv(1000)
+                self.request.sendall(struct.pack("!cIIcIc", b"R", 8, 0, b"Z", 5, b"I"))  # authenticated and ready
+                released.wait(10.0)
+
+        server = socketserver.ThreadingTCPServer((ports.HOST, 0), Server)
+        self.addCleanup(serve(server))
+        self.addCleanup(released.set)
+        url = f"postgresql://u@{ports.HOST}:{server.server_address[1]}/name?sslmode=disable&gssencmode=disable"
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.storage.sql.bounded._GRACE_SECONDS", 0.1))
+        storage = PostgresqlStorage(StorageSettings("postgresql", url, read_timeout_seconds=0.1))
+        began = time.monotonic()
+        self.assertRaises(StorageUnavailable, storage.status)
+        self.assertLess(time.monotonic() - began, 5.0)
 
 
 SERIES = bytes(range(16))
