@@ -124,14 +124,15 @@ class HttpReceiver:
 class SmtpReceiver:
     """A mail server with the commands that a sender needs.
 
-    ``mails``: (receiver, text) of each mail. ``refuses``: the response to a refused command. ``tls``: the file of a
-    certificate, for STARTTLS.
+    ``mails``: (receiver, text) of each mail. ``refuses``: the response to a refused command. ``hangs_at``: a command
+    without a response. ``tls``: the file of a certificate, for STARTTLS.
     """
 
     def __init__(self, tls=None):
         self.mails = []
         self.encrypted = 0
         self.refuses = {}
+        self.hangs_at = None
         self.over = threading.Event()
         self.context = None
         if tls is not None:
@@ -158,9 +159,9 @@ class SmtpReceiver:
 
             def obey(self, line):
                 command = line.partition(" ")[0].upper()
-                if command in receiver.refuses:
-                    if receiver.refuses[command] is None:
-                        receiver.over.wait(_SECONDS)
+                if command == receiver.hangs_at:
+                    receiver.over.wait(_SECONDS)
+                elif command in receiver.refuses:
                     self.say(receiver.refuses[command])
                 elif command == "EHLO":
                     self.say("250-test")

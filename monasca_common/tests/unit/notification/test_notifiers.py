@@ -420,9 +420,10 @@ class EmailTest(NotifierCase):
 
     def test_a_hanging_mail_server_is_disconnected(self):
         receiver = self.receiver(SmtpReceiver)
-        receiver.refuses = {"DATA": None}
+        receiver.hangs_at = "DATA"
         send = self.smtp(receiver, starttls="false", timeout=0.3).send
-        self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
+        failure = self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
+        self.assertEqual("the mail server gave no response within 0.3 s", str(failure))
 
     def test_a_hanging_look_up_of_the_mail_server_ends_with_the_time_out(self):
         receiver, ended = self.receiver(SmtpReceiver), threading.Event()
