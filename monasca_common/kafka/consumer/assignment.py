@@ -67,10 +67,6 @@ class Assignment:
     def owned(self) -> set[TopicPartition]:
         return set(self._epochs)
 
-    def begin_poll(self) -> None:
-        """Begin a poll: from now on, ``doubtful`` collects the partitions that are revoked or moved."""
-        self.doubtful.clear()
-
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Store the ends of logs that a poll reached. Messages before the ends of doubtful partitions were not
         returned, so these ends are only returned, and a later poll must reach them again. Partitions without a start

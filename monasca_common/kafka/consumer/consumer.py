@@ -143,7 +143,7 @@ class KafkaConsumer:
         if self._interrupted:
             self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)
-        self._assignment.begin_poll()
+        self._assignment.doubtful.clear()
         # From here on, an exception (Ctrl-C) discards messages of this poll; the next poll reads them again.
         self._interrupted = True
         if self._assignment.waiting:
@@ -421,7 +421,7 @@ class KafkaConsumer:
             if self._chosen is None:
                 self._transport.subscribe(self._topics, self._rebalancer)
             else:
-                self._rebalancer.adopt(self._chosen)
+                self._rebalancer.begin(self._chosen, self._transport.assign)
             if self.settings.topic_check_seconds > 0:
                 self._watch.start()
 

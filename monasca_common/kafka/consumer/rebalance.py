@@ -86,7 +86,7 @@ class Rebalancer:
         self.listener_failures = 0
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        self._begin(partitions, self._transport.assign_owned)
+        self.begin(partitions, self._transport.assign_owned)
 
     def on_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         self.release(partitions, self._clock.monotonic() + self._stop_seconds)
@@ -114,13 +114,10 @@ class Rebalancer:
             self.deadline = None
             self._assignment.remove(partitions)
 
-    def adopt(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read only these partitions, without a group's assignment."""
-        self._begin(partitions, self._transport.assign)
-
-    def _begin(
+    def begin(
         self, partitions: Sequence[TopicPartition], assign: Callable[[Mapping[TopicPartition, int]], None]
     ) -> None:
+        """Read these partitions, which ``assign`` gives to the client."""
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
         # The protocol requires that partitions without a position are also owned; they remain paused. Their offset is a
