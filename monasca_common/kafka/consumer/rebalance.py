@@ -168,7 +168,7 @@ class Rebalancer:
             waiting = len(partitions) - len(positions)
             for error in errors:
                 LOG.warning("%d partitions wait because their start is unknown: %s", waiting, error)
-                self._report(error)
+                self._report(error.with_traceback(None))  # which refers to this frame
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         return positions
 

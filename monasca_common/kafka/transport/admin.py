@@ -139,15 +139,14 @@ class Admin:
         """Return when ``count`` brokers are known; raise the last `TransportError` at the time-out."""
         deadline = time.monotonic() + timeout
         while True:
-            known, failure = 0, None
             try:
                 known = len(self._metadata(timeout=0.5).brokers)
-            except TransportError as error:
-                failure = error
-            if known >= count:
-                return
-            if time.monotonic() >= deadline:
-                raise failure or TransportError(f"{known} of {count} brokers are available after {timeout} s")
+                if known >= count:
+                    return
+                raise TransportError(f"{known} of {count} brokers are available after {timeout} s")
+            except TransportError:
+                if time.monotonic() >= deadline:
+                    raise
             time.sleep(0.02)
 
     def create_topic(
@@ -397,9 +396,10 @@ class Admin:
         """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes at a request for a
         group's offsets to such a broker (librdkafka#5040), but not at a request for the group."""
         futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
-        for _, found in self._outcomes(futures, timeout):
-            if isinstance(found, RetriableError):  # other errors: the group is unknown or of another kind
-                raise found
+        # Other errors: the group is unknown or of another kind.
+        moved = [found for _, found in self._outcomes(futures, timeout) if isinstance(found, RetriableError)]
+        if moved:
+            raise moved.pop()
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
         """Set the committed offsets of a group. Raises `TransportError` while the group has members."""

@@ -199,9 +199,8 @@ def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
 
 def _known(answers: Mapping[TopicPartition, PartitionAnswer]) -> dict[TopicPartition, int | None]:
     """Return the offsets of a response; ``None`` for negative values, which mean that there is no offset."""
-    offsets: dict[TopicPartition, int | None] = {}
-    for tp, answer in answers.items():
-        if answer.error is not None:
-            raise answer.error
-        offsets[tp] = answer.offset if answer.offset >= 0 else None
-    return offsets
+    errors = [answer.error for answer in answers.values() if answer.error is not None]
+    if errors:
+        del answers  # because the traceback of the error refers to this frame
+        raise errors.pop(0)
+    return {tp: answer.offset if answer.offset >= 0 else None for tp, answer in answers.items()}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Situations that contract and functional tests cannot create: rebalances during a poll, errors on demand."""
 
+import gc
+import weakref
 from typing import Any, ClassVar, cast
 from unittest import mock
 
@@ -467,6 +469,20 @@ class TestStarts(ConsumerCase):
         self.clock.advance(RETRY_SECONDS)
         consumer.poll(timeout=0)
         self.assertEqual((0, set()), (consumer.position(A), self.transport.paused))
+
+    def test_the_error_of_an_unknown_start_offset_is_released_without_a_collection(self):
+        def committed(*_):
+            raise RetriableError("the coordinator is unavailable", name="_TIMED_OUT")
+
+        self.transport.committed = committed
+        self.script(assign(A))
+        consumer = self.consumer()
+        self.addCleanup(gc.enable)
+        gc.disable()
+        [error] = consumer.poll(timeout=0).errors
+        reference = weakref.ref(error)
+        del error
+        self.assertIsNone(reference())
 
     # Rule 18
     def test_a_listener_without_a_start_is_called_again_instead_of_guessing(self):

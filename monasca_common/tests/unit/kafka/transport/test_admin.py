@@ -43,6 +43,11 @@ class ScriptedClient:
         self.pending_errors += received
         raise KafkaException(KafkaError(raised))
 
+    def describe_consumer_groups(self, groups, request_timeout):
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        future.set_exception(KafkaException(KafkaError(KafkaError.NOT_COORDINATOR)))
+        return dict.fromkeys(groups, future)
+
     def poll(self, _timeout):
         while self.pending_errors:
             self.admin._login.handle_error(KafkaError(self.pending_errors.pop(0)))
@@ -76,19 +81,23 @@ class RefusalTest(base.BaseTestCase):
         self.assertIn("no response from kafka1:9092,kafka2:9092: check that these brokers are up", str(reported))
 
     def test_data_of_the_caller_of_a_failed_request_is_released_without_a_collection(self):
-        admin = self.admin(([], KafkaError._TRANSPORT))
         self.addCleanup(gc.enable)
         gc.disable()
         found = []
 
-        def ask():
+        def ask(call):
             rows = set()
             found.append(weakref.ref(rows))
-            admin.partition_count("topic")
+            call()
 
-        with contextlib.suppress(RetriableError):
-            ask()
-        self.assertEqual([None], [each() for each in found])
+        for call in (
+            lambda: self.admin(([], KafkaError._TRANSPORT)).partition_count("topic"),
+            lambda: self.admin(([], KafkaError._TRANSPORT)).wait_for_brokers(1, 0),
+            lambda: self.admin().alter_group_offsets("group", {}),
+        ):
+            with contextlib.suppress(RetriableError):
+                ask(call)
+        self.assertEqual([None] * 3, [each() for each in found])
 
 
 class FakeBrokers:

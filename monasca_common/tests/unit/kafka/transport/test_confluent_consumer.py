@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
+import gc
+import weakref
+from types import SimpleNamespace
 from unittest import mock
 
 from confluent_kafka import KafkaError, KafkaException
@@ -41,6 +45,26 @@ class TestOffsetsForTimes(base.BaseTestCase):
         self.addCleanup(consumer.close)
         self.assertEqual({}, consumer.first_offsets([], 1.0))
         self.assertEqual({}, consumer.offsets_for_times({}, 1.0))
+
+
+class TestPartitionErrors(base.BaseTestCase):
+    def test_data_of_the_caller_of_a_refused_call_is_released_without_a_collection(self):
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        refused = SimpleNamespace(topic="metrics", partition=4, offset=-1, error=KafkaError(KafkaError._TIMED_OUT))
+        self.addCleanup(gc.enable)
+        gc.disable()
+        found = []
+
+        def ask():
+            rows = set()
+            found.append(weakref.ref(rows))
+            consumer.committed([TopicPartition("metrics", 4)], 1.0)
+
+        client = SimpleNamespace(committed=lambda *_, **__: [refused])
+        with mock.patch.object(consumer, "_client", client), contextlib.suppress(RetriableError):
+            ask()
+        self.assertEqual([None], [each() for each in found])
 
 
 class TestEnds(base.BaseTestCase):
