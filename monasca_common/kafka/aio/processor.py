@@ -9,6 +9,7 @@ loop. Everything that may wait on a thread (decoding, outputs, dead letters) run
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,9 @@ from monasca_common.kafka.processor.handler_call import Call, Undecodable, decod
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.publishing import Abandoned
 from monasca_common.kafka.processor.queues import Lane, Task
-from monasca_common.kafka.processor.shutdown import StopReport
+from monasca_common.kafka.processor.shutdown import STILL_RUNNING, StopReport
+
+LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -68,7 +71,7 @@ class AsyncProcessor:
             return await asyncio.shield(self._ended)
         except asyncio.CancelledError as cancelled:
             await self.stop()
-            raise cancelled from self._ended.exception()
+            raise cancelled from self._ended.exception() if self._ended.done() else None
         finally:
             for call in self._calls:
                 call.cancel()
@@ -79,11 +82,13 @@ class AsyncProcessor:
         """Start no more calls, wait up to ``deadline`` seconds for those in flight, commit, and return the uncommitted
         work, like `Processor.stop`. Within a handler it does not wait."""
         self._shutdown.request(deadline)
-        if not self._shutdown.over:
+        if not self._shutdown.over.is_set():
             self._processor.consumer.limit_calls(self._shutdown.until)
         self._lanes.halt()
         if self._ended is not None and asyncio.current_task() not in self._calls:
-            await asyncio.wait({self._ended})
+            ended, _ = await asyncio.wait({self._ended}, timeout=self._shutdown.patience())
+            if not ended:
+                LOG.warning(STILL_RUNNING)
         return self._shutdown.report or self._processor._report()
 
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:

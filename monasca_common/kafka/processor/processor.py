@@ -187,11 +187,11 @@ class Processor(RebalanceListener):
     def stop(self, deadline: float | None = None) -> StopReport:
         """Start no more calls, wait up to ``deadline`` seconds for handlers and their outputs, commit, and return the
         uncommitted work. ``None``: the consumer's ``stop_timeout_seconds``; at most half of
-        ``max_poll_interval_seconds``. Other threads and signal handlers can call it. On a handler thread, or on the
-        thread that runs the loop, it does not wait: the report has the state at that moment.
+        ``max_poll_interval_seconds``. Other threads and signal handlers can call it. On a handler thread, on the thread
+        that runs the loop, and five seconds after the deadline, it does not wait: the report has the present state.
         """
         self._shutdown.request(deadline)
-        if not self._shutdown.over:
+        if not self._shutdown.over.is_set():
             self._consumer.limit_calls(self._shutdown.until)
         self._lanes.halt()
         if threading.current_thread() not in self._handlers:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,11 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import MisuseError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
+
+LOG = logging.getLogger(__name__)
+
+STILL_RUNNING = "the processor has not ended by its deadline: a rebalance listener or a hook has not returned"
+_GRACE_SECONDS = 5.0  # longer than any call of the client takes after its limit
 
 # A stop longer than max.poll.interval would end the membership and prevent the last commit.
 _POLL_INTERVAL_SHARE = 0.5
@@ -44,25 +50,20 @@ class Shutdown:
         self._clock = clock
         self._default_seconds = settings.stop_timeout_seconds
         self._max_seconds = settings.max_poll_interval_seconds * _POLL_INTERVAL_SHARE
-        self._over = threading.Event()
-        self._over.set()
+        self.over = threading.Event()  # cleared during a run
+        self.over.set()
         self._runner: threading.Thread | None = None
         self.requested = False
         self.until = 0.0  # monotonic
         self.failure: BaseException | None = None
         self.report: StopReport | None = None
 
-    @property
-    def over(self) -> bool:
-        """Whether no run is in progress."""
-        return self._over.is_set()
-
     def begin(self) -> None:
         """Begin the run on the calling thread."""
         if self._runner is not None:
             raise MisuseError("a Processor runs once: create another one over the same consumer")
         self._runner = threading.current_thread()
-        self._over.clear()
+        self.over.clear()
 
     def request(self, seconds: float | None) -> None:
         """Request the end. The first request sets the deadline; a later one can only shorten it."""
@@ -85,12 +86,16 @@ class Shutdown:
                 raise
             raise self.failure from self.failure.__cause__
         finally:
-            self._over.set()
+            self.over.set()
         if self.failure is not None:
             raise self.failure
         return report
 
     def wait(self) -> None:
-        """Wait until the run has ended; return immediately before a run and on the running thread."""
-        if threading.current_thread() is not self._runner:
-            self._over.wait()
+        """Wait for the end of the run within `patience`; return immediately before a run and on the running thread."""
+        if threading.current_thread() is not self._runner and not self.over.wait(self.patience()):
+            LOG.warning(STILL_RUNNING)
+
+    def patience(self) -> float:
+        """Return for how many seconds the caller of a stop waits, even if the polling thread hangs."""
+        return max(0.0, self.until - self._clock.monotonic()) + _GRACE_SECONDS

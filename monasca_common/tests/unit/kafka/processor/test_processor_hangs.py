@@ -3,6 +3,8 @@
 
 import threading
 
+from fixtures import MonkeyPatch
+
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import FatalError, RetriableError
@@ -51,6 +53,29 @@ class ConsumerHangsTest(ProcessorCase):
     def test_a_start_offset_that_remains_unknown_ends_the_run(self):
         self.broker.inject("committed", Hang())
         self.assertIsInstance(self.failure(self.start(lambda batch: None)), FatalError)
+
+
+class ListenerHangsTest(ProcessorCase):
+    def test_a_stop_returns_although_the_rebalance_listener_does_not(self):
+        called, released = threading.Event(), threading.Event()
+
+        class Hanging(RebalanceListener):
+            def assigned(self, partitions):
+                called.set()
+                released.wait(SECONDS)
+
+        consumer = self.consumer()
+        consumer.listener = Hanging()
+        running = self.start(lambda batch: None, consumer=consumer)
+        self.addCleanup(released.set)
+        self.until(called.is_set)
+        self.useFixture(MonkeyPatch("monasca_common.kafka.processor.shutdown._GRACE_SECONDS", 0.01))
+        with self.assertLogs("monasca_common.kafka.processor.shutdown", "WARNING") as logs:
+            report = running.processor.stop(0)
+        self.assertIn("a rebalance listener or a hook has not returned", logs.output[0])
+        self.assertEqual((False, True), (running.ended, report.clean))
+        released.set()
+        self.until(lambda: running.ended)
 
 
 class TransactionCase(ProcessorCase):
