@@ -85,14 +85,6 @@ def endpoint(url: str) -> Endpoint:
     )
 
 
-def destination(url: str) -> str:
-    """Return the host without the port; empty if the address is not a valid URL."""
-    try:
-        return endpoint(url).host.rstrip(".")
-    except AddressRefused:
-        return ""
-
-
 def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> Sequence[tuple[bool, str]]:
     return (
         (bool(_FORBIDDEN_SIGNS.search(url)), "contains spaces, control characters or backslashes: percent-encode them"),

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from oslo_config import cfg
 
-from monasca_common.notification.addresses import destination
+from monasca_common.notification.addresses import endpoint
+from monasca_common.notification.errors import AddressRefused
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.texts import Texts
@@ -46,7 +47,10 @@ class Notifier(ABC):
 
         By default, the host of a URL, or the name of the class for other addresses.
         """
-        return destination(address) or type(self).__name__
+        try:
+            return endpoint(address).host.rstrip(".")
+        except AddressRefused:
+            return type(self).__name__
 
     @abstractmethod
     def send(self, notification: Notification, address: str) -> str | None:

@@ -28,9 +28,6 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")
 class EmailNotifier(OwnNotifier[EmailSettings]):
     read = staticmethod(email_settings)
 
-    def destination(self, _address: str) -> str:
-        return f"{self._settings.server}:{self._settings.port}"
-
     def send(self, notification: Notification, address: str) -> str:
         message = message_of(notification, self._tools.texts, sender=self._settings.from_addr, receiver=address)
         # the address is only logged, because it belongs to the operator's network

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from monasca_common.models import json_text
-from monasca_common.notification.addresses import destination, endpoint
+from monasca_common.notification.addresses import endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.http_client import ReceiverAnswer
 from monasca_common.notification.notification import Notification
@@ -43,9 +43,6 @@ class JiraTarget:
 
 class JiraNotifier(OwnNotifier[JiraSettings]):
     read = staticmethod(jira_settings)
-
-    def destination(self, _address: str) -> str:
-        return destination(self._settings.url or "")
 
     def send(self, notification: Notification, address: str) -> str:
         target = self._target(address)

@@ -7,7 +7,6 @@ import datetime
 import re
 
 from monasca_common.models import json_text
-from monasca_common.notification.addresses import destination
 from monasca_common.notification.errors import AddressRefused
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import OwnNotifier
@@ -20,9 +19,6 @@ _MOST_DETAIL = 20_000  # characters
 
 class PagerdutyNotifier(OwnNotifier[PagerdutySettings]):
     read = staticmethod(pagerduty_settings)
-
-    def destination(self, _address: str) -> str:
-        return destination(self._settings.url)
 
     def send(self, notification: Notification, address: str) -> str:
         if _ROUTING_KEY.fullmatch(address) is None:

@@ -9,7 +9,7 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common.notification import addresses
-from monasca_common.notification.addresses import AddressRules, destination, endpoint, resolve
+from monasca_common.notification.addresses import AddressRules, endpoint, resolve
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.settings import HttpSettings
@@ -155,16 +155,6 @@ class EndpointTest(base.BaseTestCase):
         where = endpoint("https://Example.org:8443/a/b?token=s3cret#part")
         self.assertEqual(("example.org", 8443, "/a/b?token=s3cret"), (where.host, where.port, where.target))
         self.assertEqual("https://example.org:8443", where.shown)
-
-    def test_the_destination_is_the_normalized_host(self):
-        urls = (
-            "https://example.org/a",
-            "https://EXAMPLE.org.:443/b?c",
-            "http://example.org:8080",
-            "https://u@x",
-            "key",
-        )
-        self.assertEqual(["example.org"] * 3 + ["", ""], [destination(url) for url in urls])
 
     def test_the_default_port_is_not_in_the_host_header(self):
         self.assertEqual("example.org", endpoint("https://example.org:443/").authority)

@@ -324,19 +324,17 @@ class JiraTest(NotifierCase):
 
 
 class DestinationsTest(NotifierCase):
-    def destination(self, type, address, text=""):  # noqa: A002 - what a method calls it
-        return load_notifiers(self.configured(f"{CONFIGURATION}{text}"), type)[0].destination(address)
-
     def test_methods_of_one_server_have_one_destination(self):
-        jira = "[jira_notifier]\nurl = https://jira.example.org\n"
-        for expected, type_, *where in (
-            ("hooks.example.org", "webhook", "https://hooks.example.org/a"),
+        for expected, type_, address in (
+            ("hooks.example.org", "webhook", "https://hooks.EXAMPLE.org.:443/a"),
+            ("WebhookNotifier", "webhook", "https://u@x"),
             ("hooks.slack.com", "slack", "https://hooks.slack.com/services/a/b/c"),
-            ("mail.example.org:25", "email", "a@example.org", "[email_notifier]\nserver = mail.example.org\n"),
-            ("events.pagerduty.com", "pagerduty", "key"),
-            ("jira.example.org", "jira", "https://jira.example.org/?project=OPS", jira),
+            ("EmailNotifier", "email", "a@example.org"),
+            ("PagerdutyNotifier", "pagerduty", "key"),
+            ("jira.example.org", "jira", "https://jira.example.org/?project=OPS"),
         ):
-            self.assertEqual(expected, self.destination(type_, *where))
+            [notifier] = load_notifiers(self.configured(CONFIGURATION), type_)
+            self.assertEqual(expected, notifier.destination(address))
 
 
 class EmailTest(NotifierCase):
