@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Lookup, endpoint, resolve
 from monasca_common.notification.errors import SendFailed
-from monasca_common.notification.settings import NOTIFICATION_GROUP, HttpSettings, networks
+from monasca_common.notification.settings import NOTIFICATION_GROUP, HttpSettings
 from monasca_common.runtime.send_deadline import SendDeadline
 
 _MOST_ANSWER_BYTES = 65_536  # this size is sufficient for a search in Jira; further bytes are not read
@@ -39,7 +39,7 @@ class HttpClient:
     def __init__(self, settings: HttpSettings, lookup: Lookup = socket.getaddrinfo) -> None:
         self._settings = settings
         self._lookup = lookup
-        self._rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
+        self._rules = AddressRules(settings.allowed_networks, settings.denied_networks)
         if settings.ca_file is not None:
             _ = self._tls  # this refuses an unusable file at the start
 

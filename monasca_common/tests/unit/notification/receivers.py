@@ -2,6 +2,7 @@
 """Real servers on this machine that receive notifications, and fail, hang, disconnect or redirect on request."""
 
 import contextlib
+import ipaddress
 import json
 import re
 import socketserver
@@ -11,7 +12,7 @@ import threading
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.tests.served import body_of, http_server, serve
 
-ALLOWED = ("127.0.0.0/8",)
+ALLOWED = (ipaddress.ip_network("127.0.0.0/8"),)
 _SECONDS = 60
 
 
