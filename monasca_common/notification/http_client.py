@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import http.client
 import socket
 import ssl
@@ -37,11 +36,9 @@ class HttpClient:
     """
 
     def __init__(self, settings: HttpSettings, lookup: Lookup = socket.getaddrinfo) -> None:
-        self._settings = settings
         self._lookup = lookup
         self._rules = AddressRules(settings.allowed_networks, settings.denied_networks)
-        if settings.ca_file is not None:
-            _ = self._tls  # this refuses an unusable file at the start
+        self._tls = _tls_context(settings.ca_file)
 
     def post(
         self,
@@ -80,24 +77,23 @@ class HttpClient:
             raise SendFailed(f"{where.shown} responded with {answer.status}{note}", after_seconds, answer.status)
         return answer
 
-    @functools.cached_property
-    def _tls(self) -> ssl.SSLContext:
-        file = self._settings.ca_file
-        try:
-            context = ssl.create_default_context(cafile=file)
-        except OSError as error:
-            raise ConfigurationError(
-                f"ca_file in group [{NOTIFICATION_GROUP}] is {file!r}, which cannot be used ({error.strerror}): name a "
-                "readable PEM file of certificate authorities"
-            ) from None
-        context.hostname_checks_common_name = False  # only the names in subjectAltName identify a host
-        return context
-
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> socket.socket:
-        tls = self._tls if where.scheme == "https" else None
         connection = deadline.connect(addresses, where.port)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent separately
-        return tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if tls else connection
+        is_tls = where.scheme == "https"
+        return self._tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if is_tls else connection
+
+
+def _tls_context(file: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"ca_file in group [{NOTIFICATION_GROUP}] is {file!r}, which cannot be used ({error.strerror}): name a "
+            "readable PEM file of certificate authorities"
+        ) from None
+    context.hostname_checks_common_name = False  # only the names in subjectAltName identify a host
+    return context
 
 
 def _beginning(response: http.client.HTTPResponse) -> bytes:
