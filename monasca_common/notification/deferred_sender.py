@@ -16,7 +16,7 @@ from monasca_common.alarms.notification_methods import NotificationMethod, Notif
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.deferred import REPEAT, Deferred, DeferredRow
-from monasca_common.notification.handlers import RetriesHandler, affects_one_row
+from monasca_common.notification.handlers import NotificationHandler, affects_one_row
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
@@ -37,7 +37,7 @@ _FAILED_MS = 60_000  # the pause between two tries of a row that cannot be proce
 class DeferredSender(WorkerLoop):
     """Runs until `stop`, also in several processes.
 
-    ``handler`` runs an attempt and returns the next attempt, if any. ``executor``: its ``threads`` call it.
+    ``handler``: runs due attempts, in the ``threads`` of ``executor``.
     ``stop_seconds``: the time in which attempts in progress end after `stop`.
     """
 
@@ -48,7 +48,7 @@ class DeferredSender(WorkerLoop):
         self,
         pipeline: Pipeline,
         methods: NotificationMethods,
-        handler: RetriesHandler,
+        handler: NotificationHandler,
         executor: Executor,
         threads: int,
         clock: Clock,
@@ -104,7 +104,7 @@ class DeferredSender(WorkerLoop):
         other process knows which notifications it has sent."""
         while not self.stopping.is_set():
             try:
-                following = self._handler(retry)
+                following = self._handler.attempt(retry)
                 fail_point("notification.after_attempt")
                 self._deferred.complete(retry, following, self.clock.time_ms())
             except (StorageUnavailable, QueryTimeout, DuplicateKey):
@@ -119,7 +119,7 @@ class DeferredSender(WorkerLoop):
         """Schedule the attempt again, or give it up after the ttl. If this also fails, the claim ends by itself."""
         _log(retry.id, retry.notification.id, error)
         try:
-            following = self._handler.postpone(retry, _FAILED_MS / 1000, error)
+            following = self._handler.delivery.wait(retry, _FAILED_MS / 1000, str(error) or type(error).__name__)
             self._deferred.complete(retry, following, self.clock.time_ms())
         except Exception:
             LOG.exception("row %s of notification_deferred cannot be replaced", retry.id)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handler of changes of alarms, which a `Processor` calls with single messages, and the handler of due attempts.
+"""The handler of changes of alarms, which a `Processor` calls with single messages, and of due attempts.
 
-When the handler of changes returns, each notification of the message is sent, deferred, given up or stored as a retry.
-The message can then be committed without a loss.
+When a change is handled, each of its notifications is sent, deferred, given up or stored as a retry. The message can
+then be committed without a loss.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 
-class ChangesHandler:
-    """Notifies the methods of a change concurrently, so that a slow receiver does not delay the others.
+class NotificationHandler:
+    """Notifies the methods of a change concurrently, so that a slow receiver does not delay the others, and runs due
+    attempts. Thread-safe.
 
-    ``executor``: sends the notifications.
+    ``executor``: sends the notifications of a change.
     """
 
     def __init__(
@@ -46,15 +47,16 @@ class ChangesHandler:
         ttl_seconds: float,
         executor: Executor,
     ) -> None:
+        self.delivery = delivery
         self._executor = executor
         self._methods = methods
         self._pipeline = pipeline
-        self._delivery = delivery
         self._envelopes = envelopes
         self._clock = clock
         self._ttl_ms = ttl_seconds * 1000
 
     def __call__(self, message: Message) -> None:
+        """Handle a change. Raises `Poison`, `RetryLater`, and `StorageError` for errors that affect every message."""
         try:
             change = AlarmChange.read(self._envelopes.text(message.value))
         except InvalidEnvelope as error:
@@ -62,7 +64,7 @@ class ChangesHandler:
         if not change.actions_enabled:
             return
         if self._clock.time_ms() - change.time_ms > self._ttl_ms:
-            self._delivery.count("too old")
+            self.delivery.count("too old")
             return
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
@@ -79,34 +81,22 @@ class ChangesHandler:
         if self._pipeline.defers(notification, method, facts):
             return
         first = Retry(notification, method.id, FIRST, self._clock.time_ms())
-        following = self._delivery.attempt(first, method)
+        following = self.delivery.attempt(first, method)
         if following is not None:
             self._pipeline.deferred.schedule(following, self._clock.time_ms())
 
+    def attempt(self, retry: Retry) -> Retry | None:
+        """Run a due attempt, and return the next attempt, if any. Raises `StorageError`.
 
-class RetriesHandler:
-    """Runs a due attempt, and returns the next attempt, if any.
-
-    A change is not sent if a later change of its alarm is sent to the same method.
-    """
-
-    def __init__(
-        self, methods: NotificationMethods, pipeline: Pipeline, delivery: NotificationDelivery, clock: Clock
-    ) -> None:
-        self._methods = methods
-        self._pipeline = pipeline
-        self._deferred = pipeline.deferred
-        self._delivery = delivery
-        self._clock = clock
-
-    def __call__(self, retry: Retry) -> Retry | None:
-        """Raises `StorageError`."""
+        A change is not sent if a later change of its alarm is sent to the same method.
+        """
         if retry.expires_ms and retry.attempt == FIRST and self._clock.time_ms() > retry.expires_ms:
-            self._delivery.count("too late")
+            self.delivery.count("too late")
             return None
         notification: Notification | None = retry.notification
         if retry.members > 1:
-            notification = self._deferred.message(retry.notification.id)  # None: the notification ended before a crash
+            # None: the notification ended before a crash
+            notification = self._pipeline.deferred.message(retry.notification.id)
         if notification is not None:
             notification = self._without_superseded(retry, notification)
         if notification is None:
@@ -114,28 +104,20 @@ class RetriesHandler:
         try:
             method = self._methods.get_or_unreadable(notification.change.tenant, retry.method_id)
         except UnknownId:
-            self._delivery.give_up(notification, retry.method_id, "the method was deleted")
+            self.delivery.give_up(notification, retry.method_id, "the method was deleted")
             return None
-        return self._delivery.attempt(replace(retry, notification=notification), method, released=True)
-
-    def postpone(self, retry: Retry, seconds: float, error: Exception) -> Retry | None:
-        """Return the attempt that replaces the attempt that raised ``error``; ``None`` if its time is over and it is
-        given up.
-
-        Raises `StorageError`.
-        """
-        return self._delivery.wait(retry, seconds, str(error) or type(error).__name__)
+        return self.delivery.attempt(replace(retry, notification=notification), method, released=True)
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
         """Record superseded changes, and return the notification without them; ``None`` if none remains."""
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
         left = [each for each in notification.changes if each not in superseded]
         if not left:
-            self._delivery.supersede(notification, retry.method_id)
+            self.delivery.supersede(notification, retry.method_id)
             return None
         if superseded:
             ids = [notification_of(each, retry.method_id).id for each in superseded]
-            self._deferred.supersede(notification.id, ids, self._clock.time_ms())
+            self._pipeline.deferred.supersede(notification.id, ids, self._clock.time_ms())
         return Notification(notification.id, left[0], tuple(left[1:]))
 
     def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:

@@ -24,7 +24,7 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
-from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
+from monasca_common.notification.handlers import NotificationHandler
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.member import NotificationMember
 from monasca_common.notification.metrics import NotificationMetrics, counts, serve_stored
@@ -83,7 +83,7 @@ class NotificationPlan(WorkersPlan):
         )
         executor = ThreadPoolExecutor(processing.number, thread_name_prefix="send")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-        changes = ChangesHandler(
+        handler = NotificationHandler(
             methods,
             pipeline,
             delivery,
@@ -92,12 +92,11 @@ class NotificationPlan(WorkersPlan):
             ttl_seconds=processing.ttl,
             executor=executor,
         )
-        retries = RetriesHandler(methods, pipeline, delivery, clock)
         stop_seconds = settings.consumer.stop_timeout_seconds
         of_member, of_sender, of_retention = statuses
         parts = (
-            NotificationMember(settings, changes, clock, of_member),
-            DeferredSender(pipeline, methods, retries, executor, processing.number, clock, stop_seconds, of_sender),
+            NotificationMember(settings, handler, clock, of_member),
+            DeferredSender(pipeline, methods, handler, executor, processing.number, clock, stop_seconds, of_sender),
             LedgerRetention(ledger, Silences(database), clock, processing.retention_ms, of_retention),
         )
         return parts, metrics.registry

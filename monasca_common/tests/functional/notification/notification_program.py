@@ -22,7 +22,7 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.notification import deferred_sender, settings
 from monasca_common.notification.deferred_sender import DeferredSender
-from monasca_common.notification.handlers import ChangesHandler
+from monasca_common.notification.handlers import NotificationHandler
 from monasca_common.runtime.workers import Worker
 from monasca_common.storage.sql import tables
 
@@ -32,7 +32,7 @@ _NEVER_MS = 2**53
 
 
 def commits_before_it_sends():
-    handle, committed = ChangesHandler.__call__, OffsetTracker.committed
+    handle, committed = NotificationHandler.__call__, OffsetTracker.committed
     unsent = collections.deque()
 
     def handled(handler, message):
@@ -44,7 +44,7 @@ def commits_before_it_sends():
         while progress and unsent:
             handle(*unsent.popleft())
 
-    mock.patch.object(ChangesHandler, "__call__", handled).start()
+    mock.patch.object(NotificationHandler, "__call__", handled).start()
     mock.patch.object(OffsetTracker, "committed", sends_then).start()
 
 

@@ -20,7 +20,7 @@ from monasca_common.kafka import Message, RetryPolicy, failpoints
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.errors import SendFailed
-from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
+from monasca_common.notification.handlers import NotificationHandler
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import notification_of
@@ -95,14 +95,20 @@ class StagesCase:
         self.pipeline = Pipeline(self.alarms_database, self.rules, self.clock, self.metrics.count)
         executor = ThreadPoolExecutor(4)
         self.addCleanup(executor.shutdown)
-        arguments = (self.methods, self.pipeline, self.delivery, self.clock)
-        self.changes = ChangesHandler(*arguments, envelopes=EnvelopeReader(), ttl_seconds=14_400, executor=executor)
-        self.retries = RetriesHandler(*arguments)
+        self.changes = NotificationHandler(
+            self.methods,
+            self.pipeline,
+            self.delivery,
+            self.clock,
+            envelopes=EnvelopeReader(),
+            ttl_seconds=14_400,
+            executor=executor,
+        )
         self.releases = self.release()
 
     def release(self):
         return DeferredSender(
-            self.pipeline, self.methods, self.retries, SameThread(), 64, self.clock, 0.0, MemberStatus("deferred")
+            self.pipeline, self.methods, self.changes, SameThread(), 64, self.clock, 0.0, MemberStatus("deferred")
         )
 
     def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
@@ -182,7 +188,7 @@ class StagesCase:
         """Run an attempt, and return the following retry, if any."""
         table = tables.notification_deferred
         self.write(table.delete().where(table.c.id == retry.id))
-        following = self.retries(retry)
+        following = self.changes.attempt(retry)
         if following is not None:
             self.pipeline.deferred.schedule(following, self.clock.now_ms)
         elif retry.members > 1:
