@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 
 import sqlalchemy as sa
-from prometheus_client.core import Metric
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.notification.deferred import SCHEDULED
@@ -55,16 +54,6 @@ class NotificationMetrics(ServiceMetrics):
 
     def took(self, type: str, seconds: float) -> None:  # noqa: A002
         self._delay.labels(type.lower()).observe(max(0.0, seconds))
-
-
-def counts(families: Iterable[Metric]) -> dict[str, int]:
-    """Return the total of each counter above 0, by its name without the prefix."""
-    totals = {}
-    for family in families:
-        total = sum(sample.value for sample in family.samples if sample.name.endswith("_total"))
-        if total:
-            totals[family.name.removeprefix(f"{_PREFIX}_")] = round(total)
-    return totals
 
 
 def serve_stored(metrics: ServiceMetrics, database: AlarmsDatabase) -> None:

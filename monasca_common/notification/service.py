@@ -27,14 +27,14 @@ from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import NotificationHandler
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.member import NotificationMember
-from monasca_common.notification.metrics import NotificationMetrics, counts, serve_stored
+from monasca_common.notification.metrics import NotificationMetrics, serve_stored
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import NotificationSettings, notification_settings
 from monasca_common.runtime.envelopes import EnvelopeReader
-from monasca_common.runtime.logs import joined, shown_url, stopped
+from monasca_common.runtime.logs import joined, shown_url
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.status_board import WorkerPart
@@ -106,9 +106,6 @@ class NotificationPlan(WorkersPlan):
 
     def facts(self) -> Mapping[str, object]:
         return {"database": shown_url(self.settings.database.connection), "types": joined(types())}
-
-    def stop_line(self) -> str:
-        return stopped(self.service, **counts(self.board.families()))
 
 
 def run(conf: cfg.ConfigOpts) -> None:

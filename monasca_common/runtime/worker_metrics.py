@@ -68,8 +68,3 @@ class WorkersMetrics(ServiceMetrics):
 
     def _counts(self, name: str) -> Iterable[Sample]:
         return (((member.name,), getattr(member, name)) for member in self._board.members())
-
-
-def rows_stored(board: StatusBoard) -> int:
-    samples = (sample for family in board.families() for sample in family.samples)
-    return round(sum(each.value for each in samples if each.labels.get("outcome") == "stored"))

@@ -34,7 +34,7 @@ from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter, WorkerPart
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
-from monasca_common.runtime.worker_metrics import WorkersMetrics, rows_stored
+from monasca_common.runtime.worker_metrics import WorkersMetrics
 
 LOG = logging.getLogger(__name__)
 
@@ -112,7 +112,6 @@ class WorkersPlan(ABC):
         members = self.board.members()
         return stopped(
             self.service,
-            rows_stored=rows_stored(self.board),
             dead_letters=sum(member.dead_letters for member in members),
             restarts=sum(member.restarts for member in members),
         )

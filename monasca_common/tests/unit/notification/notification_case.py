@@ -39,6 +39,16 @@ class NotificationCase:
         return [tuple(row) for row in self.alarms_database.rows(statement)]
 
 
+def counts(families):
+    """Return the total of each counter above 0, by its name without the prefix."""
+    totals = {}
+    for family in families:
+        total = sum(sample.value for sample in family.samples if sample.name.endswith("_total"))
+        if total:
+            totals[family.name.removeprefix("monasca_notification_")] = total
+    return totals
+
+
 def ids(receiver):
     """Return the ids of the received notifications, in order."""
     return [headers["Idempotency-Key"] for _, headers, _ in list(receiver.requests)]

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from monasca_common.kafka import Poison, RetryLater
 from monasca_common.notification.errors import SendFailed, SendRefused
 from monasca_common.notification.ledger import Ledger
-from monasca_common.notification.metrics import counts
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
 from monasca_common.storage.errors import DuplicateKey, SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.notification.notification_case import counts
 from monasca_common.tests.unit.notification.test_stages_sqlite import MAX_ATTEMPTS, SECOND_MS, StagesCase, _read
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 

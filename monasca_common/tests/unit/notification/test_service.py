@@ -32,7 +32,6 @@ from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification import delivery
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.ledger import Ledger
-from monasca_common.notification.metrics import counts
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.notifiers.base import Tools
 from monasca_common.notification.notifiers.webhook import WebhookNotifier
@@ -58,7 +57,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import tables
 from monasca_common.tests.contracts.storage.database import SqlDatabase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
-from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, ids
+from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, counts, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 

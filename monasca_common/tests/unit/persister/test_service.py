@@ -6,20 +6,16 @@ import threading
 import fixtures
 
 from monasca_common.persister.service import (
-    OUTCOMES,
-    PREFIX,
     PersisterPlan,
     worker_specs,
 )
 from monasca_common.persister.settings import persister_settings
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import listen_for_status
-from monasca_common.runtime.worker_metrics import WorkerMetrics
 from monasca_common.runtime.workers import Worker
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.storage.base import Capability, Kind, Written
+from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.plugins import check_storage
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -146,15 +142,10 @@ class LineTest(ServiceCase):
         )
 
     def test_the_stop_line_has_the_counts_of_all_workers(self):
-        processes = []
-        for name, stored in (("metrics-0", 3), ("logs-0", 4)):
-            metrics = WorkerMetrics(PREFIX, [name], OUTCOMES)
-            metrics.wrote(name, Written(stored=stored, repeated=1), 0.1)
-            members = [MemberStatus(name, restarts=1, dead_letters=2)]
-            processes.append(ProcessStatus(members, snapshot(metrics.registry)))
         plan = PersisterPlan.__new__(PersisterPlan)
-        plan.board = StatusBoard(processes)
-        self.assertRegex(plan.stop_line(), r"rows stored 7; dead letters 4; restarts 2$")
+        members = [MemberStatus(name, restarts=1, dead_letters=2) for name in ("metrics-0", "logs-0")]
+        plan.board = StatusBoard([ProcessStatus([member]) for member in members])
+        self.assertRegex(plan.stop_line(), r"stopped: dead letters 4; restarts 2$")
 
 
 class ReloadTest(ServiceCase):
