@@ -10,49 +10,27 @@ _DATABASE = (
     "postgresql://user:password@host/monasca there"
 )
 _CERTIFICATES = "certificates are always verified; write your own authorities into the file [notification] ca_file"
-_PROXY = "connections are opened only to checked addresses, which a proxy would hide"
-_HTTP = (
-    OldOption("insecure", Action.IGNORED, _CERTIFICATES),
-    OldOption("ca_certs", Action.IGNORED, _CERTIFICATES),
-    OldOption("proxy", Action.IGNORED, _PROXY),
+_TEMPLATES = "write subject.txt, text.txt or body.html with your text into [notification] templates_folder"
+_OLD_PROXY = OldOption(
+    "proxy", Action.IGNORED, "connections are opened only to checked addresses, which a proxy would hide"
 )
+_OLD_TLS = tuple(OldOption(name, Action.IGNORED, _CERTIFICATES) for name in ("insecure", "ca_certs"))
 
 OLD_GROUPS = (
     OldGroup("database", None, (OldOption("repo_driver", Action.IGNORED, _DATABASE),)),
-    OldGroup("mysql", f"{_DATABASE}, and remove the group"),
-    OldGroup("postgresql", f"{_DATABASE}, and remove the group"),
-    OldGroup("orm", f"{_DATABASE}, and remove the group"),
+    *(OldGroup(name, f"{_DATABASE}, and remove the group") for name in ("mysql", "postgresql", "orm")),
     OldGroup("keystone", "the service sends no requests to keystone and no token; remove the group"),
     OldGroup("notification_types", "every type whose notifier is installed can be used; remove the group"),
     OldGroup("notification_processor", "write the threads into number of [alarm_processor]; remove the group"),
     OldGroup("queues", "buffer_bytes in [kafka_notifications] limits waiting messages; remove the group"),
     OldGroup("statsd", "no metrics are sent to statsd; remove the group"),
-    OldGroup("slack_notifier", None, _HTTP),
+    OldGroup("slack_notifier", None, (*_OLD_TLS, _OLD_PROXY)),
     OldGroup(
         "apprise_notifier", "methods of the type apprise need a notifier from a separate package; remove the group"
     ),
     OldGroup("hipchat_notifier", "HipChat no longer exists; remove the group"),
-    OldGroup(
-        "email_notifier",
-        None,
-        (
-            OldOption(
-                "grafana_url", Action.IGNORED, "write the link into a template of [notification] templates_folder"
-            ),
-        ),
-    ),
-    OldGroup(
-        "jira_notifier",
-        None,
-        (
-            OldOption("proxy", Action.IGNORED, _PROXY),
-            OldOption(
-                "custom_formatter",
-                Action.IGNORED,
-                "write subject.txt and text.txt into the folder [notification] templates_folder",
-            ),
-        ),
-    ),
+    OldGroup("email_notifier", None, (OldOption("grafana_url", Action.IGNORED, _TEMPLATES),)),
+    OldGroup("jira_notifier", None, (_OLD_PROXY, OldOption("custom_formatter", Action.IGNORED, _TEMPLATES))),
 )
 
 #: The URL of PagerDuty in old files: Events API v1, which accepts no events of v2.
