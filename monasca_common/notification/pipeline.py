@@ -90,7 +90,7 @@ class Pipeline:
     def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
         """Decide on a new notification. Return whether it is not sent now, because it is deferred or has ended."""
         now_ms = self._clock.time_ms()
-        deferral = decide(self._rules, facts, notification.change, method.id, now_ms) or self.limit(method.id)
+        deferral = decide(self._rules, facts, notification.change, now_ms) or self.limit(method.id)
         if deferral is None:
             self.begin_repeats(notification, method)
             return False
@@ -114,7 +114,7 @@ class Pipeline:
                 remove(connection, withheld.row)
                 return False
             [facts] = self._facts(connection, change, [withheld.row.method_id])
-            deferral = decide(self._rules, facts, change, method.id, now_ms)
+            deferral = decide(self._rules, facts, change, now_ms)
             if deferral is None:
                 end_withholding(connection, withheld.row)
             elif deferral.due_ms is None:
@@ -137,10 +137,9 @@ class Pipeline:
         return (self._suppression(repeat, alarm) or self.limit(repeat.row.method_id)) is not None
 
     def _suppression(self, deferred: Deferred, repeated: CurrentAlarm | None = None) -> Deferral | None:
-        change, method_id = deferred.notification.change, deferred.row.method_id
-        [facts] = self.facts(change, [method_id])
-        facts = replace(facts, repeated=repeated)
-        return decide(self._rules, facts, change, method_id, self._clock.time_ms(), SUPPRESSION)
+        change = deferred.notification.change
+        [facts] = self.facts(change, [deferred.row.method_id])
+        return decide(self._rules, replace(facts, repeated=repeated), change, self._clock.time_ms(), SUPPRESSION)
 
     def limit(self, method_id: str, *, is_digest: bool = False) -> Deferral | None:
         """Defer until the next minute if the limit of this minute is reached."""
@@ -158,7 +157,7 @@ class Pipeline:
     def _facts(self, connection: sa.Connection, change: AlarmChange, method_ids: Sequence[str]) -> list[Facts]:
         silences = lasting(connection, change.tenant, self._clock.time_ms())
         active = self._active(connection, change)
-        return [Facts(silences, active, *_notified(connection, change, each)) for each in method_ids]
+        return [Facts(each, silences, active, *_notified(connection, change, each)) for each in method_ids]
 
     def _active(self, connection: sa.Connection, change: AlarmChange) -> Sequence[ActiveAlarm]:
         """Return alarms that may inhibit the change: sources of a rule that share one of its dimensions."""

@@ -96,6 +96,7 @@ class Facts:
     notification was not sent. ``repeated``: the alarm, if a repeat of the change is due.
     """
 
+    method_id: str = ""
     silences: Sequence[Silence] = ()
     active: Sequence[ActiveAlarm] = ()
     withheld_before: bool = False
@@ -134,11 +135,11 @@ class RateWindow:
         return self.since_ms + MINUTE_MS
 
 
-#: Takes the rules, the facts, the change, the id of the method, and the time in ms.
-Stage = Callable[[StageRules, Facts, AlarmChange, str, int], Deferral | None]
+#: Takes the rules, the facts, the change, and the time in ms.
+Stage = Callable[[StageRules, Facts, AlarmChange, int], Deferral | None]
 
 
-def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
+def silence(_rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int) -> Deferral | None:
     """Defer until the end of the last silence that covers the change."""
     dimensions = [metric.dimensions for metric in change.metrics]
     covering = [
@@ -155,7 +156,7 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, _method_id: s
     return Deferral(SILENCED, due_ms, last.shown, silence_id=last.id)
 
 
-def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, now_ms: int) -> Deferral | None:
+def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int) -> Deferral | None:
     """Defer while another alarm inhibits this alarm.
 
     The source of a rule is inhibited only by stronger rules, so that two alarms never inhibit each other.
@@ -172,9 +173,7 @@ def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, _method_id:
     return Deferral(INHIBITED, due_ms, f"inhibited by the alarm {source.id} of {source.definition}")
 
 
-def acknowledgement(
-    _rules: StageRules, facts: Facts, _change: AlarmChange, _method_id: str, _now_ms: int
-) -> Deferral | None:
+def acknowledgement(_rules: StageRules, facts: Facts, _change: AlarmChange, _now_ms: int) -> Deferral | None:
     """Skip a repeat while its alarm is acknowledged, or the actions of its definition are disabled."""
     alarm = facts.repeated
     if alarm is None or (alarm.lifecycle_state != ACKNOWLEDGED and alarm.actions_enabled):
@@ -182,23 +181,21 @@ def acknowledgement(
     return Deferral(HELD, None, "the alarm is acknowledged, or its actions are disabled")
 
 
-def deduplication(
-    _rules: StageRules, facts: Facts, change: AlarmChange, _method_id: str, _now_ms: int
-) -> Deferral | None:
+def deduplication(_rules: StageRules, facts: Facts, change: AlarmChange, _now_ms: int) -> Deferral | None:
     """Skip a change back to the last notified state if the changes in between were withheld."""
     if not facts.withheld_before or not facts.is_known(change):
         return None
     return Deferral(SILENCED, None, f"no state other than {change.new_state} was notified")
 
 
-def grouping(rules: StageRules, _facts: Facts, change: AlarmChange, method_id: str, now_ms: int) -> Deferral | None:
+def grouping(rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int) -> Deferral | None:
     """Defer until the first notification of the group has waited."""
     if not rules.group_by:
         return None
     parts = [_group_part(each, change) for each in rules.group_by]
     # The key is a hash, because values may be longer than an index accepts.
     digest = hashlib.blake2b(json_text.write(parts), digest_size=16).hexdigest()
-    return Deferral(HELD, now_ms + rules.group_wait_ms, "waiting for the group", f"{method_id}/{digest}")
+    return Deferral(HELD, now_ms + rules.group_wait_ms, "waiting for the group", f"{facts.method_id}/{digest}")
 
 
 #: The stages that decide whether a member of a group, or a repeat, is sent.
@@ -207,15 +204,10 @@ STAGES: tuple[Stage, ...] = (*SUPPRESSION, deduplication, grouping)
 
 
 def decide(
-    rules: StageRules,
-    facts: Facts,
-    change: AlarmChange,
-    method_id: str,
-    now_ms: int,
-    stages: Sequence[Stage] = STAGES,
+    rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int, stages: Sequence[Stage] = STAGES
 ) -> Deferral | None:
     """Return the decision of the first stage that defers; ``None``: the rate limit is next."""
-    decisions = (stage(rules, facts, change, method_id, now_ms) for stage in stages)
+    decisions = (stage(rules, facts, change, now_ms) for stage in stages)
     return next((deferral for deferral in decisions if deferral is not None), None)
 
 

@@ -38,11 +38,11 @@ def covering(dimensions, begin=-5, end=5, tenant="t1", own_id="s"):
 
 
 def silences(made, *several):
-    return silence(StageRules(), Facts(several), made, "m1", NOW_MS)
+    return silence(StageRules(), Facts(silences=several), made, NOW_MS)
 
 
 def inhibits(rules, active, made):
-    return inhibition(StageRules(inhibitions=rules), Facts(active=active), made, "m1", NOW_MS)
+    return inhibition(StageRules(inhibitions=rules), Facts(active=active), made, NOW_MS)
 
 
 class SilenceTest(base.BaseTestCase):
@@ -132,13 +132,13 @@ class StagesTest(base.BaseTestCase):
     # Rule 60
     def test_each_stage_decides_on_a_change(self):
         grouped, inhibited = StageRules(("definition",), 7), StageRules(inhibitions=(BY_NAME,))
-        silenced, ended = Facts([covering({})]), Facts(withheld_before=True)
+        silenced, ended = Facts(silences=[covering({})]), Facts(withheld_before=True)
         for state, due_ms, rules, facts, made in (
             (None, None, StageRules(), Facts(), ALARM),
             ("silenced", NOW_MS + 5, StageRules(), silenced, ALARM),
             ("silenced", NOW_MS + 5, grouped, silenced, ALARM),
             ("inhibited", NOW_MS + 60_000, inhibited, Facts(active=[HOST]), ALARM),
-            ("silenced", NOW_MS + 5, inhibited, Facts([covering({})], [HOST]), ALARM),
+            ("silenced", NOW_MS + 5, inhibited, Facts(silences=[covering({})], active=[HOST]), ALARM),
             ("held", NOW_MS + 7, grouped, Facts(), ALARM),
             (None, None, StageRules(), ended, ALARM),
             ("silenced", None, StageRules(), ended, change(new_state="OK")),
@@ -146,7 +146,7 @@ class StagesTest(base.BaseTestCase):
             ("silenced", None, StageRules(), dataclasses.replace(ended, last_notified="ALARM"), ALARM),
             (None, None, StageRules(), dataclasses.replace(ended, last_notified="ALARM"), change(new_state="OK")),
         ):
-            found = decide(rules, facts, made, "m1", NOW_MS)
+            found = decide(rules, facts, made, NOW_MS)
             self.assertEqual((state, due_ms), (found and found.state, found and found.due_ms), (rules, facts, made))
 
     def test_changes_with_equal_grouping_values_form_a_group(self):
@@ -164,8 +164,8 @@ class StagesTest(base.BaseTestCase):
             rules = StageRules(by)
             first = change(metrics=[AlarmedMetric("cpu", {"hostname": "h1"})])
             keys = {
-                grouping(rules, Facts(), first, "m1", 1).group_key,
-                grouping(rules, Facts(), made, method, 2).group_key,
+                grouping(rules, Facts("m1"), first, 1).group_key,
+                grouping(rules, Facts(method), made, 2).group_key,
             }
             self.assertEqual(is_same, len(keys) == 1, (by, made))
 
@@ -173,7 +173,7 @@ class StagesTest(base.BaseTestCase):
         long = change(
             metrics=[AlarmedMetric("cpu", {"hostname": "é" * 255}), AlarmedMetric("cpu", {"hostname": "è" * 255})]
         )
-        self.assertLess(len(grouping(StageRules(("hostname",)), Facts(), long, "m" * 36, 1).group_key), 100)
+        self.assertLess(len(grouping(StageRules(("hostname",)), Facts("m" * 36), long, 1).group_key), 100)
 
 
 class LimitTest(base.BaseTestCase):
@@ -196,12 +196,12 @@ class RepeatsTest(base.BaseTestCase):
             (False, {"lifecycle_state": "ACKNOWLEDGED"}, StageRules(), Facts()),
             (True, {"lifecycle_state": "OPEN"}, StageRules(), Facts()),
             (False, {"actions_enabled": False}, StageRules(), Facts()),
-            (False, {}, StageRules(), Facts([covering({})])),
+            (False, {}, StageRules(), Facts(silences=[covering({})])),
             (False, {}, StageRules(inhibitions=(BY_NAME,)), Facts(active=[HOST])),
             (True, {}, StageRules(("definition",)), Facts()),
         ):
             facts = dataclasses.replace(facts, repeated=dataclasses.replace(alarm, **changes))
-            deferral = decide(rules, facts, ALARM, "m1", NOW_MS, SUPPRESSION)
+            deferral = decide(rules, facts, ALARM, NOW_MS, SUPPRESSION)
             self.assertEqual(is_sent, deferral is None, (changes, facts))
 
     def test_only_the_last_change_of_an_alarm_matches_its_state(self):
