@@ -117,24 +117,6 @@ class StageSettings:
         "lower severities with equal values of KEYS are deferred. May be given several times.",
     )
 
-    def rules(self) -> StageRules:
-        """Return the rules. Raises `ValueError`, which names the option."""
-        by_definition = [Inhibition(keys, definition=name) for name, keys in _named(self, "inhibit_by_definition")]
-        by_severity = [Inhibition(keys, severity=name) for name, keys in _named(self, "inhibit_by_severity")]
-        if unknown := sorted({each.severity or "" for each in by_severity} - set(SEVERITIES)):
-            raise ValueError(f"inhibit_by_severity names {unknown[0]!r}: write one of {', '.join(SEVERITIES)}")
-        wait_ms = round(self.group_wait * 1000)
-        return StageRules(self.group_by, wait_ms, self.max_per_minute, (*by_definition, *by_severity))
-
-
-def _named(settings: StageSettings, option_name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for line in getattr(settings, option_name):
-        name, _, keys = line.rpartition("=")
-        named = tuple(key.strip() for key in keys.split(",") if key.strip())
-        if not name.strip() or not named:
-            raise ValueError(f"{option_name} is {line!r}: write NAME=KEY,KEY")
-        yield name.strip(), named
-
 
 @dataclass(frozen=True, slots=True)
 class NotifierSettings:
@@ -360,11 +342,25 @@ def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
 
 def stage_rules(conf: cfg.ConfigOpts) -> StageRules:
     """Raises `ConfigurationError`, which names the option."""
-    settings = GroupReader(conf, _HTTP).settings(StageSettings)
-    try:
-        return settings.rules()
-    except ValueError as error:
-        raise ConfigurationError(f"in group [{NOTIFICATION_GROUP}], {error}") from None
+    read = GroupReader(conf, _HTTP)
+    settings = read.settings(StageSettings)
+    inhibitions = [Inhibition(keys, definition=name) for name, keys in _named(read, "inhibit_by_definition")]
+    for severity, keys in _named(read, "inhibit_by_severity"):
+        if severity not in SEVERITIES:
+            raise read.error("inhibit_by_severity", f"names {severity!r}: write one of {', '.join(SEVERITIES)}")
+        inhibitions.append(Inhibition(keys, severity=severity))
+    wait_ms = round(settings.group_wait * 1000)
+    return StageRules(settings.group_by, wait_ms, settings.max_per_minute, tuple(inhibitions))
+
+
+def _named(read: GroupReader, option_name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name and the keys of each line. Raises `ConfigurationError`."""
+    for line in read[option_name]:
+        name, _, keys = line.rpartition("=")
+        named = tuple(key.strip() for key in keys.split(",") if key.strip())
+        if not name.strip() or not named:
+            raise read.error(option_name, f"is {line!r}: write NAME=KEY,KEY")
+        yield name.strip(), named
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:

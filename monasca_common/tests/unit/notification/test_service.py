@@ -559,10 +559,10 @@ inhibit_by_definition = Host is down=hostname
 
     def test_invalid_rules_are_refused_with_the_option(self):
         for line, reported in (
-            ("inhibit_by_definition = Host", "inhibit_by_definition is 'Host': write NAME=KEY,KEY"),
+            ("inhibit_by_definition = Host", "inhibit_by_definition in group [notification] is 'Host': write"),
             ("inhibit_by_definition = =hostname", "write NAME=KEY,KEY"),
             ("inhibit_by_definition = Host=", "write NAME=KEY,KEY"),
-            ("inhibit_by_severity = FATAL=hostname", "inhibit_by_severity names 'FATAL'"),
+            ("inhibit_by_severity = FATAL=hostname", "inhibit_by_severity in group [notification] names 'FATAL'"),
             ("group_wait = -1", "group_wait"),
             ("max_per_minute = -1", "max_per_minute"),
         ):
