@@ -141,16 +141,20 @@ def resolve(host: str, port: int, rules: AddressRules | None, seconds: float, lo
 
     Raises `AddressRefused` if ``rules`` forbid one of them, and `SendFailed` if none is found within ``seconds``.
     """
-    found = _literal(host) or list(dict.fromkeys(map(_address, _entries(host, port, seconds, lookup))))
+    found = _literal(host) or _looked_up(host, port, seconds, lookup)
     if not found:
         raise SendFailed(f"{host} has no address")
     for address in found:
         if rules is not None and not rules.permits(address):
-            raise _refusal(host, address)
+            raise AddressRefused(
+                f"notifications must not be sent to {host}: use a public address, or ask the operator to add its "
+                "network to allowed_networks in the group [notification]",
+                detail=f"the address is {address}",  # only for operators, because it reveals a private network
+            )
     return found
 
 
-def _entries(host: str, port: int, seconds: float, lookup: Lookup) -> Sequence[tuple[Any, ...]]:
+def _looked_up(host: str, port: int, seconds: float, lookup: Lookup) -> list[IpAddress]:
     """Look up the host in a thread, because a look-up has no time-out. The thread may outlive the call until the
     system's resolver gives up."""
     outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
@@ -167,7 +171,7 @@ def _entries(host: str, port: int, seconds: float, lookup: Lookup) -> Sequence[t
     found = outcome[0] if outcome else TimeoutError(f"no response within {seconds:.1f} s")
     if isinstance(found, OSError | UnicodeError):
         raise SendFailed(f"{host} cannot be resolved: {found}")
-    return found
+    return list(dict.fromkeys(ipaddress.ip_address(entry[4][0]) for entry in found))
 
 
 def _literal(host: str) -> list[IpAddress]:
@@ -176,16 +180,3 @@ def _literal(host: str) -> list[IpAddress]:
         return [ipaddress.ip_address(host)]
     except ValueError:
         return []
-
-
-def _refusal(host: str, address: IpAddress) -> AddressRefused:
-    """Return the error for a forbidden address. Only ``detail`` has the address, which reveals a private network."""
-    return AddressRefused(
-        f"notifications must not be sent to {host}: use a public address, or ask the operator to add its network to "
-        "allowed_networks in the group [notification]",
-        detail=f"the address is {address}",
-    )
-
-
-def _address(entry: tuple[Any, ...]) -> IpAddress:
-    return ipaddress.ip_address(entry[4][0])
