@@ -21,7 +21,6 @@ import enum
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from monasca_common.audit.reports import (
     AHEAD_MS,
@@ -34,6 +33,7 @@ from monasca_common.audit.reports import (
     reads,
 )
 from monasca_common.audit.runs import Runs, difference, intersection, size, union
+from monasca_common.audit.settings import AuditSettings
 
 _END = 2**63
 
@@ -51,28 +51,6 @@ class AuditVerdict(enum.Enum):
     def is_final(self) -> bool:
         """Return whether the grace period has ended and some messages are missing or unknown."""
         return self in (AuditVerdict.UNCOUNTED, AuditVerdict.INCOMPLETE)
-
-
-class ExpectedReader(NamedTuple):
-    """A reader of a topic, with its tier and consumer group."""
-
-    topic: str
-    tier: str
-    application: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRules:
-    """``grace_seconds``: the time after the end of a bucket within which its messages arrive at all tiers. ``readers``:
-    readers whose messages are all missing if they have no report. Other readers without a report are ignored."""
-
-    bucket_seconds: int = 600
-    grace_seconds: float = 600.0
-    readers: tuple[ExpectedReader, ...] = ()
-
-    def before(self, bucket_ms: int) -> int:
-        """Return the start of the previous bucket, whose surplus can belong to this bucket."""
-        return max(0, bucket_ms - self.bucket_seconds * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +150,8 @@ class _TierCounts:
 class AuditTotals:
     """The totals of all reports. Their size grows with the buckets, so services read the reports again after a time."""
 
-    def __init__(self, rules: AuditRules) -> None:
-        self._rules = rules
+    def __init__(self, settings: AuditSettings) -> None:
+        self._settings = settings
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
         self._seen: set[str] = set()  # ids of reports with numbers
         self.foreign = 0  # ignored reports with a different bucket_seconds
@@ -184,7 +162,7 @@ class AuditTotals:
         if report.id in self._seen:
             return
         latest_ms = report.sent_ms + AHEAD_MS
-        is_foreign = report.bucket_seconds != self._rules.bucket_seconds
+        is_foreign = report.bucket_seconds != self._settings.bucket_seconds
         # Readers report each commit. Only numbers would change if a report was added again; sets of offsets would not.
         if is_foreign or any(count.messages or count.bucket_ms > latest_ms for count in report.counts):
             self._seen.add(report.id)
@@ -211,7 +189,7 @@ class AuditTotals:
         """Return the reconciliations of buckets since a time, in the order of topics, buckets and tiers."""
         found: list[Reconciliation] = []
         for topic in sorted(self._topics):
-            reconciler = _TopicReconciler(topic, self._topics[topic], now_ms, self._rules)
+            reconciler = _TopicReconciler(topic, self._topics[topic], now_ms, self._settings)
             for bucket_ms in reconciler.buckets():
                 if bucket_ms >= since_ms:
                     found += reconciler.reconciliations(bucket_ms)
@@ -222,16 +200,16 @@ class _TopicReconciler:
     """Reconciles one topic at a given time."""
 
     def __init__(
-        self, topic: str, tiers: Mapping[tuple[str, str], _TierCounts], now_ms: int, rules: AuditRules
+        self, topic: str, tiers: Mapping[tuple[str, str], _TierCounts], now_ms: int, settings: AuditSettings
     ) -> None:
         self._topic = topic
         self._now_ms = now_ms
-        self._rules = rules
+        self._settings = settings
         self._tiers = tiers
         self._sources = {key: counts for key, counts in tiers.items() if key[0] in SOURCES}
         self._log = tiers.get((LOG, ""))
         self._copies = {key: counts for key, counts in tiers.items() if key[0] in COPIES}
-        silent = {each[1:]: _TierCounts(first_sent_ms=0) for each in rules.readers if each.topic == topic}
+        silent = {each[1:]: _TierCounts(first_sent_ms=0) for each in settings.readers if each.topic == topic}
         known = {key: counts for key, counts in tiers.items() if reads(key[0])}
         self._readers = dict(sorted((silent | known).items()))
         self._is_recreated = any(len(counts.logs) > 1 for counts in tiers.values())
@@ -248,7 +226,7 @@ class _TopicReconciler:
     def _moved(self, bucket_ms: int, acknowledged: int, log: _TierCounts) -> int:
         """Return how many missing records are a surplus of the previous bucket: a broker acknowledges a repeated batch
         with the timestamp of the batch's last record, which the sources then count for all its records."""
-        previous_ms = self._rules.before(bucket_ms)
+        previous_ms = self._settings.before(bucket_ms)
         before, bucket = (log.buckets.get(each, _Bucket()) for each in (previous_ms, bucket_ms))
         reported = self._acknowledged(previous_ms)
         surplus = before.records - before.repeated - reported if reported else 0
@@ -321,7 +299,7 @@ class _TopicReconciler:
         duplicates: int = 0,
         surplus: int = 0,
     ) -> Reconciliation:
-        closes_ms = bucket_ms + (self._rules.bucket_seconds + self._rules.grace_seconds) * 1000
+        closes_ms = bucket_ms + (self._settings.bucket_seconds + self._settings.grace_seconds) * 1000
         over = AuditVerdict.UNCOUNTED if self._log is None else AuditVerdict.INCOMPLETE
         missing = over if self._now_ms >= closes_ms else AuditVerdict.OPEN
         verdict = missing if lost or late else AuditVerdict.OK

@@ -98,7 +98,7 @@ class AuditService(Loop):
 
     def serve(self) -> None:
         """Reconcile until the totals contain much more than the window; the next call reads the reports again."""
-        totals, renewal_seconds = AuditTotals(self._settings.rules), self._settings.renewal_seconds
+        totals, renewal_seconds = AuditTotals(self._settings), self._settings.renewal_seconds
         with self._open_log(self._since_ms() - round(renewal_seconds * 1000)) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)

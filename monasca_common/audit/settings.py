@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oslo_config import cfg
 
-from monasca_common.audit.reconciliation import AuditRules, ExpectedReader
 from monasca_common.audit.reports import reads
 from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
@@ -23,6 +23,14 @@ _DAY_SECONDS = 86_400
 _REPORT_SECONDS, _QUICKEST_REPORT_SECONDS = 10.0, 0.1
 _REPORT_SHARE = 1 / 60  # the share of the grace period
 _RENEWAL_SHARE = 0.25  # the share of the window
+
+
+class ExpectedReader(NamedTuple):
+    """A reader of a topic, with its tier and consumer group."""
+
+    topic: str
+    tier: str
+    application: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +94,13 @@ class AuditSettings:
         return max(self.bucket_seconds, _RENEWAL_SHARE * self.window_seconds)
 
     @property
-    def rules(self) -> AuditRules:
-        return AuditRules(self.bucket_seconds, self.grace_seconds, tuple(map(_reader, self.expected_readers)))
+    def readers(self) -> tuple[ExpectedReader, ...]:
+        """The expected readers. Raises `ConfigurationError`."""
+        return tuple(map(_reader, self.expected_readers))
+
+    def before(self, bucket_ms: int) -> int:
+        """Return the start of the previous bucket, whose surplus can belong to this bucket."""
+        return max(0, bucket_ms - self.bucket_seconds * 1000)
 
 
 _AUDIT = OptionGroup(
@@ -131,7 +144,7 @@ def audit_settings(conf: cfg.ConfigOpts) -> AuditSettings:
     """Read ``[audit]``. Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _AUDIT)
     settings = read.settings(AuditSettings, status=read.settings(StatusSettings))
-    _ = settings.rules  # this call refuses invalid expected_readers
+    _ = settings.readers  # this call refuses invalid expected_readers
     if settings.enabled and settings.folder is None:
         raise ConfigurationError(
             f"folder in group [{AUDIT_GROUP}] is missing: name a local folder for unacknowledged reports, or set "

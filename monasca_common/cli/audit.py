@@ -65,8 +65,8 @@ class AuditShow(ClusterCommand, Lister):
         settings = audit_settings(self.read(parsed_args))
         admin, connection = self.cluster(parsed_args)
         since_ms = _since_ms(settings, parsed_args.last_seconds)
-        totals = AuditTotals(settings.rules)
-        with open_report_log(admin, connection, settings.topic, settings.rules.before(since_ms)) as log:
+        totals = AuditTotals(settings)
+        with open_report_log(admin, connection, settings.topic, settings.before(since_ms)) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
         self._report_excluded(totals)

@@ -110,7 +110,7 @@ class AuditGatherer:
         self._connection = connection
         self._settings = settings
         self._timeout_seconds = timeout_seconds
-        self._totals = AuditTotals(settings.rules)
+        self._totals = AuditTotals(settings)
         self._renew_ms = 0
         self._log: ReportLog | None = None
 
@@ -122,7 +122,7 @@ class AuditGatherer:
         renewal_ms = round(settings.renewal_seconds * 1000)
         if now_ms >= self._renew_ms:
             self._close_log()
-            self._totals, self._renew_ms = AuditTotals(settings.rules), now_ms + renewal_ms
+            self._totals, self._renew_ms = AuditTotals(settings), now_ms + renewal_ms
         for report in self._reports(since_ms - renewal_ms):
             self._totals.add(report)
         return audit_figures(self._totals.reconciliations(now_ms, since_ms), now_ms, settings.bucket_seconds)

@@ -350,7 +350,7 @@ class TestCrashes(MirrorCase):
             reports = list(log.read(SECONDS))
         counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
         whole = AuditReport("whole", "broker", "", 0, audit.bucket_seconds, (counts,))
-        (mirrored,) = (each for each in reconciliations([*reports, whole], 0, audit.rules) if each.tier == MIRRORED)
+        (mirrored,) = (each for each in reconciliations([*reports, whole], 0, audit) if each.tier == MIRRORED)
         with each_once():
             self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
 
@@ -551,7 +551,7 @@ class TestAudit(VerifyCase):
             self.wait_until_copied(106)
         self.count(self.target, "mirror")
         with open_report_log(self.source.admin, self.connection(self.source), self.audit.topic, 0) as log:
-            balances = reconciliations(log.read(SECONDS), 0, self.audit.rules)
+            balances = reconciliations(log.read(SECONDS), 0, self.audit)
         found = [
             (each.tier, each.expected, each.messages, each.lost + each.late, each.duplicates + each.surplus)
             for each in sorted(balances, key=lambda each: (each.bucket_ms, each.tier))

@@ -101,5 +101,5 @@ class SqliteCrashTest(PipelineProcessCase):
             structs.replace(each, handled=tuple(one for one in each.handled if one.position is None)) for each in found
         ]
         now_ms = round(time.time() * 1000)
-        rules = replace(self.audit.rules, grace_seconds=0)
-        return sum(each.lost for each in reconciliations(mutants, now_ms, rules) if each.tier == "spark")
+        settings = replace(self.audit, grace_seconds=0)
+        return sum(each.lost for each in reconciliations(mutants, now_ms, settings) if each.tier == "spark")

@@ -23,9 +23,9 @@ START_MS = 1_700_000_040_000  # a bucket begins
 LATER_MS = START_MS + 100 * BUCKET_MS
 
 
-def reconciliations(reports, now_ms, rules):
+def reconciliations(reports, now_ms, settings):
     """Reconcile these reports at one time."""
-    totals = AuditTotals(rules)
+    totals = AuditTotals(settings)
     for report in reports:
         totals.add(report)
     return totals.reconciliations(now_ms)
@@ -93,7 +93,7 @@ class AuditCase(base.BaseTestCase):
 
     def reconciliations(self):
         """Return {(number of the bucket, tier): reconciliation}."""
-        found = reconciliations(self.reports(), LATER_MS, self.settings.rules)
+        found = reconciliations(self.reports(), LATER_MS, self.settings)
         return {((each.bucket_ms - START_MS) // BUCKET_MS, each.tier): each for each in found}
 
     def figures(self):

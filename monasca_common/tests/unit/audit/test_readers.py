@@ -370,5 +370,5 @@ class CleanRunsTest(AuditCase):
 
     def incomplete(self):
         """Return the reconciliations that would be alarms now."""
-        found = reconciliations(self.reports(), self.clock.time_ms(), self.settings.rules)
+        found = reconciliations(self.reports(), self.clock.time_ms(), self.settings)
         return [each for each in found if each.verdict.is_final]

@@ -11,13 +11,14 @@ from oslotest import base
 from prometheus_client import generate_latest
 
 from monasca_common.audit import reports
-from monasca_common.audit.reconciliation import AuditRules, AuditTotals, AuditVerdict, ExpectedReader
+from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.audit.runs import runs_of
 from monasca_common.audit.service import AuditMetrics
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.tests.unit.audit.audit_case import reconciliations
 
-RULES = AuditRules(bucket_seconds=60, grace_seconds=60)
+SETTINGS = AuditSettings(bucket_seconds=60, grace_seconds=60)
 BUCKET, NEXT, AFTER = 600_000, 660_000, 720_000
 LATER = 10_000_000  # every grace period is over
 LOG, READER, COPY = ("broker", ""), ("database", "1_metrics"), ("mirror", "other")
@@ -54,7 +55,7 @@ def handled(first, following, partition=0, position=None, **changes):
 
 def reconciled(*all_reports, now_ms=LATER):
     """Return {(tier, application): reconciliation} of the first bucket."""
-    found = reconciliations(all_reports, now_ms, RULES)
+    found = reconciliations(all_reports, now_ms, SETTINGS)
     return {(each.tier, each.application): each for each in found if each.bucket_ms == BUCKET}
 
 
@@ -85,7 +86,9 @@ class ReconciliationTest(base.BaseTestCase):
 
     def test_missing_messages_are_in_the_bucket_of_their_event_time(self):
         all_reports = [logged(range(0, 100, 2)), logged(range(1, 100, 2), NEXT), handled(0, 11), handled(12, 100)]
-        found = {each.bucket_ms: each for each in reconciliations(all_reports, LATER, RULES) if each.tier == "database"}
+        found = {
+            each.bucket_ms: each for each in reconciliations(all_reports, LATER, SETTINGS) if each.tier == "database"
+        }
 
         self.assertEqual((50, 50, 0, 0), figures(found[BUCKET]))
         self.assertEqual((50, 49, 1, 0), figures(found[NEXT]))
@@ -191,16 +194,14 @@ class ReconciliationTest(base.BaseTestCase):
         )
 
     def test_all_messages_of_an_expected_reader_without_reports_are_missing(self):
-        rules = replace(
-            RULES, readers=(ExpectedReader("t", "database", "1_metrics"), ExpectedReader("u", "spark", "s"))
-        )
-        silent = reconciliations([sent(10), logged(range(10))], LATER, rules)
+        expecting = replace(SETTINGS, expected_readers=("t/database/1_metrics", "u/spark/s"))
+        silent = reconciliations([sent(10), logged(range(10))], LATER, expecting)
         self.assertEqual(
             [("producer", 0), ("broker", 0), ("database", 10)], [(each.tier, each.late) for each in silent]
         )
         self.assertIs(AuditVerdict.INCOMPLETE, silent[-1].verdict)
 
-        found = reconciliations([sent(10), logged(range(10)), handled(4, 10)], LATER, rules)
+        found = reconciliations([sent(10), logged(range(10)), handled(4, 10)], LATER, expecting)
         self.assertEqual((6, 6, 0, 0), figures(found[-1]))
 
     def test_messages_before_the_start_of_a_counter_are_not_expected(self):
@@ -252,13 +253,13 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual((12, 11, 0, 1), figures(reconciled(sent(3), sent(4), api, logged(range(11)))[LOG]))
 
     def test_reports_with_another_bucket_length_are_excluded_and_counted(self):
-        totals = AuditTotals(RULES)
+        totals = AuditTotals(SETTINGS)
         totals.add(sent(5, bucket_seconds=600))
 
         self.assertEqual(([], 1), (totals.reconciliations(LATER), totals.foreign))
 
     def test_messages_with_future_timestamps_are_excluded_and_counted(self):
-        totals = AuditTotals(RULES)
+        totals = AuditTotals(SETTINGS)
         for number in range(3):
             totals.add(logged([number], bucket=BUCKET * 10_000 * (number + 1)))
         totals.add(sent(10))
@@ -268,7 +269,7 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual((3, [("producer", 0, 0), ("broker", 0, 1)]), (totals.early, late))
 
     def test_buckets_before_a_time_are_not_reconciled(self):
-        totals = AuditTotals(RULES)
+        totals = AuditTotals(SETTINGS)
         for each in (sent(5), logged(range(5)), handled(0, 5), logged([5], NEXT)):
             totals.add(each)
 
@@ -276,14 +277,14 @@ class ReconciliationTest(base.BaseTestCase):
 
     def test_messages_of_a_gap_that_began_before_the_oldest_bucket_are_missing(self):
         for gap in ([handled(0, 40)], [handled(0, 0, position=40)]):
-            totals = AuditTotals(RULES)
+            totals = AuditTotals(SETTINGS)
             for each in (logged(range(50)), logged(range(50, 100), NEXT), *gap, handled(60, 100)):
                 totals.add(each)
             found = [figures(each) for each in totals.reconciliations(LATER, NEXT) if each.tier == "database"]
             self.assertEqual([(50, 40, 10, 0)], found)
 
     def test_ids_are_kept_only_of_reports_with_numbers(self):
-        totals = AuditTotals(RULES)
+        totals = AuditTotals(SETTINGS)
         ahead = logged([200], BUCKET + reports.AHEAD_MS + 60_000)
         all_reports = [sent(10), logged(range(10)), handled(0, 10, position=0), report("x", bucket_seconds=1), ahead]
         for each in all_reports * 2:
@@ -309,7 +310,7 @@ class CleanRunsTest(base.BaseTestCase):
 
     @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 3))
     def test_a_complete_topic_has_no_missing_messages(self, chance, messages, again):
-        found = reconciliations(self.run_of(chance, messages, again), LATER, RULES)
+        found = reconciliations(self.run_of(chance, messages, again), LATER, SETTINGS)
 
         self.assertEqual([], [each for each in found if each.verdict is not AuditVerdict.OK])
 
@@ -317,7 +318,7 @@ class CleanRunsTest(base.BaseTestCase):
     def test_exactly_the_messages_that_a_reader_passed_are_missing(self, chance, messages, data):
         lost = data.draw(st.sets(st.integers(1, messages - 1), min_size=1))
         all_reports = self.run_of(chance, messages, 0, lost=lost)
-        found = reconciliations(all_reports, LATER, RULES)
+        found = reconciliations(all_reports, LATER, SETTINGS)
 
         self.assertEqual(len(lost), sum(each.lost + each.late for each in found))
         self.assertEqual({"database"}, {each.tier for each in found if each.lost + each.late})

@@ -40,7 +40,7 @@ class AuditServiceTest(AuditCase):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         self.clock.advance(3600)
-        self.totals = AuditTotals(self.settings.rules)
+        self.totals = AuditTotals(self.settings)
         self.service = AuditService(self.settings, self.open_log, clock=self.clock)
 
     def open_log(self, since_ms):
