@@ -4,6 +4,8 @@
 import argparse
 import contextlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.runtime.listener import check_listener
 from monasca_common.runtime.logs import register_logging, start_logging
-from monasca_common.runtime.temporary_folder import temporary_folder
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -75,9 +76,10 @@ def metrics_of_all_workers() -> Iterator[None]:
             left_over.unlink()
         yield
         return
-    with temporary_folder("monasca-api-") as folder:  # a worker also ends by an exception raised in this block
-        os.environ[_FOLDER] = str(folder)
-        try:
-            yield
-        finally:
-            del os.environ[_FOLDER]
+    os.environ[_FOLDER], owner = tempfile.mkdtemp(prefix="monasca-api-"), os.getpid()
+    try:
+        yield
+    finally:
+        folder = os.environ.pop(_FOLDER)
+        if os.getpid() == owner:  # a worker also ends by an exception raised in this block
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Components that all services share: logging, sockets, restarts, health, metrics and temporary folders."""
+"""Components that all services share: logging, sockets, restarts, health and metrics."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from monasca_common.pipeline.errors import SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import connector_jars, kafka_connector
-from monasca_common.runtime.temporary_folder import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +92,7 @@ def _start_java(options: Mapping[str, str]) -> None:
     # Java runs until this process ends.
     lifetime = contextlib.ExitStack()
     atexit.register(lifetime.close)
-    folder = lifetime.enter_context(temporary_folder(_FOLDER))
+    folder = Path(lifetime.enter_context(tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True)))
     with _in_a_file(options, folder) as arguments:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS") or "pyspark-shell"
         changes = {"PYSPARK_SUBMIT_ARGS": f"{shlex.join(arguments)} {given}", _JAVA_OPTIONS: _java_options(folder)}

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
+import os
+from pathlib import Path
 from unittest import mock
 
+import fixtures
 import prometheus_client  # noqa: F401  # before the command, which configures it for several processes
 
 from monasca_common.cli import main
+from monasca_common.cli.api import metrics_of_all_workers
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
@@ -31,3 +35,20 @@ class TestStart(ConfigurationTestCase):
 
     def test_missing_rules_prevent_the_start(self):
         self.assertIn("policy_file", self.refusal("[oslo_policy]\npolicy_file = /no/such/policy.yaml\n"))
+
+
+class TestMetricsFolder(ConfigurationTestCase):
+    def setUp(self):
+        super().setUp()
+        self.all = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MonkeyPatch("tempfile.tempdir", str(self.all)))
+
+    def test_the_folder_is_removed_after_the_block(self):
+        with metrics_of_all_workers():
+            (Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]) / "counts.db").touch()
+        self.assertEqual([], list(self.all.iterdir()))
+
+    def test_a_forked_child_does_not_remove_the_folder(self):
+        with metrics_of_all_workers():
+            self.useFixture(fixtures.MockPatch("os.getpid", lambda: 0))
+        self.assertEqual(1, len(list(self.all.iterdir())))
