@@ -45,7 +45,6 @@ class NotificationPlan(WorkersPlan):
     """The settings, the notifiers and the keys of addresses. A new status port requires a restart."""
 
     service = "notification"
-    noun = "members"
     gc_thresholds = gc.get_threshold()  # objects of a connection are few and large
     settings: NotificationSettings
     notifiers: Mapping[str, Notifier]

@@ -209,20 +209,16 @@ class MemberHealth(Hook):
 
 
 def members_health(
-    service: str,
-    statuses: Callable[[], Sequence[MemberStatus]],
-    *,
-    clock: Clock | None = None,
-    noun: str = "members",
+    service: str, statuses: Callable[[], Sequence[MemberStatus]], *, clock: Clock | None = None
 ) -> ServiceHealth:
     """Return the health of a service of members, which is healthy if it is ready. ``/healthcheck`` also shows the state
-    of each member, under the key ``noun``."""
+    of each member."""
     now_ms = (clock or SystemClock()).time_ms
     return ServiceHealth(
         service,
         lambda: _turn_ages(statuses(), now_ms()),
         lambda: unready_reasons(statuses(), now_ms()),
-        lambda: {noun: {each.name: _shown(each) for each in statuses()}},
+        lambda: {"members": {each.name: _shown(each) for each in statuses()}},
     )
 
 

@@ -45,12 +45,11 @@ class WorkersPlan(ABC):
     """The configuration of the next workers, with a status board and a listener. Only the parent changes it; a worker
     keeps the configuration from its fork.
 
-    ``service``: the name of the service and of its option group. ``noun``: the key of the members in ``/healthcheck``.
-    ``gc_thresholds``: those of Python's collector. ``settings``: with the fields ``storage`` and ``status``.
+    ``service``: the name of the service and of its option group. ``gc_thresholds``: those of Python's collector.
+    ``settings``: with the fields ``storage`` and ``status``.
     """
 
     service: str
-    noun = "workers"
     # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
     # collector scans all of them again and again, which takes two fifths of a worker's time.
     gc_thresholds = (100_000, 20, 100)
@@ -187,7 +186,7 @@ class StatusWorker(cotyledon.Service):
     def __init__(self, worker_id: WorkerId, plan: WorkersPlan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
-        health = members_health(plan.service, plan.board.members, noun=plan.noun)
+        health = members_health(plan.service, plan.board.members)
         metrics = WorkersMetrics(f"monasca_{plan.service}", plan.board)
         plan.serve_more(metrics)
         self._server = StatusServer(plan.listener, health, metrics.registry)

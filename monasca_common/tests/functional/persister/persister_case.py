@@ -85,10 +85,10 @@ class PersisterProcess:
         """Return the state of each worker in /healthcheck; empty without a response."""
         try:
             with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=SECONDS) as answer:
-                return json.load(answer)["workers"]
+                return json.load(answer)["members"]
         except urllib.error.HTTPError as error:
             with error:
-                return json.load(error)["workers"]
+                return json.load(error)["members"]
         except OSError:
             return {}
 

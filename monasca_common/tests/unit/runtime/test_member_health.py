@@ -182,7 +182,7 @@ class StatusTest(MemberHealthCase):
 class ProbesTest(MemberHealthCase):
     def setUp(self):
         super().setUp()
-        self.probes = members_health("persister", lambda: [self.status()], clock=self.clock, noun="workers")
+        self.probes = members_health("persister", lambda: [self.status()], clock=self.clock)
 
     def reasons(self):
         is_ready, body = self.probes.ready()
@@ -204,11 +204,11 @@ class ProbesTest(MemberHealthCase):
             "restarts": 0,
         }
         self.assertEqual(
-            (True, {"healthy": True, "reasons": [], "workers": {"metrics-0": expected}}), self.probes.health()
+            (True, {"healthy": True, "reasons": [], "members": {"metrics-0": expected}}), self.probes.health()
         )
         self.health.waits(DATABASE, "away")
         healthy, body = self.probes.health()
-        self.assertEqual((False, "away"), (healthy, body["workers"]["metrics-0"]["reason"]))
+        self.assertEqual((False, "away"), (healthy, body["members"]["metrics-0"]["reason"]))
 
     def test_waiting_messages_without_progress_are_a_stall(self):
         self.behind = {TP: 5}
