@@ -55,16 +55,10 @@ class CounterService(Loop):
         self._wanted = wanted
         self._group = group
         self._tier = tier
-        self.messages = 0
         self.metrics = ServiceMetrics(PREFIX)
         self._messages = self.metrics.counter("counted_messages", "Messages read by audit count")
         self._failures = self.metrics.counter("count_failures", "Restarts of audit count after a failure")
-        self.health = LoopHealth(
-            "audit_count",
-            self.clock,
-            reason="no report has been sent yet",
-            facts=lambda: {"counted_messages": self.messages},
-        )
+        self.health = LoopHealth("audit_count", self.clock, reason="no report has been sent yet")
 
     def failed(self, error: Exception) -> None:
         self._failures.inc()
@@ -77,10 +71,8 @@ class CounterService(Loop):
         with open_consumer(ConsumerSettings(self._connection, topics, self._group), listener=starts) as consumer:
             counter = LogCounter(self._settings, consumer, self._producer, self._tier, since_ms=starts.since_ms)
             while not self.stopping.is_set():
-                messages = counter.poll()
+                self._messages.inc(counter.poll())
                 self.health.turned()
-                self.messages += messages
-                self._messages.inc(messages)
                 if self.clock.monotonic() >= report_at:
                     counter.report()
                     self.health.turned("")
@@ -118,6 +110,6 @@ def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str
         service = CounterService(settings, connection_settings(conf, section), admin, producer, wanted, group, tier)
         facts = {"reads": len(service.topics()), "group": group, "with_driver": producing_driver(producer.settings)}
         served = AUDIT_COUNT_GROUP, status, service.health, service.metrics.registry
-        run_service("audit counter", service, *served, facts=facts, counts=lambda: {"counted": service.messages})
+        run_service("audit counter", service, *served, facts=facts)
     finally:
         producer.close(CLOSE_SECONDS)

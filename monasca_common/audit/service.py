@@ -83,14 +83,8 @@ class AuditService(Loop):
         self._open_log = open_log
         self._incomplete: set[tuple[str, int, str, str]] = set()
         self._recreated: set[str] = set()
-        self.reconciliations = 0
         self.metrics = AuditMetrics()
-        self.health = LoopHealth(
-            "audit",
-            self.clock,
-            reason="no reconciliation has completed yet",
-            facts=lambda: {"incomplete": len(self._incomplete)},
-        )
+        self.health = LoopHealth("audit", self.clock, reason="no reconciliation has completed yet")
 
     def failed(self, error: Exception) -> None:
         self.health.failed(error)
@@ -118,7 +112,6 @@ class AuditService(Loop):
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
         self.metrics.reconciled(found, totals.foreign)
         self.health.turned("")
-        self.reconciliations += 1
 
     def _report(self, found: Sequence[Reconciliation]) -> None:
         """Log the buckets that became incomplete, and the number that became complete again."""
@@ -170,4 +163,4 @@ def run(conf: cfg.ConfigOpts) -> None:
     service = AuditService(settings, open_log)
     facts = {"reads": settings.topic, "with_driver": consuming_driver(connection)}
     status = AUDIT_GROUP, settings.status, service.health, service.metrics.registry
-    run_service("audit", service, *status, facts=facts, counts=lambda: {"reconciliations": service.reconciliations})
+    run_service("audit", service, *status, facts=facts)

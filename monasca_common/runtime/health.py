@@ -70,13 +70,12 @@ class LoopHealth(ServiceHealth):
         *,
         reason: str = "not started yet",
         more: Callable[[], Iterable[str]] = tuple,
-        facts: Callable[[], Mapping[str, Any]] = dict,
         live_seconds: float = LIVE_SECONDS,
     ) -> None:
         def reasons() -> list[str]:
             return [*([self.reason] if self.reason else ()), *more()]
 
-        super().__init__(service, lambda: {service: self.turn_seconds}, reasons, facts, live_seconds=live_seconds)
+        super().__init__(service, lambda: {service: self.turn_seconds}, reasons, live_seconds=live_seconds)
         self.reason = reason
         self._clock = clock
         self._turned_at = clock.monotonic()

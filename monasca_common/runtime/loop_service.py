@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -27,15 +27,14 @@ def run_service(
     registry: CollectorRegistry,
     *,
     facts: Mapping[str, object],
-    counts: Callable[[], Mapping[str, object]],
 ) -> None:
     """Run ``loop`` until SIGTERM, Ctrl-C, or an error that no restart can resolve, which is raised.
 
-    ``group``: the option group of the status. ``facts`` are in the start message, ``counts`` in the stop message.
-    Raises `ConfigurationError` if the status cannot be served.
+    ``group``: the option group of the status. ``facts`` are in the start message. Raises `ConfigurationError` if the
+    status cannot be served.
     """
     with status_served(group, status, health, registry):
         stop_on_signals(loop.stop)  # before the start message, after which a caller may stop the service
         LOG.info("%s", started(name, **facts, status_at=status.address))
         loop.run()
-    LOG.info("%s", stopped(name, **counts()))
+    LOG.info("%s", stopped(name))

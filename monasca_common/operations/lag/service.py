@@ -60,15 +60,8 @@ class LagService(Loop):
         self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=READ_SECONDS)
         self._history: LagHistory | None = None
         self._kept = LagHistory()
-        self.surveys = 0
         self.metrics = LagMetrics()
-        self.health = LoopHealth(
-            "lag",
-            self.clock,
-            reason="no survey is complete yet",
-            more=self._late,
-            facts=lambda: {"surveys": self.surveys},
-        )
+        self.health = LoopHealth("lag", self.clock, reason="no survey is complete yet", more=self._late)
 
     def serve(self) -> None:
         producer = open_producer(self._settings.producer)
@@ -97,7 +90,6 @@ class LagService(Loop):
         self._report(before, found)
         self._keep(producer, found)
         self.health.turned("")
-        self.surveys += 1
         return found
 
     def _read(self) -> LagHistory:
@@ -159,4 +151,4 @@ def run(conf: cfg.ConfigOpts) -> None:
         "keeps_history_in": settings.topic,
     }
     status = LAG_GROUP, settings.status, service.health, service.metrics.registry
-    run_service("lag", service, *status, facts=facts, counts=lambda: {"surveys": service.surveys})
+    run_service("lag", service, *status, facts=facts)

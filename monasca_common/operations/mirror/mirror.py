@@ -345,4 +345,4 @@ def run(conf: cfg.ConfigOpts) -> None:
             "with_driver": consuming_driver(settings.source),
         }
         served = MIRROR_GROUP, settings.status, status.health, status.registry
-        run_service("mirror", mirror, *served, facts=facts, counts=lambda: {"copied": f"{status.copied} messages"})
+        run_service("mirror", mirror, *served, facts=facts)
