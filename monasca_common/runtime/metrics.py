@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -22,15 +21,6 @@ class ComputedMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._families()
-
-
-class MetricFamily(msgspec.Struct, array_like=True, frozen=True):
-    """A family as the status board stores it. ``samples``: the name, labels and value of each sample."""
-
-    name: str
-    text: str
-    kind: str
-    samples: list[tuple[str, dict[str, str], float]]
 
 
 class ServiceMetrics:
@@ -78,16 +68,3 @@ class ServiceMetrics:
             yield family
 
         self.registry.register(ComputedMetrics(families))
-
-
-def snapshot(registry: CollectorRegistry) -> list[MetricFamily]:
-    """Return the current families of the registry, without the creation times of series."""
-    return [
-        MetricFamily(
-            family.name,
-            family.documentation,
-            family.type,
-            [(each.name, each.labels, each.value) for each in family.samples if not each.name.endswith("_created")],
-        )
-        for family in registry.collect()
-    ]

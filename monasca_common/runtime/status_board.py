@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.metrics import MetricFamily, snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ _REPORT_SECONDS = 1.0
 
 
 class ProcessStatus(msgspec.Struct):
-    """The members and the metrics of one process."""
+    """The members of one process, and its metrics in the text format of Prometheus."""
 
     members: list[MemberStatus]
-    metrics: list[MetricFamily] = []
+    metrics: str = ""
 
 
 class StatusBoard:
@@ -71,13 +71,14 @@ class StatusBoard:
         return [member for slot in range(len(self._last)) for member in self.read(slot).members]
 
     def families(self) -> Iterator[Metric]:
-        """Yield the metrics of all processes; for `ComputedMetrics`."""
+        """Yield the metrics of all processes, without the creation times of series; for `ComputedMetrics`."""
         merged: dict[str, Metric] = {}
         for slot in range(len(self._last)):
-            for family in self.read(slot).metrics:
-                metric = merged.setdefault(family.name, Metric(family.name, family.text, family.kind))
-                for sample in family.samples:
-                    metric.add_sample(*sample)
+            for family in text_string_to_metric_families(self.read(slot).metrics):
+                if family.name in merged:
+                    merged[family.name].samples += family.samples
+                elif not family.name.endswith("_created"):
+                    merged[family.name] = family
         yield from merged.values()
 
 
@@ -116,7 +117,9 @@ class StatusReporter:
         while not ended:
             ended = self._ended.is_set()
             try:
-                status = ProcessStatus([part.status() for part in self._parts], snapshot(self._registry))
+                status = ProcessStatus(
+                    [part.status() for part in self._parts], generate_latest(self._registry).decode()
+                )
                 self._board.write(self._slot, status)
             except Exception:
                 LOG.exception("writing the status failed; the next attempt is in %g s", _REPORT_SECONDS)

@@ -40,7 +40,6 @@ from monasca_common.pipeline.jobs.metrics import JobMetrics
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.member_health import MemberState, MemberStatus
-from monasca_common.runtime.metrics import snapshot
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import declare_health
 from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
@@ -122,7 +121,7 @@ def notification():
         made.count(what, "WEBHOOK")
     made.took("WEBHOOK", 0.1)
     members = [MemberStatus("alarm-state-transitions", state=state, lag={"a/0": 1}) for state in MemberState]
-    board = StatusBoard([ProcessStatus(members, snapshot(made.registry))])
+    board = StatusBoard([ProcessStatus(members, generate_latest(made.registry).decode())])
     served = WorkersMetrics("monasca_notification", board)
     serve_stored(served, mock.Mock(rows=lambda _: [("scheduled", 1)]))
     return generate_latest(served.registry)
@@ -134,7 +133,7 @@ def persister():
     ]
     worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
     worker.wrote("metrics-0", Written(stored=1), 0.1)
-    board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
+    board = StatusBoard([ProcessStatus(members, generate_latest(worker.registry).decode())])
     return generate_latest(WorkersMetrics(PREFIX, board).registry)
 
 
@@ -142,7 +141,7 @@ def sink():
     members = [MemberStatus("sink-0", state=state, lag={"orders/0": 1}) for state in MemberState]
     worker = WorkerMetrics(sink_service.PREFIX, ["sink-0"], sink_service.OUTCOMES)
     worker.wrote("sink-0", Applied(stored=1), 0.1)
-    board = StatusBoard([ProcessStatus(members, snapshot(worker.registry))])
+    board = StatusBoard([ProcessStatus(members, generate_latest(worker.registry).decode())])
     return generate_latest(WorkersMetrics(sink_service.PREFIX, board).registry)
 
 
