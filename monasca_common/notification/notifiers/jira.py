@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,39 +32,31 @@ _GONE = 410
 _MOST_TEXT = 30_000  # characters; Jira refuses 32,768
 
 
-@dataclass(frozen=True, slots=True)
-class JiraTarget:
-    """The project, and the component, in which issues are created."""
-
-    project: str
-    component: str | None
-
-
 class JiraNotifier(OwnNotifier[JiraSettings]):
     read = staticmethod(jira_settings)
 
     def send(self, notification: Notification, address: str) -> str:
-        target = self._target(address)
+        project, component = self._target(address)
         alarm = f'labels = "{label(notification.change.alarm_id)}"'
-        issue = self._search(f'project = "{target.project}" AND {alarm} ORDER BY created ASC')
+        issue = self._search(f'project = "{project}" AND {alarm} ORDER BY created ASC')
         if issue is None:
-            return f"created {self._create(notification, target)}"
+            return f"created {self._create(notification, project, component)}"
         contains_id = f'(description ~ "{notification.id}" OR comment ~ "{notification.id}")'
-        if self._search(f'project = "{target.project}" AND {alarm} AND {contains_id}') is not None:
+        if self._search(f'project = "{project}" AND {alarm} AND {contains_id}') is not None:
             return f"{issue} already contains the notification"
         self._post(f"/issue/{issue}/comment", {"body": self._text(notification)})
         return f"commented on {issue}"
 
-    def _create(self, notification: Notification, target: JiraTarget) -> str:
+    def _create(self, notification: Notification, project: str, component: str | None) -> str:
         fields: dict[str, Any] = {
-            "project": {"key": target.project},
+            "project": {"key": project},
             "issuetype": {"name": self._settings.issue_type},
             "summary": self._tools.texts.subject(notification),
             "description": self._text(notification),
             "labels": ["monasca", label(notification.change.alarm_id)],
         }
-        if target.component is not None:
-            fields["components"] = [{"name": target.component}]
+        if component is not None:
+            fields["components"] = [{"name": component}]
         return _key(self._post("/issue", {"fields": fields}))
 
     def _text(self, notification: Notification) -> str:
@@ -99,7 +90,7 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
         account = f"{self._settings.user}:{self._settings.password or ''}"
         return f"Basic {base64.b64encode(account.encode()).decode()}"
 
-    def _target(self, address: str) -> JiraTarget:
+    def _target(self, address: str) -> tuple[str, str | None]:
         """Return the project and the component in the address. Raises `SendRefused` for an address on another server
         than the operator's."""
         if not self._settings.url or not (self._settings.token or self._settings.user):
@@ -113,7 +104,7 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
             raise AddressRefused("the address names no project: write https://host/?project=KEY")
         if component is not None and len(component) > _MOST_COMPONENT:
             raise AddressRefused(f"the component in the address has more than {_MOST_COMPONENT} characters")
-        return JiraTarget(project, component)
+        return project, component
 
 
 def label(alarm_id: str) -> str:
