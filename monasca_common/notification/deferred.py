@@ -83,7 +83,8 @@ class DeferredNotifications:
                 connection.execute(_NOTIFICATION.insert().values(recorded))
                 due_ms = _due(connection, deferral, now_ms)
                 if due_ms is not None:
-                    connection.execute(_DEFERRED.insert().values(row | _due_at(due_ms, deferral.group_key)))
+                    release = {"due": due_ms, "group_key": deferral.group_key}
+                    connection.execute(_DEFERRED.insert().values(row | release))
             return found or deferral.state
 
         return self._database.write(work)
@@ -91,7 +92,7 @@ class DeferredNotifications:
     def begin_repeats(self, notification: Notification, method_id: str, due_ms: int, now_ms: int) -> None:
         """Schedule the first repeat for ``due_ms``, unless a repeat exists."""
         own_id = repeat_of(notification, 0).id
-        row = _row(own_id, notification, method_id, REPEAT, now_ms) | _due_at(due_ms) | {"number": 1}
+        row = _row(own_id, notification, method_id, REPEAT, now_ms) | {"due": due_ms, "number": 1}
 
         def work(connection: sa.Connection) -> None:
             if connection.execute(sa.select(_DEFERRED.c.id).where(_is(own_id))).one_or_none() is None:
@@ -301,7 +302,7 @@ def defer_again(connection: sa.Connection, row: DeferredRow, deferral: Deferral,
     if due_ms is None:
         remove(connection, row)
     else:
-        values = {"kind": deferral.state, "created": now_ms} | _due_at(due_ms, deferral.group_key)
+        values = {"kind": deferral.state, "created": now_ms, "due": due_ms, "group_key": deferral.group_key}
         connection.execute(_DEFERRED.update().where(_is(row.id)).values(values))
     recorded = {"state": deferral.state, "reason": storable(deferral.reason), "updated": now_ms}
     connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == row.notification_id).values(recorded))
@@ -335,10 +336,10 @@ def _retry(row: Row, claim: str) -> Retry | None:
 
 
 def _schedule(connection: sa.Connection, retry: Retry, now_ms: int) -> None:
-    value = retry.value
-    row = _row(retry.id, retry.notification, retry.method_id, SCHEDULED, now_ms) | _due_at(retry.due_ms)
+    row, value = _row(retry.id, retry.notification, retry.method_id, SCHEDULED, now_ms), retry.value
+    facts = {"due": retry.due_ms, "number": retry.attempt, "value": value, "size": len(value)}
     connection.execute(_DEFERRED.delete().where(_is(retry.id)))
-    connection.execute(_DEFERRED.insert().values(row | {"number": retry.attempt, "value": value, "size": len(value)}))
+    connection.execute(_DEFERRED.insert().values(row | facts))
 
 
 def _advanced(row: DeferredRow, due_ms: int) -> sa.Update:
@@ -355,10 +356,6 @@ def _due(connection: sa.Connection, deferral: Deferral, now_ms: int) -> int | No
     return now_ms if connection.execute(lasting).one_or_none() is None else deferral.due_ms
 
 
-def _due_at(due_ms: int, group_key: str = "") -> dict[str, int | str]:
-    return {"due": due_ms, "group_key": group_key}
-
-
 def _row(
     own_id: str, notification: Notification, method_id: str, kind: str, now_ms: int
 ) -> dict[str, str | int | bytes]:
@@ -369,6 +366,7 @@ def _row(
         "tenant": notification.change.tenant,
         "method_id": method_id,
         "kind": kind,
+        "group_key": "",
         "message_id": "",
         "number": 0,
         "created": now_ms,
