@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 
 from monasca_common.audit import reports
 from monasca_common.audit.reports import AuditReport
@@ -19,7 +18,7 @@ _NAME = "monasca-audit-reader"  # no offset of this group is ever committed
 
 
 class ReportLog:
-    """A context manager. ``starts``: the start offset of each partition of the topic."""
+    """Reads reports until `close`. ``starts``: the start offset of each partition of the topic."""
 
     def __init__(self, connection: ConnectionSettings, topic: str, starts: Mapping[TopicPartition, int]) -> None:
         settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
@@ -27,12 +26,7 @@ class ReportLog:
         self._unread = set(starts)
         self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
 
-    def __enter__(self) -> ReportLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._consumer.close()
 
     def poll(self) -> Iterator[AuditReport]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 
 from oslo_config import cfg
 
@@ -93,7 +94,7 @@ class AuditService(Loop):
     def serve(self) -> None:
         """Reconcile until the totals contain much more than the window; the next call reads the reports again."""
         totals, renewal_seconds = AuditTotals(self._settings), self._settings.renewal_seconds
-        with self._open_log(self._since_ms() - round(renewal_seconds * 1000)) as log:
+        with closing(self._open_log(self._since_ms() - round(renewal_seconds * 1000))) as log:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
             fail_point("audit.after_read")

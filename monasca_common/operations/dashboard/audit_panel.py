@@ -145,7 +145,7 @@ class AuditGatherer:
     def _close_log(self) -> None:
         log, self._log = self._log, None
         if log is not None:
-            log.__exit__(None, None, None)
+            log.close()
 
 
 def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:

@@ -346,7 +346,7 @@ class TestCrashes(MirrorCase):
         self.run_to(_COUNT)
         self.assert_the_same()
         connection = self.connection(self.source)
-        with open_report_log(self.source.admin, connection, audit.topic, 0) as log:
+        with contextlib.closing(open_report_log(self.source.admin, connection, audit.topic, 0)) as log:
             reports = list(log.read(SECONDS))
         counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
         whole = AuditReport("whole", "broker", "", 0, audit.bucket_seconds, (counts,))
@@ -550,7 +550,8 @@ class TestAudit(VerifyCase):
         with self.audited(skip_deleted=True):
             self.wait_until_copied(106)
         self.count(self.target, "mirror")
-        with open_report_log(self.source.admin, self.connection(self.source), self.audit.topic, 0) as log:
+        connection = self.connection(self.source)
+        with contextlib.closing(open_report_log(self.source.admin, connection, self.audit.topic, 0)) as log:
             balances = reconciliations(log.read(SECONDS), 0, self.audit)
         found = [
             (each.tier, each.expected, each.messages, each.lost + each.late, each.duplicates + each.surplus)

@@ -21,10 +21,7 @@ class EmptyLog:
     def __init__(self, clock):
         self._clock = clock
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
+    def close(self):
         pass
 
     def read(self, _seconds):

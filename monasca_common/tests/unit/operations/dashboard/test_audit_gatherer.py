@@ -27,7 +27,7 @@ class ReportList:
     def poll(self):
         return iter(())
 
-    def __exit__(self, *_error):
+    def close(self):
         self._reports = []
 
 
