@@ -122,12 +122,14 @@ class Ledger:
         """Remove at most `ROWS_A_PORTION` rows that are unchanged since ``before_ms``, and older minutes of methods.
         Return the number of rows.
 
-        Rows of withheld notifications, and the rows next to them, stay until their alarm is OK, because
-        `stages.deduplication` needs them.
+        Rows of an alarm with a withheld notification stay until the alarm is OK, because `stages.deduplication` needs
+        the withheld rows and those next to them.
         """
         is_active = sa.exists().where(_ALARM.c.id == _NOTIFICATION.c.alarm_id, _ALARM.c.state != OK)
-        is_needed = sa.and_(is_active, sa.or_(_NOTIFICATION.c.state.in_(_WITHHELD), _is_next_to_withheld()))
-        is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~is_needed)
+        withheld = _NOTIFICATION.alias()
+        of_same_alarm = (withheld.c.alarm_id == _NOTIFICATION.c.alarm_id, withheld.c.state.in_(_WITHHELD))
+        has_withheld = sa.exists().where(*of_same_alarm).correlate(_NOTIFICATION)
+        is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~sa.and_(is_active, has_withheld))
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
         # The age is compared twice, because an attempt may begin between the selection of a row and its removal.
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
@@ -137,19 +139,6 @@ class Ledger:
             return connection.execute(statement).rowcount
 
         return self._database.write(work)
-
-
-def _is_next_to_withheld() -> sa.ColumnElement[bool]:
-    """Return the condition that the alarm has a withheld change, and no change between that change and this row's."""
-    withheld, between = _NOTIFICATION.alias(), _NOTIFICATION.alias()
-    own_ms, withheld_ms, between_ms = _NOTIFICATION.c.alarm_time, withheld.c.alarm_time, between.c.alarm_time
-    is_between = sa.or_(
-        sa.and_(own_ms < between_ms, between_ms < withheld_ms), sa.and_(withheld_ms < between_ms, between_ms < own_ms)
-    )
-    is_parted = sa.exists().where(between.c.alarm_id == withheld.c.alarm_id, is_between)
-    is_parted = is_parted.correlate(_NOTIFICATION, withheld)
-    is_of_same = withheld.c.alarm_id == _NOTIFICATION.c.alarm_id
-    return sa.exists().where(is_of_same, withheld.c.state.in_(_WITHHELD), ~is_parted).correlate(_NOTIFICATION)
 
 
 def _finish(
