@@ -7,8 +7,6 @@ then be committed without a loss.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 
@@ -66,15 +64,25 @@ class NotificationHandler:
         if self._clock.time_ms() - change.time_ms > self._ttl_ms:
             self.delivery.count("too old")
             return
-        with _translated():
-            methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
-            facts = self._pipeline.facts(change, [method.id for method in methods]) if methods else []
-            sent = [self._executor.submit(self._notify, change, *each) for each in zip(methods, facts, strict=True)]
-            failures = [failure for future in sent if (failure := future.exception()) is not None]
-            # Errors after which the message is handled again take precedence, because a dead letter would lose
-            # notifications.
-            if failures:
-                raise min(failures, key=affects_one_row)
+        try:
+            self._notify_all(change)
+        except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
+            # The database is unavailable, or another process wrote the same row.
+            raise RetryLater from error
+        except StorageError as error:
+            if affects_one_row(error):
+                raise Poison(str(error)) from error
+            raise
+
+    def _notify_all(self, change: AlarmChange) -> None:
+        methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
+        facts = self._pipeline.facts(change, [method.id for method in methods]) if methods else []
+        sent = [self._executor.submit(self._notify, change, *each) for each in zip(methods, facts, strict=True)]
+        failures = [failure for future in sent if (failure := future.exception()) is not None]
+        # Errors after which the message is handled again take precedence, because a dead letter would lose
+        # notifications.
+        if failures:
+            raise min(failures, key=affects_one_row)
 
     def _notify(self, change: AlarmChange, method: NotificationMethod, facts: Facts) -> None:
         notification = notification_of(change, method.id)
@@ -132,18 +140,3 @@ class NotificationHandler:
 def affects_one_row(error: BaseException) -> bool:
     """Return whether the error is permanent and concerns the values of one row; other errors affect every row."""
     return not isinstance(error, StorageError) or isinstance(error.__cause__, DataError)
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Translate errors of the database. While it is unavailable, or after another process wrote the same row, messages
-    wait. A message whose values it refuses is a dead letter. Other errors end the member, because they affect every
-    message."""
-    try:
-        yield
-    except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
-        raise RetryLater from error
-    except StorageError as error:
-        if affects_one_row(error):
-            raise Poison(str(error)) from error
-        raise
