@@ -72,7 +72,7 @@ class Ledger:
             if step in (NextStep.SEND, NextStep.REPEAT):
                 repeats = _NOTIFICATION.c.repeats + int(step is NextStep.REPEAT)
                 values = {"state": SENDING, "reason": None, "attempts": attempt, "repeats": repeats, "updated": now_ms}
-                connection.execute(_NOTIFICATION.update().where(_of(notification.id)).values(values))
+                connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == notification.id).values(values))
             return step
 
         return self._database.write(work)
@@ -100,7 +100,7 @@ class Ledger:
 
         ``also_under_way``: begin an attempt even if another seems to be in progress, because its process has died.
         """
-        conditions = [_of(notification_id)]
+        conditions = [_NOTIFICATION.c.id == notification_id]
         if not also_under_way:
             conditions.append(_NOTIFICATION.c.state != SENDING)
         # An attempt in progress counts as this attempt: retries continue from the number of attempts that ended.
@@ -115,7 +115,7 @@ class Ledger:
         Retries continue from the number of attempts before it.
         """
         values = {"state": state, "attempts": _NOTIFICATION.c.attempts - int(state == FAILED)}
-        statement = _NOTIFICATION.update().where(_of(notification_id)).values(values)
+        statement = _NOTIFICATION.update().where(_NOTIFICATION.c.id == notification_id).values(values)
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
@@ -189,7 +189,3 @@ def new_row(notification: Notification, method_id: str, now_ms: int, *, state: s
         "definition_id": notification.change.definition_id,
         "change": zlib.compress(b"\n".join(each.message for each in notification.changes), 1),
     }
-
-
-def _of(notification_id: str) -> sa.ColumnElement[bool]:
-    return _NOTIFICATION.c.id == notification_id
