@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from oslo_config import cfg
@@ -26,8 +25,6 @@ from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
-
-LOG = logging.getLogger(__name__)
 
 _INTERNAL = "__"  # the prefix of Kafka's own topics
 _REFRESH_SECONDS = 60.0

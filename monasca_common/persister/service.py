@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,8 +26,6 @@ from monasca_common.storage.base import Capability, Claim, Rows, Storage, Writer
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
 from monasca_common.storage.plugins import check_processes, check_storage, open_storage
-
-LOG = logging.getLogger(__name__)
 
 PREFIX = "monasca_persister"
 OUTCOMES = ("stored", "repeated", "conflicting", "skipped")

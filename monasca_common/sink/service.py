@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -33,8 +32,6 @@ from monasca_common.storage.plugins import check_processes, check_storage, open_
 from monasca_common.storage.tables.rows import TopicChanges
 from monasca_common.storage.tables.steps import misfit
 from monasca_common.storage.tables.writer import TablesWriter, storing
-
-LOG = logging.getLogger(__name__)
 
 MESSAGE_TYPES = "monasca_common.sink.message_types"
 PREFIX = "monasca_sink"
