@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, Sort, ordered
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
@@ -23,16 +23,6 @@ SENT_STATES = ("sending", "sent", "failed", "given up", "superseded", "silenced"
 
 _WHAT = "notification"
 _NOTIFICATION, _METHOD = tables.notification, tables.notification_method
-_SORTED_BY = {
-    "id": _NOTIFICATION.c.id,
-    "alarm_id": _NOTIFICATION.c.alarm_id,
-    "notification_method_id": _NOTIFICATION.c.method_id,
-    "state": _NOTIFICATION.c.state,
-    "created_at": _NOTIFICATION.c.created,
-    "updated_at": _NOTIFICATION.c.updated,
-}
-SORTS = tuple(_SORTED_BY)
-_NEWEST_FIRST = (Sort("created_at", descending=True),)
 _OWN = ("id", "tenant", "alarm_id", "definition_id", "method_id", "new_state", "state", "attempts", "repeats")
 _SELECT = sa.select(
     *(_NOTIFICATION.c[name] for name in (*_OWN, "failures")),
@@ -99,10 +89,10 @@ class SentNotifications:
         self._database = database
         self._keys = keys
 
-    def found(self, which: WhichNotifications, sorts: Sequence[Sort], part: Slice) -> list[SentNotification]:
-        """Return notifications in the order ``sorts`` (default: the newest first)."""
-        statement = _SELECT.where(*_conditions(which))
-        rows = self._database.rows(ordered(statement, sorts or _NEWEST_FIRST, _SORTED_BY, _NOTIFICATION.c.id, part))
+    def found(self, which: WhichNotifications, part: Slice) -> list[SentNotification]:
+        """Return notifications, the newest first."""
+        statement = _SELECT.where(*_conditions(which)).order_by(_NOTIFICATION.c.created.desc(), _NOTIFICATION.c.id)
+        rows = self._database.rows(statement.limit(part.limit).offset(part.offset))
         return [self._notification(row) for row in rows]
 
     def get(self, tenant: str | None, notification_id: str) -> SentNotification:

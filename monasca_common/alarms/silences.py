@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort, delete_one, new_id, of_tenant, ordered
+from monasca_common.alarms.database import AlarmsDatabase, Slice, delete_one, new_id, of_tenant
 from monasca_common.alarms.errors import refuse
 from monasca_common.models.errors import escaped_key, joined
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED, TENANT, TextRule, too_many_dimensions
@@ -24,14 +24,6 @@ _WHAT = "silence"
 _SILENCE, _HELD = tables.silence, tables.notification_deferred
 _NAMES = ("id", "tenant", "dimensions", "from_ms", "until_ms", "author", "comment", "created_ms")
 _SELECT = sa.select(*(_SILENCE.c[name] for name in _NAMES))
-_SORTED_BY = {
-    "id": _SILENCE.c.id,
-    "from": _SILENCE.c.from_ms,
-    "until": _SILENCE.c.until_ms,
-    "author": _SILENCE.c.author,
-    "created_at": _SILENCE.c.created_ms,
-}
-SORTS = tuple(_SORTED_BY)
 # The statement is built only once, because it is executed for each change of an alarm.
 _LASTING = (
     _SELECT.where(_SILENCE.c.tenant == sa.bindparam("of_tenant"))
@@ -95,14 +87,14 @@ class Silences:
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
-    def found(
-        self, tenant: str, sorts: Sequence[Sort], part: Slice, *, lasting_at_ms: int | None = None
-    ) -> list[Silence]:
-        """Return silences. ``lasting_at_ms``: return only silences that are active at this time."""
+    def found(self, tenant: str, part: Slice, *, lasting_at_ms: int | None = None) -> list[Silence]:
+        """Return silences in order of their begin. ``lasting_at_ms``: return only silences that are active at this
+        time."""
         statement = _SELECT.where(_SILENCE.c.tenant == tenant)
         if lasting_at_ms is not None:
             statement = statement.where(_SILENCE.c.from_ms <= lasting_at_ms, _SILENCE.c.until_ms > lasting_at_ms)
-        rows = self._database.rows(ordered(statement, sorts, _SORTED_BY, _SILENCE.c.id, part))
+        statement = statement.order_by(_SILENCE.c.from_ms, _SILENCE.c.id)
+        rows = self._database.rows(statement.limit(part.limit).offset(part.offset))
         return [Silence(**row._asdict()) for row in rows]
 
     def get(self, tenant: str, silence_id: str) -> Silence:

@@ -66,7 +66,7 @@ class NotificationList(MonascaCommand, Lister):
             end_ms=parsed_args.until,
         )
         with open_notifications(configuration.read(parsed_args)) as (database, keys):
-            found = SentNotifications(database, keys).found(which, (), Slice(parsed_args.limit))
+            found = SentNotifications(database, keys).found(which, Slice(parsed_args.limit))
         return _COLUMNS, map(_row, found)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import falcon
 
-from monasca_common.alarms import sent_notifications
 from monasca_common.alarms.sent_notifications import SentNotification, SentNotifications
 from monasca_common.api import paging
 from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
@@ -25,8 +24,8 @@ def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
 class NotificationsResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = Query.of(request)
-        sorts, part = query.sorts(sent_notifications.SORTS), query.rows()
-        found = _stored(self._context).found(query.notifications(), sorts, one_row_more(part))
+        part = query.rows()
+        found = _stored(self._context).found(query.notifications(), one_row_more(part))
         self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
 
 

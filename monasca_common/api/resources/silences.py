@@ -9,7 +9,6 @@ from typing import Any
 import falcon
 import msgspec
 
-from monasca_common.alarms import silences
 from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.api import paging
@@ -52,9 +51,9 @@ def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
 class SilencesResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = Query.of(request)
-        sorts, part = query.sorts(silences.SORTS), query.rows()
+        part = query.rows()
         at_ms = self._context.now_ms() if query.flag("lasting") else None
-        found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part), lasting_at_ms=at_ms)
+        found = _stored(self._context).found(request.context.tenant, one_row_more(part), lasting_at_ms=at_ms)
         self._context.answer_slice(request, response, found, part, lambda silence: _element(request, silence))
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:

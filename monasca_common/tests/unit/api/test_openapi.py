@@ -167,9 +167,7 @@ class TestDescription(ReadsCase):
             ("/v2.0/alarms", "sort_by", alarm_queries.SORTS),
             ("/v2.0/alarms/count", "group_by", alarm_queries.GROUPS),
             ("/v2.0/notification-methods", "sort_by", methods.SORTS),
-            ("/v2.0/notifications", "sort_by", sent_notifications.SORTS),
             ("/v2.0/notifications", "state", sent_notifications.SENT_STATES),
-            ("/v2.0/silences", "sort_by", silences.SORTS),
             ("/v2.0/metrics/statistics", "statistics", FUNCTIONS),
         ):
             self.assertIn(f"of {', '.join(choices)}", self.parameter(template, name)["description"])

@@ -118,12 +118,9 @@ class NotificationsContract(AlarmsCase):
             ("start_time=2026-09-21T14:13:21.123Z", [third, second]),
             ("end_time=2026-09-21T14:13:21.123Z", [second, first]),
             ("start_time=2026-09-21T14:13:21Z&end_time=2026-09-21T14:13:22Z&alarm_id=a2", [second]),
-            ("sort_by=created_at", [first, second, third]),
-            ("sort_by=alarm_id,created_at%20desc", [first, third, second]),
         ):
             self.assertEqual([each.id for each in expected], self.ids(query), query)
-        for wrong, place in (("state=lost", "state must be any of"), ("sort_by=answer", "sort_by contains")):
-            self.assertIn(place, self.message("GET", PATH, None, 422, query=wrong))
+        self.assertIn("state must be any of", self.message("GET", PATH, None, 422, query="state=lost"))
         self.assertIn(
             "end_time must be after",
             self.message("GET", PATH, None, 400, query="start_time=2026-01-02T00:00:00Z&end_time=2026-01-01T00:00:00Z"),
