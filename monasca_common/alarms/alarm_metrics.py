@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,22 +17,11 @@ _SERIES_AT_ONCE = 1000
 _KEY = ("alarm_id", "series_id", "tenant")
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmSeries:
-    """A series of an alarm. ``series_id``: 16 bytes."""
-
-    alarm_id: str
-    series_id: bytes
-    tenant: str
-    name: str
-    dimensions: Mapping[str, str]
-
-
-def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
-    """Insert series that the alarms do not have yet, in the transaction that creates the alarms or detects the
-    series."""
+def add_metrics(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert series that the alarms do not have yet, in the transaction that creates the alarms or detects the series.
+    ``rows``: the columns of `tables.alarm_metric`."""
     for start in range(0, len(rows), _SERIES_AT_ONCE):
-        some = [asdict(row) for row in rows[start : start + _SERIES_AT_ONCE]]
+        some = rows[start : start + _SERIES_AT_ONCE]
         dimensions = [
             {**{key: row[key] for key in _KEY}, "metric_name": row["name"], "name": name, "value": value}
             for row in some

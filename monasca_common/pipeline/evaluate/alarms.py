@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
+from monasca_common.alarms.alarm_metrics import add_metrics
 from monasca_common.alarms.database import new_id
 from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.models import json_text
@@ -320,10 +320,11 @@ def _add_metrics(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> N
         .join(_SUB, _SUB.c.id == _PART.c.sub_expression_id)
         .join(_ALARM, _ALARM.c.id == _PART.c.alarm_id)
     )
-    columns = (_ALARM.c.id, _SERIES.c.series_id, _ALARM.c.tenant, _SUB.c.metric_name, _SERIES.c.dimensions)
+    named = (_ALARM.c.id.label("alarm_id"), _SUB.c.metric_name.label("name"))
+    columns = (*named, _SERIES.c.series_id, _ALARM.c.tenant, _SERIES.c.dimensions)
     is_there = sa.exists().where(_METRIC.c.alarm_id == _ALARM.c.id, _METRIC.c.series_id == _SERIES.c.series_id)
     rows = connection.execute(sa.select(*columns).select_from(joined).where(*which, ~is_there))
-    add_metrics(connection, [AlarmSeries(*row) for row in rows])
+    add_metrics(connection, [row._asdict() for row in rows])
 
 
 def _portions(ids: list[_Id]) -> Iterable[list[_Id]]:

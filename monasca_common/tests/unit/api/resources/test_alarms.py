@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from oslotest import base
 
 from monasca_common.alarms import alarm_queries
-from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
+from monasca_common.alarms.alarm_metrics import add_metrics
 from monasca_common.alarms.alarm_queries import SORTS, WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
 from monasca_common.alarms.transitions import AlarmChange
@@ -67,7 +67,7 @@ class AlarmsContract(AlarmsCase):
             **changes,
         }
         series = [
-            AlarmSeries(alarm_id, bytes([n]) * 16, tenant, name, dims)
+            {"alarm_id": alarm_id, "series_id": bytes([n]) * 16, "tenant": tenant, "name": name, "dimensions": dims}
             for n, (name, dims) in enumerate(metrics or [("cpu", {"host": alarm_id})])
         ]
         sub = {

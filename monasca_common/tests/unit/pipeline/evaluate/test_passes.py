@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import event
 
 from monasca_common.alarms import evaluation
-from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
+from monasca_common.alarms.alarm_metrics import add_metrics
 from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
@@ -163,6 +163,17 @@ class StoredAlarms:
 def scan(after_ms, watermark_ms):
     """Scan with a broker that was available all the time."""
     return Scan(watermark_ms, {0}, {}, set(range(after_ms // BUCKET_MS * BUCKET_MS, watermark_ms, BUCKET_MS)))
+
+
+def _series(alarm_id, name, dimensions):
+    """Return a row of the series of an alarm; ``name`` identifies the series."""
+    return {
+        "alarm_id": alarm_id,
+        "series_id": name.ljust(16),
+        "tenant": TENANT,
+        "name": "m",
+        "dimensions": dimensions,
+    }
 
 
 class PassesContract:
@@ -573,7 +584,7 @@ class PassesContract:
         connection.execute(tables.alarm_series.insert().values(row))
 
     def insert_metric(self, connection, alarm_id, name):
-        add_metrics(connection, [AlarmSeries(alarm_id, name.ljust(16), TENANT, "m", {"a": name.decode()})])
+        add_metrics(connection, [_series(alarm_id, name, {"a": name.decode()})])
 
     def test_the_reading_of_last_is_deleted_with_the_last_of_its_series(self):
         alarms = self.alarms("last(m) > 1")
@@ -652,10 +663,7 @@ class PassesContract:
         hosts = [f"host-{number:04}" for number in range(9_000)]
         with self.offset_store.writing() as connection:
             connection.execute(tables.alarm_metric.delete())
-            series = [
-                AlarmSeries(alarms.ids[0], host.ljust(16).encode(), TENANT, "m", {"hostname": host, "path": "x" * 200})
-                for host in hosts
-            ]
+            series = [_series(alarms.ids[0], host.encode(), {"hostname": host, "path": "x" * 200}) for host in hosts]
             add_metrics(connection, series)
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
         self.runner(alarms).run(scan(0, 2000))
