@@ -89,12 +89,9 @@ def metrics(alarm_ids: Sequence[str]) -> Select:
     return sa.select(*columns).where(_METRIC.c.alarm_id.in_(alarm_ids)).order_by(_METRIC.c.series_id)
 
 
-def count(which: WhichAlarms) -> Select:
-    return sa.select(sa.func.count()).select_from(_ALARM).where(*_conditions(which))
-
-
 def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
-    """Return the statement for the count and the columns of ``group_by``, ordered by these columns."""
+    """Return the statement for the count and the columns of ``group_by``, ordered by these columns. Without
+    ``group_by``, it selects one row."""
     columns = dict(_GROUPS)
     source: sa.FromClause = _JOINED if {"name", "severity"}.intersection(group_by) else _ALARM
     conditions, counted = _conditions(which), sa.func.count()

@@ -65,9 +65,6 @@ class Alarms:
 
         return self._database.stream(work)
 
-    def count(self, which: WhichAlarms) -> int:
-        return int(self._database.rows(alarm_queries.count(which))[0][0])
-
     def counts(self, which: WhichAlarms, group_by: Sequence[str], part: Slice) -> list[list[Any]]:
         return [list(row) for row in self._database.rows(alarm_queries.counts(which, group_by, part))]
 

@@ -17,7 +17,7 @@ import msgspec
 from monasca_common.alarms import outbox
 from monasca_common.alarms.alarm_queries import GROUPS, SORTS
 from monasca_common.alarms.alarm_tables import Alarms, StoredAlarm
-from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.database import AlarmsDatabase, Slice
 from monasca_common.api import paging
 from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
 from monasca_common.api.paging import one_more
@@ -148,7 +148,7 @@ class AlarmsCount(AlarmsResource):
                 following = str(part.offset + part.limit)
             counts = counts[: part.limit] or [[0, *[None] * len(group_by)]]
         else:
-            counts = [[alarms.count(which)]]
+            counts = alarms.counts(which, (), Slice(1))
         links = paging.links(request, following)
         paging.answer(response, {"links": links, "columns": ["count", *group_by], "counts": counts})
 
