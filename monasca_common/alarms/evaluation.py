@@ -17,7 +17,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby
 from math import inf
 from operator import attrgetter
@@ -249,18 +249,15 @@ def _readings(
             False,
             reading.timestamp_ms,
             index,
-            _taking(reading),
+            partial(_taken, reading),
         )
         for reading in newer
     ]
 
 
-def _taking(reading: Reading) -> Callable[[SubAlarm], SubAlarm]:
-    def apply(sub_alarm: SubAlarm) -> SubAlarm:
-        state = _state_by(sub_alarm, reading)
-        return replace(sub_alarm, state=state, current_values=(reading.quantity,), newest=reading)
-
-    return apply
+def _taken(reading: Reading, sub_alarm: SubAlarm) -> SubAlarm:
+    state = _state_by(sub_alarm, reading)
+    return replace(sub_alarm, state=state, current_values=(reading.quantity,), newest=reading)
 
 
 class _View:
@@ -313,49 +310,43 @@ def _crossings(index: int, sub_alarm: SubAlarm, view: _View, span: EvaluationSpa
         is_undecided = end_ms >= next_end_ms and end_ms > sub_alarm.decided_ms and start_ms <= span.seen_ms
         if found and is_undecided and (state == OK or run >= sub.periods):
             at_ms = max(found.time_ms, span.evaluated_to_ms)
-            yield _SubAlarmEvent(at_ms, False, found.time_ms, index, _crossed(view, state, end_ms, found))
+            yield _SubAlarmEvent(at_ms, False, found.time_ms, index, partial(_crossed, view, state, end_ms, found))
 
 
-def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[[SubAlarm], SubAlarm]:
-    def apply(sub_alarm: SubAlarm) -> SubAlarm:
-        values = (*view.shown(end_ms)[:-1], found.value)
-        return replace(sub_alarm, state=state, current_values=values, empty_evaluations=0, decided_ms=end_ms)
-
-    return apply
+def _crossed(view: _View, state: str, end_ms: int, found: Crossing, sub_alarm: SubAlarm) -> SubAlarm:
+    values = (*view.shown(end_ms)[:-1], found.value)
+    return replace(sub_alarm, state=state, current_values=values, empty_evaluations=0, decided_ms=end_ms)
 
 
 def _due(index: int, view: _View, span: EvaluationSpan) -> Iterator[_SubAlarmEvent]:
     end_ms = _next_end_ms(view.sub, span.evaluated_to_ms, span.delay_ms)
     while (at_ms := end_ms + span.delay_ms) <= span.watermark_ms:
-        yield _SubAlarmEvent(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, span.idle_periods))
+        yield _SubAlarmEvent(at_ms, True, at_ms, index, partial(_whole_windows, view, end_ms, at_ms, span.idle_periods))
         end_ms += view.length_ms
 
 
 def _whole_windows(
-    view: _View, end_ms: int, at_ms: int, idle_periods: Sequence[IdlePeriod]
-) -> Callable[[SubAlarm], SubAlarm]:
-    def apply(sub_alarm: SubAlarm) -> SubAlarm:
-        if sub_alarm.decided_ms > end_ms:
-            return replace(sub_alarm, empty_evaluations=0)
-        sub, values = view.sub, view.shown(end_ms)
-        measured, failed = view.counts(end_ms)
-        if failed:
-            return _seen(sub_alarm, OK, values)
-        if measured == sub.periods:
-            return _seen(sub_alarm, ALARM, values)
-        unknown = _unknown(view, end_ms, [each for each in idle_periods if at_ms < each.known_from_ms])
-        if sub.deterministic:
-            return _seen(sub_alarm, OK if sub.periods - measured > unknown else sub_alarm.state, values)
-        if measured:
-            return _seen(sub_alarm, sub_alarm.state, values)
-        if unknown:
-            return replace(sub_alarm, current_values=())
-        most = 2 * sub.periods
-        empty = min(sub_alarm.empty_evaluations + 1, most)
-        state = UNDETERMINED if empty == most else sub_alarm.state
-        return replace(sub_alarm, state=state, current_values=(), empty_evaluations=empty)
-
-    return apply
+    view: _View, end_ms: int, at_ms: int, idle_periods: Sequence[IdlePeriod], sub_alarm: SubAlarm
+) -> SubAlarm:
+    if sub_alarm.decided_ms > end_ms:
+        return replace(sub_alarm, empty_evaluations=0)
+    sub, values = view.sub, view.shown(end_ms)
+    measured, failed = view.counts(end_ms)
+    if failed:
+        return _seen(sub_alarm, OK, values)
+    if measured == sub.periods:
+        return _seen(sub_alarm, ALARM, values)
+    unknown = _unknown(view, end_ms, [each for each in idle_periods if at_ms < each.known_from_ms])
+    if sub.deterministic:
+        return _seen(sub_alarm, OK if sub.periods - measured > unknown else sub_alarm.state, values)
+    if measured:
+        return _seen(sub_alarm, sub_alarm.state, values)
+    if unknown:
+        return replace(sub_alarm, current_values=())
+    most = 2 * sub.periods
+    empty = min(sub_alarm.empty_evaluations + 1, most)
+    state = UNDETERMINED if empty == most else sub_alarm.state
+    return replace(sub_alarm, state=state, current_values=(), empty_evaluations=empty)
 
 
 def _seen(sub_alarm: SubAlarm, state: str, values: tuple[float, ...]) -> SubAlarm:
