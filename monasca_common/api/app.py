@@ -51,8 +51,8 @@ from monasca_common.kafka import ClosedError, ProducerPool
 from monasca_common.kafka.extras import remedy
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.errors import NotSupported, StorageError
-from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import RowLimits
+from monasca_common.storage.sql.reader import SqlReader
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ LOG = logging.getLogger(__name__)
 def make_app(
     settings: ApiSettings,
     producers: ProducerPool,
-    reader: Reader | None = None,
+    reader: SqlReader | None = None,
     *,
     conf: cfg.ConfigOpts | None = None,
     probe: Callable[[], None] | None = None,
@@ -171,7 +171,7 @@ def _authentication(
     return layer
 
 
-def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_context: AlarmsContext) -> None:
+def _add_routes(app: Any, posts: PostContext, reader: SqlReader | None, alarms_context: AlarmsContext) -> None:
     readable: Any = reader if reader is not None else _NoReader()
     metrics.add_routes(app, posts, readable)
     measurements.add_routes(app, readable)
@@ -216,7 +216,7 @@ class _Paths:
 
 
 class _NoReader:
-    """Replaces a missing `Reader`: resources still check parameters, and then each method raises `NotSupported`."""
+    """Replaces a missing `SqlReader`: resources still check parameters, and then each method raises `NotSupported`."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_arguments: Any, **_named: Any) -> Any:

@@ -19,7 +19,8 @@ import msgspec
 from monasca_common.api.problems import Problem
 from monasca_common.models.series import series_id
 from monasca_common.storage.errors import StorageError
-from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
+from monasca_common.storage.reader import PageOf, SeriesFilter
+from monasca_common.storage.sql.reader import SqlReader
 
 LOG = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class _CachedSeries:
 class SeriesLimit:
     """Permits ``limit`` series per tenant in ``region``. It uses about 100 bytes of memory per series. Thread-safe."""
 
-    def __init__(self, limit: int, region: str, reader: Reader | None) -> None:
+    def __init__(self, limit: int, region: str, reader: SqlReader | None) -> None:
         self._limit = limit
         self._region = region
         self._reader = reader

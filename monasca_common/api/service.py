@@ -26,8 +26,8 @@ from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import driver_of, open_storage
-from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings, has_database, row_limits, storage_settings
+from monasca_common.storage.sql.reader import SqlReader
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Service:
         self.settings: ApiSettings = api_settings(conf)
         limits = row_limits(conf)
         storage = storage_of(conf)
-        self._reader: Reader | None = storage.open_reader() if storage is not None else None
+        self._reader: SqlReader | None = storage.open_reader() if storage is not None else None
         alarms_settings = alarms_settings_of(conf)
         self._alarms = AlarmsDatabase(alarms_settings) if alarms_settings is not None else None
         self._audit = _audit(conf)

@@ -35,7 +35,7 @@ KINDS_BY_ID = frozenset({Kind.LOGS, Kind.EVENTS})
 class Capability(enum.Enum):
     TRANSACTIONAL_OFFSETS = "rows and their offset become visible together, or not at all"
     OFFSETS = "offsets are stored in a SQL database, and each change is compared with the stored offset"
-    READS = "stored rows can be read through a Reader"
+    READS = "stored rows can be read through a SqlReader"
     MANY_WRITERS = "several processes write faster than one"
 
 
@@ -215,7 +215,7 @@ class Storage(ABC):
 
     @abstractmethod
     def open_reader(self) -> Any:
-        """Open a `Reader` that threads may share. Raises `NotSupported` without `Capability.READS`."""
+        """Open a `SqlReader`, or an object with its methods. Raises `NotSupported` without `Capability.READS`."""
 
     # The `monasca-common db` commands call these methods. They do not change schemas of other programs.
 

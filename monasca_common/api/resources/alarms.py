@@ -28,7 +28,8 @@ from monasca_common.api.resources.alarm_definitions import PATH as DEFINITIONS
 from monasca_common.kafka import Record
 from monasca_common.kafka.errors import MessagingError, RegistryUnavailable
 from monasca_common.storage.errors import StorageError
-from monasca_common.storage.reader import Reader, StoredTransition
+from monasca_common.storage.reader import StoredTransition
+from monasca_common.storage.sql.reader import SqlReader
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class ChangedAlarm(msgspec.Struct):
         return replace(alarm, **given)
 
 
-def add_routes(app: falcon.App[Any, Any], reader: Reader, context: AlarmsContext, publishing: Publishing) -> None:
+def add_routes(app: falcon.App[Any, Any], reader: SqlReader, context: AlarmsContext, publishing: Publishing) -> None:
     history = AlarmHistory(reader)
     for path in (f"{PATH}/state-history", f"{PATH}/state-history/", f"{PATH}/{{alarm_id}}/state-history"):
         app.add_route(path, history)
@@ -154,7 +155,7 @@ class AlarmsCount(AlarmsResource):
 
 
 class AlarmHistory:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SqlReader) -> None:
         self._reader = reader
 
     def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str | None = None) -> None:

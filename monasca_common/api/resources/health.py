@@ -22,7 +22,8 @@ import msgspec
 from monasca_common.api.problems import bad_request
 from monasca_common.kafka import AuthorizationError, FatalError, ProducerHealth, ProducerPool
 from monasca_common.storage.errors import StorageError
-from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
+from monasca_common.storage.reader import PageOf, SeriesFilter
+from monasca_common.storage.sql.reader import SqlReader
 
 LOG = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def _is_refused(health: ProducerHealth) -> bool:
     return health.finished or isinstance(health.last_error, AuthorizationError | FatalError)
 
 
-def storage_check(reader: Reader | None) -> Check:
+def storage_check(reader: SqlReader | None) -> Check:
     """Return a check that reads from storage. Without a reader, the check always succeeds."""
 
     def check() -> CheckResult:

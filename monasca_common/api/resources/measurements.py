@@ -21,12 +21,13 @@ from monasca_common.api.problems import conflict, unprocessable
 from monasca_common.api.query import EVERY_SERIES, LATEST_MS, Cursor, Query, RowsQuery, iso
 from monasca_common.models.numbers import value_text
 from monasca_common.models.series import series_id
-from monasca_common.storage.reader import PageOf, Point, Position, Reader, StatisticsPeriod
+from monasca_common.storage.reader import PageOf, Point, Position, StatisticsPeriod
+from monasca_common.storage.sql.reader import SqlReader
 
 _END = b"]}"
 
 
-def add_routes(app: falcon.App[Any, Any], reader: Reader) -> None:
+def add_routes(app: falcon.App[Any, Any], reader: SqlReader) -> None:
     app.add_route("/v2.0/metrics/measurements", Measurements(reader))
     app.add_route("/v2.0/metrics/statistics", Statistics(reader))
 
@@ -58,7 +59,7 @@ class ElementRow(NamedTuple):
 
 
 class _RowPage:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SqlReader) -> None:
         self._reader = reader
 
     def _elements(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:

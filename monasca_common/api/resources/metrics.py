@@ -29,7 +29,8 @@ from monasca_common.models import metric
 from monasca_common.models.post import ParsedPost, Rejected
 from monasca_common.models.series import Series
 from monasca_common.storage.base import Kind
-from monasca_common.storage.reader import PageOf, Reader
+from monasca_common.storage.reader import PageOf
+from monasca_common.storage.sql.reader import SqlReader
 
 PATH = "/v2.0/metrics"
 REJECTED_HEADER = "Monasca-Rejected"
@@ -38,7 +39,7 @@ _MAX_ERROR_TEXT = 1000
 T = TypeVar("T")
 
 
-def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: Reader) -> None:
+def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: SqlReader) -> None:
     app.add_route(PATH, Metrics(posts, reader))
     app.add_route(f"{PATH}/names", MetricNames(reader))
     app.add_route(f"{PATH}/dimensions/names", DimensionNames(reader))
@@ -46,7 +47,7 @@ def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: Reader) ->
 
 
 class _List:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SqlReader) -> None:
         self._reader = reader
 
     def _answer(
@@ -70,7 +71,7 @@ class _List:
 class Metrics(_List):
     """``POST`` accepts one metric or a list (status 204); ``GET`` lists the series."""
 
-    def __init__(self, posts: PostContext, reader: Reader) -> None:
+    def __init__(self, posts: PostContext, reader: SqlReader) -> None:
         super().__init__(reader)
         self._posts = posts
 

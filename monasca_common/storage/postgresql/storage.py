@@ -14,12 +14,11 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.postgresql import database, partitions, series
 from monasca_common.storage.postgresql.connection import connect
 from monasca_common.storage.postgresql.writer import PostgresqlWriter
-from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import connect_arguments
 from monasca_common.storage.sql.bounds import Bounds
-from monasca_common.storage.sql.reader import open_sql_reader
+from monasca_common.storage.sql.reader import SqlReader
 
 
 class PostgresqlStorage(Storage):
@@ -39,8 +38,8 @@ class PostgresqlStorage(Storage):
     def open_writer(self) -> Writer:
         return PostgresqlWriter(self._arguments, self.settings, self._clock)
 
-    def open_reader(self) -> Reader:
-        return open_sql_reader(self.settings)
+    def open_reader(self) -> SqlReader:
+        return SqlReader(self.settings)
 
     def upgrade(self) -> None:
         """Create the database if it does not exist, and upgrade its schema."""

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `Reader` of SQLite and PostgreSQL."""
+"""The reads of the API from SQLite and PostgreSQL, each limited in time and in rows.
+
+Results that clients can make long are iterators, named ``iter_…``, which read rows in small steps and use a connection
+until they are exhausted or closed. Names, values and statistics are returned as short lists.
+
+Names and values are sorted by their UTF-8 bytes, ids by their bytes, so the order does not depend on the database.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,6 @@ from monasca_common.storage.reader import (
     PageOf,
     Point,
     Position,
-    Reader,
     SeriesFilter,
     Span,
     StatisticsPeriod,
@@ -37,18 +42,23 @@ T = TypeVar("T")
 _decode = msgspec.json.Decoder().decode
 
 
-def open_sql_reader(settings: StorageSettings) -> Reader:
-    """Open the reader of SQLite and PostgreSQL, in the process that uses it. It connects at the first read."""
-    return SqlReader(ReadConnections(settings, schema.check_database))
+class SqlReader:
+    """Reads from storage. The threads of the process that opened it may share it. It connects at the first read.
 
+    Every method raises `QueryTimeout`, `QueryTooLarge`, `StorageUnavailable` or `SchemaMismatch`.
+    """
 
-class SqlReader(Reader):
-    def __init__(self, connections: ReadConnections) -> None:
-        self._connections = connections
-        self._queries = Queries(connections.dialect)
+    def __init__(self, settings: StorageSettings) -> None:
+        self._connections = ReadConnections(settings, schema.check_database)
+        self._queries = Queries(self._connections.dialect)
 
     def iter_series(self, which: SeriesFilter, page: PageOf) -> Generator[Series]:
+        """Yield the series, ordered by id; ``page.after`` is a hexadecimal id."""
         return self._each(self._queries.series(which, page), page.limit, _series)
+
+    def series(self, which: SeriesFilter, page: PageOf) -> list[Series]:
+        """Return a few series as a list."""
+        return list(self.iter_series(which, page))
 
     def names(self, which: SeriesFilter, page: PageOf) -> list[str]:
         return [row[0] for row in self._all(self._queries.names(which, page), page.limit)]
@@ -68,6 +78,10 @@ class SqlReader(Reader):
         after: Position | None = None,
         only_finite: bool = True,
     ) -> Generator[Point]:
+        """Yield the measurements of groups of series ids, ordered by group, time and series, unmerged.
+
+        ``after`` is a position in the first group. ``only_finite``: omit NaN and the infinities.
+        """
         queries = replace(self._queries, only_finite=only_finite)
 
         def work(connection: sa.Connection, deadline: Deadline) -> Iterator[Point]:
@@ -93,6 +107,10 @@ class SqlReader(Reader):
         limit: int,
         after_ms: int | None = None,
     ) -> list[StatisticsPeriod]:
+        """Return statistics (see ``FUNCTIONS``) of each window of ``period_ms`` that has finite values.
+
+        Ordered by group, then time. ``after_ms``: continue after the window of the first group that contains it.
+        """
         if unknown := set(functions) - set(FUNCTIONS):
             raise ValueError(f"{sorted(unknown)} are not statistics: use {FUNCTIONS}")
         if not groups:
@@ -108,6 +126,7 @@ class SqlReader(Reader):
         ]
 
     def iter_alarm_history(self, which: AlarmFilter, page: PageOf) -> Generator[StoredTransition]:
+        """Yield the transitions, ordered by time."""
         after = None
         if page.after is not None:
             time, _, message_id = page.after.partition("-")

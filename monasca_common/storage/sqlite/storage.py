@@ -12,11 +12,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.storage.base import Capability, Kind, Pruned, Storage, StorageStatus, Writer
 from monasca_common.storage.errors import StorageUnavailable
-from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.private_file import make_private_file
-from monasca_common.storage.sql.reader import open_sql_reader
+from monasca_common.storage.sql.reader import SqlReader
 from monasca_common.storage.sqlite.connection import database_file, translated
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
@@ -37,8 +36,8 @@ class SqliteStorage(Storage):
     def open_writer(self) -> Writer:
         return SqliteWriter(self.path, self.settings, self._clock)
 
-    def open_reader(self) -> Reader:
-        return open_sql_reader(self.settings)
+    def open_reader(self) -> SqlReader:
+        return SqlReader(self.settings)
 
     def upgrade(self) -> None:
         if not self.path.parent.is_dir():

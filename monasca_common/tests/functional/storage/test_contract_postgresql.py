@@ -18,7 +18,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import ReadConnections
 from monasca_common.storage.sql.queries import Queries
-from monasca_common.storage.sql.reader import open_sql_reader
+from monasca_common.storage.sql.reader import SqlReader
 from monasca_common.tests.contracts import storage as testing
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
@@ -236,7 +236,7 @@ class BoundsTest(base.BaseTestCase):
         self.assertIn("read-only", str(error))
 
     def test_a_database_without_tables_is_an_error_with_the_remedy(self):
-        reader = open_sql_reader(StorageSettings("postgresql", self.useFixture(SharedPostgresql()).url))
+        reader = SqlReader(StorageSettings("postgresql", self.useFixture(SharedPostgresql()).url))
         self.addCleanup(reader.close)
         error = self.assertRaises(SchemaMismatch, reader.names, _TENANT, _PAGE)
         self.assertIn("db upgrade", str(error))

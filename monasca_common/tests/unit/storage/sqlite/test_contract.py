@@ -11,7 +11,7 @@ from monasca_common.storage.errors import QueryTimeout, SchemaMismatch, StorageE
 from monasca_common.storage.reader import PageOf, SeriesFilter
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.connections import ReadConnections
-from monasca_common.storage.sql.reader import open_sql_reader
+from monasca_common.storage.sql.reader import SqlReader
 from monasca_common.tests.contracts.storage import (
     FenceContract,
     KeyContract,
@@ -59,7 +59,7 @@ class SqliteReadBoundsTest(SqliteTestCase):
         return connections
 
     def reader(self, connection, **changes):
-        reader = open_sql_reader(StorageSettings("sqlite", connection, **changes))
+        reader = SqlReader(StorageSettings("sqlite", connection, **changes))
         self.addCleanup(reader.close)
         return reader
 

@@ -18,11 +18,11 @@ from monasca_common.storage.reader import (
     PageOf,
     Point,
     Position,
-    Reader,
     SeriesFilter,
     Span,
     StoredTransition,
 )
+from monasca_common.storage.sql.reader import SqlReader
 from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.contracts.storage.scenario import Scenario, make_series, measurement, message_id, row
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -275,20 +275,20 @@ class ReadsContract(Scenario):
         self.assertEqual([{"name": "cpu.user", "dimensions": {"host": "host-2"}}], one.metrics)
         self.assertEqual(("OK", "ALARM", []), (one.old_state, one.new_state, one.sub_alarms))
 
-    def _reader_of(self, *series: Series) -> Reader:
+    def _reader_of(self, *series: Series) -> SqlReader:
         """Return a reader of a database with one measurement of each series."""
         return self._reader_of_rows([measurement(series=one) for one in series])
 
-    def _reader_of_rows(self, rows: Sequence[Any]) -> Reader:
+    def _reader_of_rows(self, rows: Sequence[Any]) -> SqlReader:
         return self._reader_after(Kind.METRICS, rows)
 
-    def _reader_after(self, kind: Kind, rows: Sequence[Any]) -> Reader:
+    def _reader_after(self, kind: Kind, rows: Sequence[Any]) -> SqlReader:
         self.write(self.database.writer(), kind, rows)
-        reader: Reader = self.database.storage().open_reader()
+        reader: SqlReader = self.database.storage().open_reader()
         self.addCleanup(reader.close)
         return reader
 
-    def _three_series_of_four_rows(self) -> tuple[list[bytes], Reader]:
+    def _three_series_of_four_rows(self) -> tuple[list[bytes], SqlReader]:
         every = [make_series(host=host) for host in "abc"]
         rows = [measurement(series=one, time_ms=NOW_MS + t) for one in every for t in range(4)]
         return sorted(one.id for one in every), self._reader_of_rows(rows)
@@ -298,11 +298,11 @@ class SqliteReadsTest(ReadsContract, SqliteTestCase):  # type: ignore[misc, unus
     pass
 
 
-def _measurements(reader: Reader, *arguments: Any, **named: Any) -> list[Point]:
+def _measurements(reader: SqlReader, *arguments: Any, **named: Any) -> list[Point]:
     return list(reader.iter_measurements(*arguments, **named))
 
 
-def _history(reader: Reader, which: AlarmFilter, page: PageOf) -> list[StoredTransition]:
+def _history(reader: SqlReader, which: AlarmFilter, page: PageOf) -> list[StoredTransition]:
     return list(reader.iter_alarm_history(which, page))
 
 
