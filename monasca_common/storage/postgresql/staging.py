@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -48,15 +47,6 @@ _NOTE_IDS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """The number of existing keys, of existing keys with the same value, and of existing keys with a row to replace."""
-
-    count: int
-    same: int
-    greater: int
-
-
 def make(connection: BoundedConnection) -> None:
     """Create the temporary tables of this connection, if it has none. Call it outside a transaction."""
     for staged, table in {**_TABLES, **{_staged(each): each.name for each in encoding.KEYED_TABLES.values()}}.items():
@@ -76,16 +66,12 @@ def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow]
     if new:
         source = "taken"
         copy(connection, "pg_temp.taken", encoding.measurements(row for row in kept.rows if row[:2] not in keys))
-    taken = _taken(connection, source, bounds)
-    if taken.greater:
+    counts = connection.execute(_COUNT.format(taken=source).encode(), bounds, prepare=False).fetchone()
+    assert counts is not None
+    existing, same, greater = counts
+    if greater:
         connection.execute(_REPLACE.format(taken=source).encode(), bounds, prepare=False)
-    return Written(new, kept.repeated + taken.same, kept.conflicting + taken.count - taken.same)
-
-
-def _taken(connection: BoundedConnection, source: str, bounds: tuple[int, int]) -> _Taken:
-    row = connection.execute(_COUNT.format(taken=source).encode(), bounds, prepare=False).fetchone()
-    assert row is not None
-    return _Taken(*row)
+    return Written(new, kept.repeated + same, kept.conflicting + existing - same)
 
 
 def _reduced(rows: list[MeasurementRow]) -> Reduced:
