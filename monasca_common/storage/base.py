@@ -213,9 +213,9 @@ class Storage(ABC):
     def open_writer(self) -> Writer:
         """Open a writer. Raises `StorageUnavailable`, `SchemaMismatch`."""
 
-    @abstractmethod
     def open_reader(self) -> Any:
         """Open a `SqlReader`, or an object with its methods. Raises `NotSupported` without `Capability.READS`."""
+        raise NotSupported(f"{type(self).__name__} does not read: choose sqlite or postgresql for an API with reads")
 
     # The `monasca-common db` commands call these methods. They do not change schemas of other programs.
 

@@ -44,11 +44,6 @@ class InfluxdbStorage(Storage):
     def open_writer(self) -> Writer:
         return InfluxdbWriter(self._address, self.settings, self._clock)
 
-    def open_reader(self) -> Any:
-        raise NotSupported(
-            "the driver influxdb does not support reads: choose sqlite or postgresql for an API with reads"
-        )
-
     def upgrade(self) -> None:
         """Create the database; it has no schema."""
         client = InfluxClient(self._address, timeout_seconds=self.settings.write_timeout_seconds)

@@ -73,12 +73,6 @@ class PrometheusStorage(Storage):
             raise
         return PrometheusWriter(self._address, receiver, positions, self.settings, self._clock)
 
-    def open_reader(self) -> Any:
-        raise NotSupported(
-            "metrics in a receiver of remote write are read with PromQL from it, not with this API: choose sqlite or "
-            "postgresql for an API with reads"
-        )
-
     def upgrade(self) -> None:
         self._positions.upgrade()
 
