@@ -7,9 +7,10 @@ import base64
 import http.client
 import ipaddress
 import ssl
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
+from functools import partial
 from typing import ClassVar
 
 from sqlalchemy import URL, make_url
@@ -18,6 +19,7 @@ from sqlalchemy.exc import ArgumentError
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.runtime.send_deadline import SendDeadline
 from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.refusal import find_refused
 
 _MAX_ANSWER_BYTES = 65_536
 _MAX_REASON_CHARACTERS = 300
@@ -173,7 +175,24 @@ def one_line(text: str) -> str:
     return text if len(text) <= _MAX_REASON_CHARACTERS else text[:_MAX_REASON_CHARACTERS] + "…"
 
 
-def requests(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+def send(rows: Sequence[bytes], write: Callable[[Sequence[bytes]], str | None]) -> dict[int, str]:
+    """Write encoded rows in requests, and return the reason, by position, for each row that the server refuses.
+
+    ``write`` sends one request, and returns why the server refuses some of its rows, or ``None``; the other rows may be
+    stored, so they are written again.
+    """
+    reasons: dict[int, str] = {}
+    for start, stop in _requests(rows):
+        found = find_refused(stop - start, partial(_trial, write, rows[start:stop]))
+        reasons |= {start + position: reason for position, reason in found.items()}
+    return reasons
+
+
+def _trial(write: Callable[[Sequence[bytes]], str | None], rows: Sequence[bytes], start: int, stop: int) -> str | None:
+    return write(rows[start:stop])
+
+
+def _requests(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Yield ranges of encoded rows that each fit into a request; a row that is too large gets a separate range."""
     start = size_bytes = 0
     for position, row in enumerate(rows):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import urlencode
@@ -17,10 +18,6 @@ _ERROR = re.compile(r'\A\s*\{\s*"error"\s*:\s*"')
 _FAULTS_OF_ROWS = ("partial write", "unable to parse")
 # Limits that an operator can raise. The rows are valid, so they must not become dead letters.
 _FAULT_OF_THE_DATABASE = "partial write: max-"
-
-
-class LinesRefused(Exception):
-    """InfluxDB refused some of the lines of a request; the others may be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +52,17 @@ class InfluxClient:
             parameters["rp"] = where.retention_policy
         self._write_path = f"/write?{urlencode(parameters)}"
 
-    def write(self, lines: bytes) -> None:
-        """Write lines; an empty write tests the connection. Raises `LinesRefused`, `StorageUnavailable`."""
-        answer = self._post(self._write_path, lines, "text/plain; charset=utf-8")
+    def write(self, lines: Sequence[bytes]) -> str | None:
+        """Write lines; without lines, test the connection. Return the reason why InfluxDB refuses some of the lines, of
+        which the others may be stored. Raises `StorageUnavailable`."""
+        answer = self._post(self._write_path, b"\n".join(lines), "text/plain; charset=utf-8")
         status = answer.status
         if 200 <= status < 300:
-            return
+            return None
         reason = _reason(answer.body)
         is_full = reason.startswith(_FAULT_OF_THE_DATABASE)
         if status == 400 and reason.startswith(_FAULTS_OF_ROWS) and not is_full:
-            raise LinesRefused(reason)
+            return reason
         remedy = "; raise that limit in its configuration, or remove series" if is_full else _remedy(status)
         raise StorageUnavailable(f"{self._where.shown} responds with {status} to a write: {reason}{remedy}")
 

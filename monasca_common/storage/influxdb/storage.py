@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -13,10 +13,9 @@ from monasca_common.models.seen import Seen
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, Writer, Written
 from monasca_common.storage.errors import NotSupported, RowsRefused
-from monasca_common.storage.http_client import check_credentials, requests
-from monasca_common.storage.influxdb.client import Address, InfluxClient, LinesRefused, address
+from monasca_common.storage.http_client import check_credentials, send
+from monasca_common.storage.influxdb.client import Address, InfluxClient, address
 from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
-from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
 
 _KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
@@ -61,7 +60,7 @@ class InfluxdbWriter(Writer):
         self._heads: Seen[bytes, str] = Seen(_MAX_SERIES)
         self._client = InfluxClient(where, timeout_seconds=settings.write_timeout_seconds)
         try:
-            self._client.write(b"")
+            self._client.write(())
         except BaseException:
             self._client.close()
             raise
@@ -87,9 +86,7 @@ class InfluxdbWriter(Writer):
         reasons |= retention.refused(times, retention.window(self._settings, rows.kind, self._clock.time_ms()))
         if reasons:
             raise RowsRefused(reasons)
-        for start, stop in requests(lines):
-            reasons |= self._send(lines, start, stop)
-        if reasons:
+        if reasons := send(lines, self._client.write):
             raise RowsRefused(reasons)
         fail_point("storage.after_commit")
         return Written(stored=len(lines))
@@ -121,15 +118,3 @@ class InfluxdbWriter(Writer):
         head = series_head(series)
         self._heads.keep(series.id, head, len(head))
         return head
-
-    def _send(self, lines: Sequence[bytes], start: int, stop: int) -> dict[int, str]:
-        """Return the reason, by position, for each row that InfluxDB refuses."""
-
-        def trial(first: int, last: int) -> str | None:
-            try:
-                self._client.write(b"\n".join(lines[start + first : start + last]))
-            except LinesRefused as refusal:
-                return str(refusal)
-            return None
-
-        return {start + position: reason for position, reason in find_refused(stop - start, trial).items()}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
@@ -45,10 +45,6 @@ _REFUSED_BY_TIME = re.compile("out[ -]of[ -]order|out of bounds|too[ -]old|dupli
 _DUPLICATE = re.compile("duplicate[ -](sample|timestamp)")
 # Limits that an operator can raise. The rows are valid, so they must not become dead letters.
 _LIMIT_OF_THE_RECEIVER = re.compile("err-mimir-(max-series-per-|tenant-)")
-
-
-class SamplesRefused(Exception):
-    """The receiver refused at least one sample of a request; others may be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +105,19 @@ class Receiver:
         self._where = where
         self._http = DatabaseClient(where, timeout_seconds=timeout_seconds, ca_file=where.ca_file)
 
-    def write(self, samples: bytes, tenant: str) -> None:
-        """Write a ``WriteRequest``. A repeat stores no sample twice.
-
-        Raises `SamplesRefused`, `StorageUnavailable`.
+    def write(self, tenant: str, samples: Sequence[bytes]) -> str | None:
+        """Write a ``WriteRequest`` of encoded samples. A repeat stores no sample twice. Return the reason why the
+        receiver refuses at least one sample; others may be stored. Raises `StorageUnavailable`.
         """
-        body = bytes(cramjam.snappy.compress_raw(samples))
+        body = bytes(cramjam.snappy.compress_raw(b"".join(samples)))
         answer = self._http.request("POST", self._where.path, body, _HEADERS | self._scope(tenant))
         if 200 <= answer.status < 300:
-            return
+            return None
         reason = one_line(answer.body.decode(errors="replace"))
         is_by_time = _REFUSED_BY_TIME.search(reason) and answer.status in (400, 409, 422, 500)
         is_limit = _LIMIT_OF_THE_RECEIVER.search(reason)
         if is_by_time or (answer.status in (400, 422) and not is_limit):
-            raise SamplesRefused(f"{self._where.product} responds with {answer.status}: {reason}")
+            return f"{self._where.product} responds with {answer.status}: {reason}"
         raise self._unavailable(answer, f"a write: {reason}{_REMEDIES.get(answer.status, '')}")
 
     def has(self, labels: Mapping[str, str], row: Measurement, refusal: str) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -21,12 +22,11 @@ from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, StorageStatus, Writer, Written
 from monasca_common.storage.errors import NotSupported, RowsRefused
 from monasca_common.storage.fence import StoredNext
-from monasca_common.storage.http_client import check_credentials, requests
+from monasca_common.storage.http_client import check_credentials, send
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.prometheus.labels import labels_of
-from monasca_common.storage.prometheus.receiver import Receiver, ReceiverUrl, SamplesRefused, address
+from monasca_common.storage.prometheus.receiver import Receiver, ReceiverUrl, address
 from monasca_common.storage.reduction import measurement_rows, reduced
-from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings, dialect_of
 
 _MAX_SERIES = 100_000  # about 500 bytes each
@@ -153,9 +153,8 @@ class PrometheusWriter(Writer):
         for tenant, group in groupby(sorted(order, key=tenants.__getitem__), key=tenants.__getitem__):
             positions = list(group)
             samples = [encoded[position] for position in positions]
-            for start, stop in requests(samples):
-                found = self._send(samples[start:stop], tenant)
-                refused |= {positions[start + place]: reason for place, reason in found.items()}
+            found = send(samples, partial(self._receiver.write, tenant))
+            refused |= {positions[place]: reason for place, reason in found.items()}
         for position, reason in refused.items():
             row = values[position]
             has = self._receiver.has(labels_of(row.series, with_tenant=not self._as_header), row, reason)
@@ -170,15 +169,3 @@ class PrometheusWriter(Writer):
         labels = encoded_labels(labels_of(series, with_tenant=not self._as_header))
         self._labels.keep(series.id, labels, len(labels))
         return labels
-
-    def _send(self, samples: Sequence[bytes], tenant: str) -> dict[int, str]:
-        """Return the reason, by position, for each sample that the receiver refuses."""
-
-        def trial(start: int, stop: int) -> str | None:
-            try:
-                self._receiver.write(b"".join(samples[start:stop]), tenant)
-            except SamplesRefused as refusal:
-                return str(refusal)
-            return None
-
-        return find_refused(len(samples), trial)

@@ -97,7 +97,7 @@ class InfluxdbTest(Scenario, InfluxdbTestCase):
 
     def test_a_field_of_another_type_refuses_only_its_rows(self):
         writer = self.database.writer()
-        writer._client.write(b'texts value="a" %d' % NOW_MS)
+        writer._client.write([b'texts value="a" %d' % NOW_MS])
         rows = [measurement(0), measurement(series=make_series("texts")), measurement(2)]
         error = self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, rows)
         self.assertEqual({1}, set(error.reasons))
