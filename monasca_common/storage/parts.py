@@ -61,14 +61,7 @@ class PartSize:
                 self.most_rows *= 2
 
 
-def write(
-    store: Callable[[Claim, R], W],
-    claim: Claim,
-    rows: R,
-    size: PartSize,
-    *,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> Iterator[Part[W]]:
+def write(store: Callable[[Claim, R], W], claim: Claim, rows: R, size: PartSize) -> Iterator[Part[W]]:
     """Call ``store`` with each part of ``rows``, such as `Writer.write`, and yield each stored part.
 
     Raises the errors of `Writer.write`, but `MessagesRefused` instead of `RowsRefused`; parts that were already yielded
@@ -80,18 +73,18 @@ def write(
         part = replace(part, end=_end(claim, part.start, rows, most))
         chosen = rows if part == claim else rows.between(part.start, part.end)
         count = len(chosen) if most is None or part.end == claim.end else most
-        started_at = monotonic()
+        started_at = time.monotonic()
         try:
             written = store(part, chosen)
         except RowsRefused as error:
             raise MessagesRefused({chosen.origin(n): reason for n, reason in error.reasons.items()}) from error
         except TooMuchAtOnce as error:
-            size.too_much(len(chosen), monotonic() - started_at)
+            size.too_much(len(chosen), time.monotonic() - started_at)
             if len(chosen) and chosen.offsets[0] < chosen.offsets[-1]:
                 raise
             raise StorageUnavailable(f"the database cannot store even a single message now: {error}") from error
         if not written.skipped:
-            size.worked(count, monotonic() - started_at)
+            size.worked(count, time.monotonic() - started_at)
         yield Part(part, written)
         if part.end == claim.end:
             return

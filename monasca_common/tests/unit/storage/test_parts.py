@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
@@ -62,7 +64,8 @@ class PartsTest(base.BaseTestCase):
         return self.write_rows(claim(0, len(counts)), rows)
 
     def write_rows(self, whole, rows):
-        return list(parts.write(self.database.write, whole, rows, self.size, monotonic=self.database.monotonic))
+        with mock.patch.object(parts.time, "monotonic", self.database.monotonic):
+            return list(parts.write(self.database.write, whole, rows, self.size))
 
     def write_until_stored(self, *counts, **named):
         """Write until everything is stored, and return the number of calls with too many rows."""
