@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from monasca_common.alarms.errors import NameTaken, UnknownId
 from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot
 from monasca_common.storage.sql.transactions import Transactions
 
@@ -41,7 +40,7 @@ class AlarmsDatabase:
     """The alarms database. It connects at the first call, and must not be used after a fork."""
 
     def __init__(self, settings: StorageSettings) -> None:
-        self._reads = ReadConnections(settings, schema.check_database)
+        self._reads = ReadConnections(settings)
         self._transactions = Transactions(settings)
         self.dialect = self._reads.dialect
 

@@ -26,8 +26,8 @@ from monasca_common.storage.errors import (
     StorageError,
     StorageUnavailable,
 )
-from monasca_common.storage.positions import Result
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.queries import UNHEX
 
@@ -38,8 +38,6 @@ _ROWS_A_STEP = 50  # a row can be as long as a message: 1 MB
 
 T = TypeVar("T")
 Opened = TypeVar("Opened", bound=Any)
-#: A function that checks a new connection; its arguments are the connection's ``execute`` method and dialect.
-Check = Callable[[Callable[[str], Result], str], None]
 
 
 class Deadline:
@@ -66,10 +64,8 @@ class Deadline:
 class ReadConnections:
     """A pool of connections, created at the first read. It must not be used after a fork."""
 
-    def __init__(self, settings: StorageSettings, check: Check | None = None) -> None:
-        """``check`` is called for each new connection; `run` raises the errors of ``check``."""
+    def __init__(self, settings: StorageSettings) -> None:
         self._settings = settings
-        self._check = check
         self.dialect = sa.make_url(settings.connection).get_backend_name()
         self._engine: sa.Engine | None = None
         self._lock = threading.Lock()
@@ -122,7 +118,7 @@ class ReadConnections:
         with self._lock:
             if self._engine is None:
                 make = _postgresql_engine if self.dialect == "postgresql" else _sqlite_engine
-                self._engine = make(self._settings, self._check)
+                self._engine = make(self._settings)
             return self._engine
 
 
@@ -192,7 +188,7 @@ def _pool_options(settings: StorageSettings) -> dict[str, Any]:
     }
 
 
-def _postgresql_engine(settings: StorageSettings, check: Check | None) -> sa.Engine:
+def _postgresql_engine(settings: StorageSettings) -> sa.Engine:
     from monasca_common.storage.sql.bounded import BoundedConnection, connect_arguments, open_connection
 
     arguments, seconds = connect_arguments(settings.connection), settings.read_timeout_seconds
@@ -211,12 +207,12 @@ def _postgresql_engine(settings: StorageSettings, check: Check | None) -> sa.Eng
             prepare_threshold=None,
             autocommit=True,
         ).give(seconds)
-        return _checked(opened, check, "postgresql")
+        return _checked(opened, "postgresql")
 
     return sa.create_engine("postgresql+psycopg://", creator=connect, **_pool_options(settings))
 
 
-def _sqlite_engine(settings: StorageSettings, check: Check | None) -> sa.Engine:
+def _sqlite_engine(settings: StorageSettings) -> sa.Engine:
     path = sa.make_url(settings.connection).database or ""
 
     def connect() -> sqlite3.Connection:
@@ -224,15 +220,14 @@ def _sqlite_engine(settings: StorageSettings, check: Check | None) -> sa.Engine:
             f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False, timeout=settings.read_timeout_seconds
         )
         connection.create_function(UNHEX, 1, bytes.fromhex, deterministic=True)
-        return _checked(connection, check, "sqlite")
+        return _checked(connection, "sqlite")
 
     return sa.create_engine("sqlite://", creator=connect, **_pool_options(settings))
 
 
-def _checked(connection: Opened, check: Check | None, dialect: str) -> Opened:
+def _checked(connection: Opened, dialect: str) -> Opened:
     try:
-        if check is not None:
-            check(connection.execute, dialect)
+        schema.check_database(connection.execute, dialect)
     except BaseException:
         connection.close()
         raise

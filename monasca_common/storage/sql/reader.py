@@ -32,7 +32,6 @@ from monasca_common.storage.reader import (
     StoredTransition,
 )
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import Deadline, ReadConnections, in_steps
 from monasca_common.storage.sql.queries import Queries, Select
 
@@ -49,7 +48,7 @@ class SqlReader:
     """
 
     def __init__(self, settings: StorageSettings) -> None:
-        self._connections = ReadConnections(settings, schema.check_database)
+        self._connections = ReadConnections(settings)
         self._queries = Queries(self._connections.dialect)
 
     def iter_series(self, which: SeriesFilter, page: PageOf) -> Generator[Series]:

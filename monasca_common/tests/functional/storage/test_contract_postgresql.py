@@ -212,6 +212,7 @@ def _run(statement):
 
 class BoundsTest(base.BaseTestCase):
     def connections(self, url, **changes):
+        self.useFixture(MonkeyPatch("monasca_common.storage.sql.schema.check_database", lambda *_: None))  # no tables
         connections = ReadConnections(StorageSettings("postgresql", url, **changes))
         self.addCleanup(connections.close)
         return connections
