@@ -24,16 +24,13 @@ class StoredNext:
 def check_call(claim: Claim, rows: Rows) -> None:
     """Raise `ValueError` for an inconsistent call, which is a bug in the caller."""
     count = len(rows.values)
-    keyed = rows.kind is not Kind.METRICS
-    if len(rows.offsets) != count or (keyed and len(rows.message_ids) != count):
+    required = (rows.offsets,) if rows.kind is Kind.METRICS else (rows.offsets, rows.message_ids)
+    lengths = [len(column) for column in (*required, *filter(None, (rows.by_id, rows.indexes)))]
+    if set(lengths) != {count} or (rows.by_id and rows.kind not in KINDS_BY_ID):
         raise ValueError(
-            f"{count} {rows.kind} with {len(rows.offsets)} offsets and {len(rows.message_ids)} message ids: give "
-            "columns of equal length"
+            f"{count} {rows.kind} with columns of {lengths} values: give columns of equal length, and by_id only for "
+            "logs and events"
         )
-    if rows.indexes and len(rows.indexes) != count:
-        raise ValueError(f"indexes has {len(rows.indexes)} values for {count} {rows.kind}: give one for each row")
-    if rows.by_id and (len(rows.by_id) != count or rows.kind not in KINDS_BY_ID):
-        raise ValueError(f"by_id has {len(rows.by_id)} values for {count} {rows.kind}: give one for each log or event")
     check_order(claim)
     if count and not claim.start <= rows.offsets[0] <= rows.offsets[-1] < claim.end:
         raise ValueError(
