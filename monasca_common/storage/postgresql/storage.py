@@ -49,7 +49,7 @@ class PostgresqlStorage(Storage):
             with schema.engine(self.settings.connection).begin() as connection:
                 schema.upgrade(connection)
         except (SQLAlchemyError, psycopg.Error) as error:
-            raise _unavailable(error) from error
+            raise StorageUnavailable(f"PostgreSQL: {schema.reason(error)}") from error
 
     def status(self) -> StorageStatus:
         try:
@@ -58,7 +58,7 @@ class PostgresqlStorage(Storage):
         except SQLAlchemyError as error:
             if database.is_missing(self._arguments, self._bounds):
                 return StorageStatus(None, schema.REVISION)
-            raise _unavailable(error) from error
+            raise StorageUnavailable(f"PostgreSQL: {schema.reason(error)}") from error
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
         timeout_seconds = self.settings.write_timeout_seconds
@@ -66,8 +66,3 @@ class PostgresqlStorage(Storage):
         with connection:
             yield from partitions.prune(connection.give, timeout_seconds, self.settings, now_ms)
             yield from series.prune(connection.give, timeout_seconds)
-
-
-def _unavailable(error: SQLAlchemyError | psycopg.Error) -> StorageUnavailable:
-    origin = getattr(error, "orig", None) or error
-    return StorageUnavailable(f"PostgreSQL: {(str(origin).splitlines() or [type(origin).__name__])[0]}")

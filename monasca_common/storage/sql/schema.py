@@ -13,7 +13,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, pool
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from monasca_common.storage.base import StorageStatus, StoredOffset
 from monasca_common.storage.errors import SchemaMismatch
@@ -171,6 +170,7 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-def reason(error: SQLAlchemyError) -> str:
-    """Return the database's error text, without the statement and the link to documentation."""
-    return str(error.orig if isinstance(error, DBAPIError) else error)
+def reason(error: Exception) -> str:
+    """Return the first line of the error's text, without the statement and SQLAlchemy's link to documentation."""
+    origin = getattr(error, "orig", None) or error
+    return (str(origin).splitlines() or [type(origin).__name__])[0]
