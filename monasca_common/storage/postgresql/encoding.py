@@ -10,7 +10,7 @@ deadlocking.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, LiteralString
@@ -111,9 +111,6 @@ def _in_order(value: Any) -> Any:
     return [_in_order(each) for each in value] if isinstance(value, list) else value
 
 
-def first_of_each_key(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def first_of_each_key(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return rows of ``(time_ms, message_id, …)``, with only the first row of each key."""
-    kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in rows:
-        kept.setdefault(row[:2], row)
-    return list(kept.values())
+    return list({row[:2]: row for row in reversed(rows)}.values())

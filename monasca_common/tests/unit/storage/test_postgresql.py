@@ -156,7 +156,7 @@ class EncodingTest(base.BaseTestCase):
         ]
         rows = Rows(Kind.LOGS, entries, range(4), [b"x", b"x", b"x", b"y"])
         kept = encoding.first_of_each_key(keyed_rows(rows))
-        self.assertEqual(["a", "c", "d"], [row[4] for row in kept])
+        self.assertEqual(["a", "c", "d"], sorted(row[4] for row in kept))
 
     def test_equal_objects_have_the_same_jsonb_text(self):
         texts = ('{"bb":"1","a":"2"}', '{ "a" : "2", "bb" : "1" }', '{"a":"x","\\u0061":"2","bb":"1"}')
