@@ -46,15 +46,20 @@ def database_file(connection: str) -> Path:
     return Path(name).absolute()
 
 
+def check_folder(path: Path) -> None:
+    """Raise `StorageUnavailable` if the folder of the file does not exist."""
+    if not path.parent.is_dir():
+        raise StorageUnavailable(
+            f"the folder of the database, {path.parent}, does not exist: create it, or correct connection in group "
+            "[database]"
+        )
+
+
 def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
     """Open a connection whose caller begins and commits transactions. Raises `StorageUnavailable`, `SchemaMismatch`."""
+    check_folder(path)
     if not path.exists():
-        if path.parent.is_dir():
-            schema.check(None)
-        raise StorageUnavailable(
-            f"the folder of the database, {path.parent}, does not exist: create it, or correct "
-            "connection in group [database]"
-        )
+        schema.check(None)
     with translated(path):
         connection = sqlite3.connect(
             f"{path.as_uri()}?mode=rw", timeout=timeout_seconds, isolation_level=None, check_same_thread=False, uri=True

@@ -16,7 +16,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.private_file import make_private_file
 from monasca_common.storage.sql.reader import SqlReader
-from monasca_common.storage.sqlite.connection import database_file, translated
+from monasca_common.storage.sqlite.connection import check_folder, database_file, translated
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
 
@@ -40,11 +40,7 @@ class SqliteStorage(Storage):
         return SqlReader(self.settings)
 
     def upgrade(self) -> None:
-        if not self.path.parent.is_dir():
-            raise StorageUnavailable(
-                f"the folder of the database, {self.path.parent}, does not exist: create it, or correct connection in "
-                "group [database]"
-            )
+        check_folder(self.path)
         make_private_file(self.path)
         # The mode is stored in the file, and cannot be set within a transaction.
         with translated(self.path), contextlib.closing(sqlite3.connect(self.path)) as connection:
