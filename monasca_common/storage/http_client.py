@@ -114,17 +114,16 @@ class DatabaseClient:
         be harmless. Raises `StorageUnavailable`."""
         was_open = self._connection is not None
         try:
-            return self._request_once(method, path, body, headers, max_bytes)
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
-            # A server closes idle connections.
-            if not was_open:
-                raise self._unavailable(error) from error
+            try:
+                return self._request_once(method, path, body, headers, max_bytes)
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                if not was_open:
+                    raise
+                # A server closes idle connections.
+                return self._request_once(method, path, body, headers, max_bytes)
         except (OSError, http.client.HTTPException) as error:
-            raise self._unavailable(error) from error
-        try:
-            return self._request_once(method, path, body, headers, max_bytes)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unavailable(error) from error
+            kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
+            raise kind(f"{self._where.shown} does not respond: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -163,10 +162,6 @@ class DatabaseClient:
             return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
         context = ssl.create_default_context(cafile=self._ca_file)
         return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
-
-    def _unavailable(self, error: Exception) -> StorageUnavailable:
-        kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
-        return kind(f"{self._where.shown} does not respond: {type(error).__name__}: {error}")
 
 
 def one_line(text: str) -> str:
