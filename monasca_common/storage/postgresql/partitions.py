@@ -75,11 +75,6 @@ def partition_name(table: str, day: int) -> str:
     return f"{table}_{_EPOCH + datetime.timedelta(days=day):%Y%m%d}"
 
 
-def made(connection: BoundedConnection, table: str) -> set[int]:
-    """Return the days that have a partition."""
-    return set(_attached(connection, table))
-
-
 def make(connection: BoundedConnection, table: str, days: Iterable[int], *, timeout_seconds: float) -> set[int]:
     """Create the missing partitions. Return the days that have a partition afterwards.
 
@@ -87,7 +82,7 @@ def make(connection: BoundedConnection, table: str, days: Iterable[int], *, time
     transaction ends, and a database has a limited number of locks. Concurrent processes do not create a partition
     twice.
     """
-    there = made(connection, table)
+    there = set(_attached(connection, table))
     missing = sorted(set(days) - there)
     for start in range(0, len(missing), _DAYS_A_TRANSACTION):
         there |= _make(connection.give(timeout_seconds), table, missing[start : start + _DAYS_A_TRANSACTION])
@@ -97,7 +92,7 @@ def make(connection: BoundedConnection, table: str, days: Iterable[int], *, time
 def _make(connection: BoundedConnection, table: str, days: Iterable[int]) -> set[int]:
     with connection.transaction():
         connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MAKING, table])
-        there = made(connection, table)
+        there = set(_attached(connection, table))
         for day in sorted(set(days) - there):
             names = {"table": sql.Identifier(table), "name": sql.Identifier(partition_name(table, day))}
             connection.execute(_CREATE.format(**names))

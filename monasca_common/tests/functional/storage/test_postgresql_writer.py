@@ -327,4 +327,4 @@ class PartsTest(PostgresqlTestCase):
         self.assertEqual(days, len(self.database.rows(Kind.METRICS)))
         counts = self.session().execute("SELECT count(*) FROM noted GROUP BY transaction").fetchall()
         self.assertLessEqual(max(count for (count,) in counts), 20)
-        self.assertLessEqual(days, len(partitions.made(writer._connection, "measurements")))
+        self.assertLessEqual(days, len(partitions._attached(writer._connection, "measurements")))
