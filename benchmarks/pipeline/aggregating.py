@@ -22,7 +22,6 @@ from benchmarks.topics import AVRO
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
-from monasca_common.pipeline import Publisher, Specifications
 from monasca_common.pipeline.aggregate.batch import Aggregation
 from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
@@ -30,6 +29,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.pipeline.specification.reader import JsonRows, read
+from monasca_common.pipeline.specification.specification import Publisher, Specifications
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

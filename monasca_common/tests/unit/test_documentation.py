@@ -18,7 +18,9 @@ from oslotest import base
 from monasca_common import kafka, pipeline
 from monasca_common.kafka import aio, testing
 from monasca_common.pipeline import dataframes
+from monasca_common.pipeline.aggregate.output import output
 from monasca_common.pipeline.specification import reader
+from monasca_common.pipeline.specification.specification import Publisher
 from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden, partials_of
 
 ROOT = Path(__file__).parents[3]
@@ -129,9 +131,9 @@ class SpecificationsTest(base.BaseTestCase):
             specs, partials_of(specs, golden("mem_and_pod_metrics.jsonl"))
         ).items()
         (usage,) = (usage for usage in found.usages if usage.column("dimensions#namespace") == "website")
-        publisher = pipeline.Publisher("aggregate", "monasca", "")
+        publisher = Publisher("aggregate", "monasca", "")
         version_ms = expected["creation_time"] * 1000
-        made = pipeline.output(publisher, specs.transforms[metric_id], usage, period_ms, version_ms=version_ms)
+        made = output(publisher, specs.transforms[metric_id], usage, period_ms, version_ms=version_ms)
         self.assertEqual(expected, json.loads(made.value))
 
     def test_each_field_is_in_the_page(self):

@@ -17,6 +17,7 @@ from stevedore import ExtensionManager
 
 from monasca_common import pipeline
 from monasca_common.pipeline import components, dataframes
+from monasca_common.pipeline.aggregate.output import output
 from monasca_common.pipeline.jobs.job import JOBS, JobRequest, JobWatcher, load_job
 from monasca_common.tests.functional.pipeline.pipeline_case import (
     CPU_PRE_ROWS,
@@ -111,7 +112,7 @@ class OwnJobTest(PipelineCase):
         rows = dataframes.rows(partials, specs).collect()
 
         published = [
-            json.loads(pipeline.output(PUBLISHER, specs.transforms[metric_id], usage, period_ms, version_ms=1).value)
+            json.loads(output(PUBLISHER, specs.transforms[metric_id], usage, period_ms, version_ms=1).value)
             for (metric_id, period_ms), found in aggregates(specs, partials_of(specs, sent)).items()
             for usage in found.usages
         ]

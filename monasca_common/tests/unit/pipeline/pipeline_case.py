@@ -7,13 +7,18 @@ from pathlib import Path
 from oslotest import base
 
 from monasca_common import pipeline
+from monasca_common.pipeline.aggregate.partials import Accumulator
+from monasca_common.pipeline.aggregate.records import RecordReader
+from monasca_common.pipeline.aggregate.rollup import aggregate
+from monasca_common.pipeline.specification.specification import Publisher
+from monasca_common.pipeline.windows import period_start_ms
 
 # A file in the folder of the golden data names its source.
 GOLDEN = Path(__file__).parents[1] / "models" / "golden"
 SHIPPED = Path(pipeline.__file__).parent / "specification" / "shipped"
 
 EVER = pipeline.TimeBounds(0, 2**52)
-PUBLISHER = pipeline.Publisher("aggregate", "the-tenant", "the-region")
+PUBLISHER = Publisher("aggregate", "the-tenant", "the-region")
 HOUR_MS = 3_600_000
 
 
@@ -67,8 +72,8 @@ def partials_of(specs, messages, *, bounds=EVER):
     """Return the partials of ``messages``, which are values, or tuples of (value, partition, offset)."""
     messages = [one if isinstance(one, tuple) else (one, 0, offset) for offset, one in enumerate(messages)]
     values, partitions, offsets = zip(*messages, strict=True) if messages else ((), (), ())
-    accumulator = pipeline.Accumulator()
-    accumulator.add(pipeline.RecordReader(specs).read(values, bounds), partitions, offsets)
+    accumulator = Accumulator()
+    accumulator.add(RecordReader(specs).read(values, bounds), partitions, offsets)
     return list(accumulator.partials())
 
 
@@ -77,10 +82,10 @@ def aggregates(specs, partials):
     periods = {}
     for key, partial in partials:
         transform = specs.find(key.specification_id)
-        period_ms = pipeline.period_start_ms(transform.period, key.window_ms)
+        period_ms = period_start_ms(transform.period, key.window_ms)
         periods.setdefault((transform.metric_id, period_ms), []).append((key, partial))
     return {
-        (metric_id, period_ms): pipeline.aggregate(specs.transforms[metric_id], found)
+        (metric_id, period_ms): aggregate(specs.transforms[metric_id], found)
         for (metric_id, period_ms), found in periods.items()
     }
 

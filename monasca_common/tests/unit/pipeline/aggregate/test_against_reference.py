@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common import pipeline
-from monasca_common.pipeline.aggregate.output import dimensions
+from monasca_common.pipeline.aggregate.output import dimensions, output
+from monasca_common.pipeline.aggregate.records import RecordReader
 from monasca_common.tests.unit.pipeline import reference, strategies
 from monasca_common.tests.unit.pipeline.pipeline_case import PUBLISHER, aggregates, partials_of, specifications
 
@@ -51,7 +52,7 @@ class AgainstReferenceTest(base.BaseTestCase):
         expected, rejected, without_value = reference.aggregate(*rows, messages, BOUNDS.oldest_ms, BOUNDS.latest_ms)
         found = aggregates(specs, partials_of(specs, messages, bounds=BOUNDS))
         self.assert_same_rows(expected, written(specs, found))
-        read = pipeline.RecordReader(specs).read([value for value, _, _ in messages], BOUNDS)
+        read = RecordReader(specs).read([value for value, _, _ in messages], BOUNDS)
         self.assertEqual(rejected, set(read.rejected))
         dropped = sum(aggregate.dropped["zero_oldest"] for aggregate in found.values())
         self.assertEqual(sum(without_value.values()), dropped)
@@ -86,7 +87,7 @@ class AgainstReferenceTest(base.BaseTestCase):
 
     def _published(self, specs, partials):
         return {
-            pipeline.output(PUBLISHER, specs.transforms[metric_id], usage, period_ms, version_ms=7)
+            output(PUBLISHER, specs.transforms[metric_id], usage, period_ms, version_ms=7)
             for (metric_id, period_ms), aggregate in aggregates(specs, partials).items()
             for usage in aggregate.usages
         }

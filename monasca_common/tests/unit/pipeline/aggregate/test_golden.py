@@ -6,6 +6,7 @@ import json
 
 from monasca_common import pipeline
 from monasca_common.models.metric import MetricDecoder
+from monasca_common.pipeline.aggregate.output import output
 from monasca_common.tests.unit.pipeline import pipeline_case
 from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden, partials_of, pre_row, shipped_row
 
@@ -27,9 +28,7 @@ class GoldenTest(pipeline_case.PipelineCase):
             specs = only(shipped_row("mem_total_all", usage_fetch_operation=operation), "mem.total_mb")
             usage = self.usage(specs, golden("mem_and_pod_metrics.jsonl"))
             self.assert_close(quantity, usage)
-            reported = pipeline.output(
-                pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0
-            )
+            reported = output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
             self.assertEqual(
                 {
                     "record_count": "4",
@@ -90,7 +89,7 @@ class GoldenTest(pipeline_case.PipelineCase):
             (usage,) = (usage for usage in usages if not by or usage.column(by[0]) == value)
             self.assert_close(quantity, usage)
             self.assertEqual(count, usage.count)
-            shown = pipeline.output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
+            shown = output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
             dimensions = dict.fromkeys(("app", "namespace", "pod_name"), "all") | {"aggregation_period": "hourly"}
             if by:
                 dimensions[by[0].removeprefix("dimensions#")] = value
@@ -100,7 +99,7 @@ class GoldenTest(pipeline_case.PipelineCase):
         row = shipped_row("mem_total_all", dimension_list=["aggregation_period", "host", "interface", "pod_name"])
         specs = only(row, "mem.total_mb")
         usage = self.usage(specs, golden("mem_and_pod_metrics.jsonl"))
-        shown = pipeline.output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
+        shown = output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
         dimensions = dict.fromkeys(("host", "interface", "pod_name"), "all") | {"aggregation_period": "hourly"}
         self.assertEqual(dimensions, json.loads(shown.value)["metric"]["dimensions"])
 
@@ -128,9 +127,7 @@ class SecondStageTest(pipeline_case.PipelineCase):
 
     def test_aggregated_metrics_can_be_stored(self):
         values = [
-            pipeline.output(
-                pipeline_case.PUBLISHER, self.specs.transforms[metric_id], usage, period_ms, version_ms=1_500
-            ).value
+            output(pipeline_case.PUBLISHER, self.specs.transforms[metric_id], usage, period_ms, version_ms=1_500).value
             for (metric_id, period_ms), aggregate in self.aggregates.items()
             for usage in aggregate.usages
         ]

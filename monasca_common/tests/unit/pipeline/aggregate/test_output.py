@@ -2,8 +2,8 @@
 import dataclasses
 import json
 
-from monasca_common import pipeline
 from monasca_common.models.metric import MetricDecoder
+from monasca_common.pipeline.aggregate.output import output
 from monasca_common.tests.unit.pipeline import pipeline_case
 from monasca_common.tests.unit.pipeline.pipeline_case import PUBLISHER, envelope, pre_row, shipped_row, specifications
 
@@ -19,9 +19,7 @@ class OutputTest(pipeline_case.PipelineCase):
 
     def output(self, *, publisher=PUBLISHER, usage=None, period_ms=PERIOD_MS, version_ms=1_000, provisional=False):
         usage = usage or self.usage_
-        return pipeline.output(
-            publisher, self.transform, usage, period_ms, version_ms=version_ms, provisional=provisional
-        )
+        return output(publisher, self.transform, usage, period_ms, version_ms=version_ms, provisional=provisional)
 
     def test_the_envelope_has_all_fields_of_the_aggregate(self):
         self.assertEqual(

@@ -6,11 +6,11 @@ from unittest import mock
 
 import fixtures
 
-from monasca_common import pipeline
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.pipeline.aggregate import output, periods, usage_table
+from monasca_common.pipeline.aggregate.partials import group_text
 from monasca_common.pipeline.aggregate.periods import MESSAGES, PERIODS, Closing, Period, PeriodPublisher
 from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.spark import staging
@@ -55,7 +55,7 @@ class PublisherCase(DatabaseCase):
         ]
         self.batches += 1
         found = [
-            usage_table.staged_row(key.specification_id, key.window_ms, pipeline.group_text(key.group), one)
+            usage_table.staged_row(key.specification_id, key.window_ms, group_text(key.group), one)
             for key, one in partials_of(self.specs, [(m, 0, 100 * self.batches + i) for i, m in enumerate(messages)])
         ]
         closing, batch = Closing(self.specs, SLACK_MS), str(self.batches)

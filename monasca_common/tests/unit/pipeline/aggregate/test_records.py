@@ -5,6 +5,7 @@ import sys
 from oslotest import base
 
 from monasca_common import pipeline
+from monasca_common.pipeline.aggregate.records import RecordReader
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
 NOW_MS = 1_700_000_000_000
@@ -15,9 +16,7 @@ BOUNDS = pipeline.TimeBounds.around(NOW_MS, retention_ms=DAY_MS)
 class RecordCase(base.BaseTestCase):
     def reader(self, group_by=("host",), filters=(), required=(), **defaults):
         row = shipped_row("mem_total_all", aggregation_group_by_list=list(group_by), filter_by_list=list(filters))
-        return pipeline.RecordReader(
-            specifications([pre_row("cpu", "mem_total_all", required=required, **defaults)], [row])
-        )
+        return RecordReader(specifications([pre_row("cpu", "mem_total_all", required=required, **defaults)], [row]))
 
     def read(self, reader, *values, bounds=BOUNDS):
         return reader.read(values, bounds)
@@ -121,7 +120,7 @@ class WantedTest(RecordCase):
             [pre_row("cpu", "mem_total_all"), pre_row("cpu", "mem_usable_all", required=["dimensions#x"])], rows
         )
         records = self.read(
-            pipeline.RecordReader(specs),
+            RecordReader(specs),
             self.envelope(),
             self.envelope(dimensions={"x": "1"}),
             self.envelope(name="other"),
@@ -138,7 +137,7 @@ class WantedTest(RecordCase):
     # Rule 34
     def test_a_metric_with_the_name_of_an_output_is_ignored(self):
         row = shipped_row("mem_total_all", aggregated_metric_name="cpu")
-        reader = pipeline.RecordReader(specifications([pre_row("cpu", "mem_total_all")], [row]))
+        reader = RecordReader(specifications([pre_row("cpu", "mem_total_all")], [row]))
         records = self.read(reader, self.envelope())
         self.assertEqual(([], {}), (records.indices, records.rejected))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from monasca_common.pipeline import Partial, Reading
+from monasca_common.models.readings import Reading
+from monasca_common.pipeline import Partial
 from monasca_common.pipeline.aggregate import periods, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Period
 from monasca_common.pipeline.aggregate.usage_table import Retention

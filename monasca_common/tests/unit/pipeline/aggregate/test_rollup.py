@@ -6,6 +6,9 @@ from oslotest import base
 
 from monasca_common import pipeline
 from monasca_common.pipeline.aggregate import rollup
+from monasca_common.pipeline.aggregate.output import output
+from monasca_common.pipeline.aggregate.rollup import aggregate
+from monasca_common.pipeline.windows import period_start_ms
 from monasca_common.tests.unit.pipeline import pipeline_case, strategies
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     HOUR_MS,
@@ -53,9 +56,7 @@ class UsageTest(pipeline_case.PipelineCase):
                 aggregation_group_by_list=by, setter_rollup_group_by_list=by, dimension_list=["project_id"]
             )
             usage = self.usage(specs, [cpu(1, 1, project_id="p")])
-            reported = pipeline.output(
-                pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0
-            )
+            reported = output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
             self.assertIn(b'"dimensions":{"project_id":"p"}', reported.value)
 
     def test_a_rolled_up_sum_is_exact(self):
@@ -160,11 +161,11 @@ class StagesTest(pipeline_case.PipelineCase):
     def test_partials_of_two_periods_are_refused(self):
         specs = fetching()
         partials = partials_of(specs, [cpu(1, 1), cpu(61, 1)])
-        self.assertRaises(ValueError, pipeline.aggregate, specs.transforms["mem_total_all"], partials)
+        self.assertRaises(ValueError, aggregate, specs.transforms["mem_total_all"], partials)
 
     def test_zero_partials_give_zero_rows(self):
         transform = fetching().transforms["mem_total_all"]
-        self.assertEqual((), pipeline.aggregate(transform, []).usages)
+        self.assertEqual((), aggregate(transform, []).usages)
 
     def test_a_quantity_beyond_the_range_of_floats_gives_no_row_and_is_counted(self):
         row = shipped_row(
@@ -184,7 +185,7 @@ def periods(specs, messages):
     found = {}
     for key, partial in partials_of(specs, messages, bounds=BOUNDS):
         transform = specs.find(key.specification_id)
-        period_ms = pipeline.period_start_ms(transform.period, key.window_ms)
+        period_ms = period_start_ms(transform.period, key.window_ms)
         found.setdefault((transform.metric_id, period_ms), []).append((key, partial))
     return found
 
@@ -199,7 +200,7 @@ class BlocksTest(base.BaseTestCase):
         specs = specifications(*rows)
         for (metric_id, _), partials in periods(specs, messages).items():
             transform = specs.transforms[metric_id]
-            whole = pipeline.aggregate(transform, partials)
+            whole = aggregate(transform, partials)
             kept = rollup.kept_columns(transform)
             partials.sort(key=lambda each: [each[0].group[position] for position in kept])
             dropped = Counter()

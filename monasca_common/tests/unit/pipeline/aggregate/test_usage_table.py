@@ -8,15 +8,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monasca_common.models.readings import exact_sum
-from monasca_common.pipeline import (
-    Partial,
-    PartialKey,
-    Reading,
-    group_text,
-    merged,
-)
+from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate import usage_table
+from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_text, merged
 from monasca_common.pipeline.spark import staging
 from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
