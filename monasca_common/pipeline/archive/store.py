@@ -40,8 +40,7 @@ class Store:
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Any]:
         """Open a new file; at the end of the block it is complete and on disk."""
-        full = self._full(path)
-        with _translated(full):
+        with self._at(path) as full:
             self._files.create_dir(full.rpartition("/")[0])
             with self._files.open_output_stream(full) as stream:
                 yield stream
@@ -49,8 +48,7 @@ class Store:
 
     def reading(self, path: str) -> Any:
         """Open a file for random access."""
-        full = self._full(path)
-        with _translated(full):
+        with self._at(path) as full:
             return self._files.open_input_file(full)
 
     @contextlib.contextmanager
@@ -58,17 +56,15 @@ class Store:
         """Translate the errors of reading an open Parquet file to `ArchiveUnavailable` and `ArchiveDamaged`."""
         from pyarrow import ArrowInvalid
 
-        full = self._full(path)
         try:
-            with _translated(full):
+            with self._at(path) as full:
                 yield
         except ArrowInvalid as error:
             raise ArchiveDamaged(f"{full} is not a complete Parquet file: {error}") from error
 
     def read_small(self, path: str) -> bytes | None:
         """Return the content of a file, or ``None`` if it does not exist."""
-        full = self._full(path)
-        with _translated(full):
+        with self._at(path) as full:
             try:
                 with self._files.open_input_stream(full) as stream:
                     return bytes(stream.read())
@@ -77,16 +73,14 @@ class Store:
 
     def size(self, path: str) -> int | None:
         """Return the size in bytes, or ``None`` if the file does not exist."""
-        full = self._full(path)
-        with _translated(full):
+        with self._at(path) as full:
             return self._files.get_file_info(full).size  # type: ignore[no-any-return]
 
     def require_folder(self, path: str) -> None:
         """Raise `ConfigurationError` if the folder does not exist."""
         from pyarrow import fs
 
-        full = self._full(path)
-        with _translated(full):
+        with self._at(path) as full:
             found = self._files.get_file_info(full).type
         if found != fs.FileType.Directory:
             raise ConfigurationError(
@@ -95,8 +89,8 @@ class Store:
 
     def place(self, staged: str, final: str) -> None:
         """Move a file to its final path. An existing file at that path is kept. Raises `ArchiveDamaged`."""
-        source, target = self._full(staged), self._full(final)
-        with _translated(target):
+        source = f"{self._base}/{staged}"
+        with self._at(final) as target:
             self._files.create_dir(target.rpartition("/")[0])
             try:
                 self._files.move(source, target)
@@ -124,14 +118,12 @@ class Store:
 
     def remove_file(self, path: str) -> None:
         """Remove a file. A missing file is not an error."""
-        full = self._full(path)
-        with _translated(full), contextlib.suppress(FileNotFoundError):
+        with self._at(path) as full, contextlib.suppress(FileNotFoundError):
             self._files.delete_file(full)
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder with its content. A missing folder is not an error."""
-        full = self._full(path)
-        with _translated(full), contextlib.suppress(FileNotFoundError):
+        with self._at(path) as full, contextlib.suppress(FileNotFoundError):
             self._files.delete_dir(full)
 
     def remove_empty_folder(self, path: str) -> bool:
@@ -140,8 +132,7 @@ class Store:
         """
         if not self._is_local:
             return False
-        full = self._full(path)
-        with _translated(full):
+        with self._at(path) as full:
             try:
                 os.rmdir(full)
             except OSError as error:
@@ -153,13 +144,18 @@ class Store:
     def _listed(self, path: str) -> list[Any]:
         from pyarrow import fs
 
-        full = self._full(path)
-        selector = fs.FileSelector(full, allow_not_found=True)
-        with _translated(full):
+        with self._at(path) as full:
+            selector = fs.FileSelector(full, allow_not_found=True)
             return self._files.get_file_info(selector)  # type: ignore[no-any-return]
 
-    def _full(self, path: str) -> str:
-        return f"{self._base}/{path}"
+    @contextlib.contextmanager
+    def _at(self, path: str) -> Iterator[str]:
+        """Yield the path in the file system, and translate its errors to `ArchiveUnavailable`."""
+        full = f"{self._base}/{path}"
+        try:
+            yield full
+        except OSError as error:
+            raise ArchiveUnavailable(f"{full}: {error.strerror or error}") from error
 
     def _sync(self, full: str) -> None:
         # A commit in the database survives a power failure, so the files in the manifest must also survive it.
@@ -169,14 +165,6 @@ class Store:
                 os.fsync(opened)
             finally:
                 os.close(opened)
-
-
-@contextlib.contextmanager
-def _translated(full: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArchiveUnavailable(f"{full}: {error.strerror or error}") from error
 
 
 def open_file_system(location: str) -> tuple[fs.FileSystem, str]:

@@ -88,7 +88,8 @@ class StoreTest(base.BaseTestCase):
     def test_s3a_has_the_same_meaning_as_s3(self):
         for scheme in ("s3", "s3a"):
             found = Store(f"{scheme}://bucket/archive?region=us-east-1&endpoint_override=127.0.0.1:1")
-            self.assertEqual("bucket/archive/x", found._full("x"))
+            with found._at("x") as full:
+                self.assertEqual("bucket/archive/x", full)
             self.assertEqual(5 * 1024**3, found.largest_bytes)
         self.assertIsNone(self.store.largest_bytes)
 
