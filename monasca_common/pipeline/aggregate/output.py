@@ -13,8 +13,9 @@ import pickle
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple, Self
+from typing import Self
 
+from monasca_common.kafka.message import Record
 from monasca_common.models import json_text, times
 from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.specification import columns
@@ -26,13 +27,6 @@ PROVISIONAL = "provisional"
 """The key of value_meta that marks rows of a period that is still open."""
 
 
-class OutputMessage(NamedTuple):
-    """A message for the topic ``metrics``; ``message_id`` has 16 bytes."""
-
-    message_id: bytes
-    value: bytes
-
-
 def output(
     publisher: Publisher,
     transform: Transform,
@@ -41,8 +35,8 @@ def output(
     *,
     version_ms: int,
     provisional: bool = False,
-) -> OutputMessage:
-    """Return the message of one output row.
+) -> Record:
+    """Return the record of one output row for the topic ``metrics``. Its ``message_id`` has 16 bytes.
 
     ``period_ms``: the start of the period. ``provisional``: the period, including its slack, is still open.
     """
@@ -59,7 +53,7 @@ def output(
     group = json_text.write(usage.group)
     parts = (publisher.job.encode(), transform.metric_id.encode(), b"%d" % period_ms, group, metric, meta)
     value = b'{"metric":%b,"meta":%b,"creation_time":%b}' % (metric, meta, times.seconds_text(version_ms / 1000))
-    return OutputMessage(_hash(parts), value)
+    return Record(value, message_id=_hash(parts))
 
 
 def dimensions(transform: Transform, usage: Usage) -> dict[str, str]:
@@ -89,7 +83,7 @@ def _hash(parts: tuple[bytes, ...]) -> bytes:
 
 
 class Spool:
-    """Holds messages to publish, which are written and then read once. Few messages stay in memory; more are
+    """Holds records to publish, which are written and then read once. Few records stay in memory; more are
     written to an unnamed temporary file, which is removed at the end of the block."""
 
     def __init__(self) -> None:
@@ -102,12 +96,13 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, message: OutputMessage) -> None:
-        pickle.dump(tuple(message), self._file, pickle.HIGHEST_PROTOCOL)
+    def add(self, record: Record) -> None:
+        pickle.dump((record.value, record.message_id), self._file, pickle.HIGHEST_PROTOCOL)
         self.count += 1
 
-    def bulks(self) -> Iterator[list[OutputMessage]]:
-        """Yield the messages in order, at most `BULK` at a time."""
+    def bulks(self) -> Iterator[list[Record]]:
+        """Yield the records in order, at most `BULK` at a time."""
         self._file.seek(0)
         for start in range(0, self.count, BULK):
-            yield [OutputMessage(*pickle.load(self._file)) for _ in range(min(BULK, self.count - start))]
+            pairs = (pickle.load(self._file) for _ in range(min(BULK, self.count - start)))
+            yield [Record(value, message_id=message_id) for value, message_id in pairs]

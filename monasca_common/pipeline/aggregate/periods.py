@@ -17,7 +17,7 @@ from monasca_common.kafka import KafkaProducer, portions
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.aggregate import rollup, usage_table
-from monasca_common.pipeline.aggregate.output import OutputMessage, Spool, output
+from monasca_common.pipeline.aggregate.output import Spool, output
 from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
@@ -218,8 +218,7 @@ class PeriodPublisher:
                 messages.add(output(*row, version_ms=version_ms, provisional=provisional))
         return current
 
-    def _publish_bulk(self, bulk: Sequence[OutputMessage]) -> int:
-        records = [Record(message.value, message_id=message.message_id) for message in bulk]
+    def _publish_bulk(self, records: Sequence[Record]) -> int:
         parts = portions(records, self._producer.settings)
         return len(records) - sum(self._producer.publish(self._topic, part).delivered_count for part in parts)
 

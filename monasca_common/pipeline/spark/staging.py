@@ -108,24 +108,17 @@ def stage(
 ) -> StagedAttempts:
     """Compute the partials and stage them in ``table`` under the name of ``batch``."""
     if not offset_store.is_shared:
-        return _stage_by_driver(to_partials, table, offset_store, batch)
+        staged_frame = to_partials(table.batches, ddl(table.columns))
+        return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
     done = to_partials(_Copy(table, connection, batch), "attempt long, rows long").collect()
     return StagedAttempts(tuple(row.attempt for row in done), sum(row.rows for row in done))
-
-
-def _stage_by_driver(
-    to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, batch: str
-) -> StagedAttempts:
-    """Stage a limited number of rows per transaction, because a transaction that is open while Spark computes would
-    block all writers."""
-    staged_frame = to_partials(table.batches, ddl(table.columns))
-    return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
 
 
 def stage_rows(
     rows: Iterator[tuple[Any, ...]], table: StagingTable, offset_store: OffsetStore, batch: str
 ) -> StagedAttempts:
-    """Stage rows of ``table`` from the driver."""
+    """Stage rows of ``table`` from the driver. The number of rows of a transaction is limited, because a transaction
+    that is open while the rows are computed would block all writers."""
     now_ns, staged = time.time_ns(), 0
     while some := list(itertools.islice(rows, _ROWS)):
         with offset_store.writing() as connection:
