@@ -19,7 +19,7 @@ from monasca_common.pipeline.aggregate.output import dimensions, value_meta
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, merged
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.settings import spark_settings
-from monasca_common.pipeline.spark.arrow import ddl
+from monasca_common.pipeline.spark.arrow import arrow_schema, ddl
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import FUTURE_MS, PERIODS_MS, TimeBounds, period_start_ms
@@ -33,8 +33,8 @@ __all__ = ["envelopes", "merge", "partials", "rows", "session"]
 
 PARTIAL_COLUMNS = tuple(name for name, _ in PARTIALS)
 _ROWS = (
-    "metric_id string, name string, timestamp timestamp, value double, dimensions map<string, string>, "
-    "value_meta map<string, string>"
+    *(("metric_id", "string"), ("name", "string"), ("timestamp", "timestamp"), ("value", "double")),
+    *(("dimensions", "map<string, string>"), ("value_meta", "map<string, string>")),
 )
 
 
@@ -106,7 +106,7 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
     grouped = partial_frame.select(*PARTIAL_COLUMNS).groupBy("specification", start.alias("period_start"))
     to_rows = _PeriodRows(pickle.dumps(specifications))
     # A function is required, because Spark also counts ``self`` as an argument of a method.
-    return grouped.applyInArrow(lambda table: to_rows(table), _ROWS)
+    return grouped.applyInArrow(lambda table: to_rows(table), ddl(_ROWS))
 
 
 def _bounds() -> TimeBounds:
@@ -168,10 +168,7 @@ class _PeriodRows:
             }
             for usage in aggregate(transform, found).usages
         ]
-        texts = pa.map_(pa.string(), pa.string())
-        kinds = (pa.string(), pa.string(), pa.timestamp("us", "UTC"), pa.float64(), texts, texts)
-        names = ("metric_id", "name", "timestamp", "value", "dimensions", "value_meta")
-        return pa.Table.from_pylist(rows, schema=pa.schema(list(zip(names, kinds, strict=True))))
+        return pa.Table.from_pylist(rows, schema=arrow_schema(_ROWS))
 
 
 @functools.lru_cache(maxsize=2)

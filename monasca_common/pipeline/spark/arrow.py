@@ -37,7 +37,9 @@ def arrow_schema(columns: Columns) -> pa.Schema:
         "int": pa.int32(),
         "long": pa.int64(),
         "double": pa.float64(),
+        "timestamp": pa.timestamp("us", "UTC"),
         "array<double>": pa.list_(pa.float64()),
+        "map<string, string>": pa.map_(pa.string(), pa.string()),
     }
     return pa.schema([(name, kinds[kind]) for name, kind in columns])
 
