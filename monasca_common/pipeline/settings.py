@@ -86,8 +86,7 @@ class JobStatusSettings(StatusSettings):
         maximum=86_400.0,
         unit="seconds",
         help="The maximum time of a batch, or of the wait for the next batch, before /healthz returns 503. Too small: "
-        "a job "
-        "is restarted in the middle of a long batch. Too large: a job that hangs is detected late.",
+        "a job is restarted in the middle of a long batch. Too large: a job that hangs is detected late.",
     )
 
 
@@ -193,25 +192,23 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class SpecificationSource:
-    """The files of specifications of aggregates."""
-
-    transform_specs: str | None = option(
-        None,
-        help="File of JSON lines that define how each metric id is aggregated. Unset: the shipped specifications.",
-    )
-    pre_transform_specs: str | None = option(
-        None,
-        help="File of JSON lines that select the records of each metric id. Unset: the shipped specifications.",
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class AggregateSettings:
     """The settings of the job ``aggregate``."""
 
     stream: StreamSettings
-    specifications: Specifications = field(metadata=made_of(SpecificationSource))
+    specifications: Specifications = field(
+        metadata=made_of(
+            Option(
+                "transform_specs",
+                help="File of JSON lines that define how each metric id is aggregated. Unset: the shipped "
+                "specifications.",
+            ),
+            Option(
+                "pre_transform_specs",
+                help="File of JSON lines that select the records of each metric id. Unset: the shipped specifications.",
+            ),
+        )
+    )
     output_topic: str = field(
         metadata=declared(default="metrics", help="The topic to which aggregates are published, as metrics.")
     )

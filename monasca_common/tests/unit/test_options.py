@@ -46,7 +46,6 @@ from monasca_common.pipeline.settings import (
     BackfillSettings,
     JobStatusSettings,
     SparkSettings,
-    SpecificationSource,
     StreamSettings,
 )
 from monasca_common.runtime.settings import StatusSettings
@@ -88,7 +87,6 @@ DECLARING = (
     BackfillSettings,
     JobStatusSettings,
     SparkSettings,
-    SpecificationSource,
     LagSettings,
     StartCheckSettings,
     StatusSettings,
