@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from monasca_common.models import json_text
 from monasca_common.models.readings import Reading, exact_sum
@@ -21,6 +21,8 @@ from monasca_common.pipeline.aggregate.records import Group, Records
 
 # The maximum number of buffered values before they are summed: 32 kB per group.
 _MOST_PENDING = 1024
+
+_Key = TypeVar("_Key")
 
 
 class PartialKey(NamedTuple):
@@ -106,9 +108,9 @@ class Partial:
         return cls(count, exact_sum(sums), least, greatest, oldest, latest)  # type: ignore[arg-type]
 
 
-def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, Partial]:
+def merged(partials: Iterable[tuple[_Key, Partial]]) -> dict[_Key, Partial]:
     """Merge the partials of each key into one."""
-    found: dict[PartialKey, Partial] = {}
+    found: dict[_Key, Partial] = {}
     for key, one in partials:
         known = found.get(key)
         found[key] = one if known is None else known.merge(one)

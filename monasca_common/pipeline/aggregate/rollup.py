@@ -48,7 +48,7 @@ def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial
         )
     windows = by_window(whole)
     if transform.second_operation is None:
-        return first_stage(transform, _whole_period(windows.values()))
+        return first_stage(transform, merged(pair for groups in windows.values() for pair in groups.items()))
     dropped: Counter[str] = Counter()
     stages = []
     for groups in windows.values():
@@ -57,15 +57,6 @@ def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial
         stages.append(stage.usages)
     second = second_stage(transform, stages)
     return Aggregate(second.usages, dropped + second.dropped)
-
-
-def _whole_period(windows: Iterable[Mapping[Group, Partial]]) -> dict[Group, Partial]:
-    groups: dict[Group, Partial] = {}
-    for window in windows:
-        for group, partial in window.items():
-            known = groups.get(group)
-            groups[group] = partial if known is None else known.merge(partial)
-    return groups
 
 
 def first_stage(transform: Transform, groups: Mapping[Group, Partial]) -> Aggregate:
