@@ -138,7 +138,7 @@ class Evaluation:
         # A step forward may be correct, for example after a suspended machine resumes; its measurements are then not
         # too new.
         latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
-        ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
+        ended, partitions = planned.range_plan.ended, frozenset(planned.range_plan.starts)
         scan = Scan(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
         known: DefinitionsSnapshot
 
@@ -207,7 +207,7 @@ class _Matcher:
     def targets(self, series: Series) -> tuple[MatchTarget, ...]:
         found = self._seen.find(series.id)
         if found is None:
-            found = self._index.targets(series)
+            found = tuple(self._index.targets(series))
             self._seen.keep(series.id, found, 0)
         return found
 

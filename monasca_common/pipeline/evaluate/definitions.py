@@ -74,10 +74,7 @@ class SubExpressionIndex:
         for name, found in named.items():
             self._candidates[name] = _candidates(found)
 
-    def targets(self, series: Series) -> tuple[MatchTarget, ...]:
-        return tuple(self._targets(series))
-
-    def _targets(self, series: Series) -> Iterator[MatchTarget]:
+    def targets(self, series: Series) -> Iterator[MatchTarget]:
         candidates = self._candidates.get((series.tenant, series.name))
         if candidates is None:
             return

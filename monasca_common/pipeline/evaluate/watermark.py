@@ -94,7 +94,10 @@ def advanced(stored: EvaluatorState, scan: Scan, grace_ms: int) -> EvaluatorStat
         stored,
         watermarks_ms=watermarks,
         seen_ms=max(stored.seen_ms, seen_ms),
-        idle_periods=(*_lasting(stored, scan, grace_ms), *_new(stored, scan, seen_ms, grace_ms)),
+        idle_periods=(
+            *_lasting(stored, scan, grace_ms),
+            *_idle(stored.seen_ms or stored.evaluated_to_ms, seen_ms, scan.arrivals, grace_ms),
+        ),
     )
 
 
@@ -148,10 +151,6 @@ def _lasting(stored: EvaluatorState, scan: Scan, grace_ms: int) -> Iterator[Idle
             yield from _idle(each.start_ms, each.end_ms, scan.arrivals, grace_ms)
         elif each.known_from_ms > stored.evaluated_to_ms:
             yield each
-
-
-def _new(stored: EvaluatorState, scan: Scan, seen_ms: int, grace_ms: int) -> Iterator[IdlePeriod]:
-    return _idle(stored.seen_ms or stored.evaluated_to_ms, seen_ms, scan.arrivals, grace_ms)
 
 
 def _idle(known_ms: int, seen_ms: int, arrivals: Set[int], grace_ms: int) -> Iterator[IdlePeriod]:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.pipeline.settings import StreamSettings
@@ -12,14 +11,12 @@ from monasca_common.pipeline.source.offset_audit import TIER, OffsetAudit
 from monasca_common.pipeline.source.offset_store import OffsetStore
 
 
-@contextlib.contextmanager
-def open_audit(stream: StreamSettings) -> Iterator[AuditReporter | None]:
-    """Open the audit reporter of a driver; ``None`` without audits. Raises `ConfigurationError`."""
+def open_audit(stream: StreamSettings) -> AbstractContextManager[AuditReporter | None]:
+    """Return the audit reporter of a driver, which its block opens; ``None`` without audits. The block raises
+    `ConfigurationError`."""
     if stream.audit is None:
-        yield None
-        return
-    with AuditReporter(stream.audit, stream.producer, TIER, stream.group) as reporter:
-        yield reporter
+        return nullcontext()
+    return AuditReporter(stream.audit, stream.producer, TIER, stream.group)
 
 
 def open_offset_store(stream: StreamSettings, audit: AuditReporter | None) -> OffsetStore:

@@ -24,10 +24,6 @@ class RangePlan:
     ended: frozenset[int]
     starts: Mapping[int, int]
 
-    @property
-    def partitions(self) -> frozenset[int]:
-        return frozenset(self.starts)
-
 
 def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int) -> RangePlan:
     """Return the next batch of at most ``most`` offsets, but at least one offset of each partition with new offsets.
