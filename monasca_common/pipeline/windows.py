@@ -13,10 +13,6 @@ FUTURE_MS = 600_000
 next year would be kept for a year."""
 
 
-def window_start_ms(timestamp_ms: float) -> int:
-    return int(timestamp_ms // WINDOW_MS) * WINDOW_MS
-
-
 def period_start_ms(period: str, time_ms: int) -> int:
     length_ms = PERIODS_MS[period]
     return time_ms // length_ms * length_ms
