@@ -60,10 +60,9 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
         stream.write(start)
         try:
             schema.writes(stream, schema.parsed, value, strict_allow_default=True)
+            return stream.getvalue()
         except Exception:
             reason = _invalid_field(value, schema.parsed)
-        else:
-            return stream.getvalue()
         # Raised outside the except clause, so that no traceback shows the error, which quotes the value.
         raise SerializationError(f"not a value of its Avro schema: {reason}")
 
@@ -77,12 +76,11 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
             if reader is not None:
                 stream.seek(start)
                 decoded = schema.reads(stream, schema.parsed, reader)
-        except Exception as error:
-            reason = type(error).__name__
-        else:
             if stream.tell() == len(value):
                 return decoded
             reason = f"{len(value) - stream.tell()} bytes remain"
+        except Exception as error:
+            reason = type(error).__name__
         raise SerializationError(f"not a value of the Avro schema {key}: {reason}")
 
 
@@ -90,10 +88,9 @@ def parse(text: str, names: Names) -> AvroSchema:
     """Return the parsed schema. ``names``: the schemas to which it refers. Raises `SerializationError`."""
     named: dict[str, Any] = {}
     try:
-        for _, each in names:
-            fastavro.parse_schema(json.loads(each), named_schemas=named)
-        parsed = fastavro.parse_schema(json.loads(text), named_schemas=named)
-        recursive = _Inspection(named).is_recursive(parsed)
+        for _, each in (*names, ("", text)):
+            parsed = fastavro.parse_schema(json.loads(each), named_schemas=named)
+        recursive = _inspect(parsed, named, {}).recursive
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
     if recursive:
@@ -112,42 +109,31 @@ def _invalid_field(value: Any, schema: Any) -> str:
     return "a number out of range, or a field that the schema does not have"
 
 
-class _Inspection:
-    """Inspects parsed schemas. ``named``: the named types by full name."""
+class _TypeTraits(NamedTuple):
+    """Whether a type contains itself, and whether each of its values has no bytes."""
 
-    def __init__(self, named: dict[str, Any]) -> None:
-        self._named = named
-        self._recursive: dict[str, bool] = {}  # a record that is still being inspected counts as recursive
-        self._empty: dict[str, bool] = {}
+    recursive: bool
+    empty: bool
 
-    def is_recursive(self, schema: Any) -> bool:
-        """Return whether a type contains itself. Raises `SerializationError` for an array of items without bytes."""
-        if isinstance(schema, list):
-            return any(list(map(self.is_recursive, schema)))  # inspect all branches
-        if isinstance(schema, str):
-            return schema in self._named and self.is_recursive(self._named[schema])
-        if schema["type"] == "array":
-            if self._is_empty(schema["items"]):
-                raise SerializationError("an array of items without bytes is refused: a short value can have billions")
-            return self.is_recursive(schema["items"])
-        if schema["type"] == "map":
-            return self.is_recursive(schema["values"])
-        if schema["type"] not in _RECORDS:
-            return False
-        if schema["name"] not in self._recursive:
-            self._recursive[schema["name"]] = True
-            self._recursive[schema["name"]] = self.is_recursive([each["type"] for each in schema["fields"]])
-        return self._recursive[schema["name"]]
 
-    def _is_empty(self, schema: Any) -> bool:
-        """Return whether every value of a type has no bytes."""
-        if isinstance(schema, list):
-            return False
-        if isinstance(schema, str):
-            return schema == "null" or (schema in self._named and self._is_empty(self._named[schema]))
-        if schema["type"] not in _RECORDS:
-            return bool(schema["type"] == "null" or schema.get("size") == 0)
-        if schema["name"] not in self._empty:
-            self._empty[schema["name"]] = False  # a record that contains itself has no end
-            self._empty[schema["name"]] = all(self._is_empty(each["type"]) for each in schema["fields"])
-        return self._empty[schema["name"]]
+def _inspect(schema: Any, named: dict[str, Any], records: dict[str, _TypeTraits]) -> _TypeTraits:
+    """Raises `SerializationError` for an array of items without bytes. ``named``: the named types by full name;
+    ``records``: the inspected records, to which it adds."""
+    if isinstance(schema, str):
+        return _inspect(named[schema], named, records) if schema in named else _TypeTraits(False, schema == "null")
+    if isinstance(schema, list):
+        branches = [_inspect(branch, named, records) for branch in schema]
+        return _TypeTraits(any(branch.recursive for branch in branches), empty=False)
+    kind, name = schema["type"], schema.get("name", "")
+    if kind in ("array", "map"):
+        items = _inspect(schema["items" if kind == "array" else "values"], named, records)
+        if kind == "array" and items.empty:
+            raise SerializationError("an array of items without bytes is refused: a short value can have billions")
+        return _TypeTraits(items.recursive, empty=False)
+    if kind not in _RECORDS:
+        return _TypeTraits(recursive=False, empty=kind == "null" or schema.get("size") == 0)
+    if name not in records:
+        records[name] = _TypeTraits(recursive=True, empty=False)  # for the fields of the record itself
+        fields = [_inspect(field["type"], named, records) for field in schema["fields"]]
+        records[name] = _TypeTraits(any(field.recursive for field in fields), all(field.empty for field in fields))
+    return records[name]

@@ -61,10 +61,8 @@ def _check(plain: Any, schema: Validator, name: str) -> None:
     value."""
     try:
         error = next(schema.iter_errors(plain), None)
+        rule = "" if error is None else f"{error.json_path} breaks the rule {error.validator}"
     except Exception as failed:
         rule = type(failed).__name__  # for example, because a reference is missing in the registry
-    else:
-        if error is None:
-            return
-        rule = f"{error.json_path} breaks the rule {error.validator}"
-    raise SerializationError(f"not a value of {name}: {rule}")
+    if rule:
+        raise SerializationError(f"not a value of {name}: {rule}")
