@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the tests in a folder with stestr, then run each class once more in which a test failed.
 
-RESULTS receives ``NAME.1.ids`` and ``NAME.1.subunit``, the tests and results of the first attempt, the same for the
+RESULTS receives the tests (``NAME.1.ids``) and the results (``NAME.1.subunit``) of the first attempt, those of the
 second attempt, and ``NAME.stderr``. ``verdict.py`` evaluates them, so the exit status is always 0. The tests are passed
 by id (``--load-list``), and each needs a result. ``stestr run --failing`` is not used, because it would return 0
 without repeating the tests of a failed worker or of a class whose set-up failed.

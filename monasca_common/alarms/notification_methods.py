@@ -22,7 +22,7 @@ from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
 
-#: Entry points: one for each type, by its name in lower case.
+#: The group of entry points: one per type, which has the type's name in lower case.
 NOTIFIERS = "monasca_common.notifiers"
 BUILT_IN = ("EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK")
 NAME = TextRule(most=250)

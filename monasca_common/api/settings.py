@@ -69,9 +69,9 @@ class ApiSettings:
     noauth_tenant: str = option("noauth", help="The tenant of a request that names no tenant, with noauth.")
     trust_scope_header: bool = option(
         False,
-        help="Whether X-Scope-OrgID of a request to /api/v1/write, /v1/metrics or /v1/logs is its tenant, without a "
-        "token. Set it only if every client has to pass a proxy that authenticates it and sets or removes this header; "
-        "otherwise every client can write for every tenant.",
+        help="Whether the header X-Scope-OrgID of a request to /api/v1/write, /v1/metrics or /v1/logs names its "
+        "tenant, without a token. Set it only if every client has to pass a proxy that authenticates it and sets or "
+        "removes this header; otherwise every client can write for every tenant.",
     )
     access_log: str = option(
         "stderr",

@@ -109,7 +109,8 @@ class OffsetsReset(_OffsetsCommand):
     """Change the offsets of a consumer group; without --execute, only show the effect.
 
     Use it after a topic was recreated, or after retention deleted unread messages. The command is refused while the
-    group has members, or while a pipeline job reads as this group: stop them first. For example, read two hours again:
+    group has members, or while a pipeline job reads as this group: stop them first.
+    For example, read the last two hours again:
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 

@@ -57,8 +57,8 @@ class Quickstart(MonascaCommand):
     kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark,
     generated load changes the state of an alarm, and a webhook on this machine is notified. All services run until
     Ctrl-C. The quickstart requires Java 17 or newer. The exit status is 0 if no row was lost or duplicated, the alarm
-    went from OK to ALARM and back, and the webhook received each change. With --from prometheus, a Prometheus writes to
-    the API instead, and the exit status is 0 if each of its samples is a row.
+    went from OK to ALARM and back, and the webhook received each change. With --from prometheus, a Prometheus server
+    writes to the API instead, and the exit status is 0 if each of its samples is stored as a row.
     For example, without waiting for Ctrl-C:
     monasca-common quickstart --once --seconds 30
     """

@@ -82,7 +82,7 @@ def names(namespace: str) -> tuple[str, ...]:
 
 
 def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callable[[Any], object] = bool) -> str:
-    """Return the name if an installed component has this name and ``fits``. Raises `ValueError` with the rule."""
+    """Return the name of an installed component if the component ``fits``. Raises `ValueError` with the rule."""
     if isinstance(name, str) and name in names(namespace):
         try:
             found = load(name)

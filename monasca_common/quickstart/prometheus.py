@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Prometheus that scrapes itself and writes to the API: the counts of its samples and of their rows."""
+"""A Prometheus server that scrapes itself and writes to the API: the counts of its samples and of their rows."""
 
 from __future__ import annotations
 

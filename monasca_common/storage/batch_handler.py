@@ -181,7 +181,8 @@ class BatchHandler(Generic[R]):
         self._write(self._claim(partition, start, end), None)
 
     def _write(self, claim: Claim, rows: R | None) -> None:
-        """Store the rows, and kept elements in the range of the claim. Raises `MessagesRefused` for the rows."""
+        """Store the rows, and the siblings of dead letters in the range of the claim. Raises `MessagesRefused` for the
+        rows."""
         partition = claim.topic_partition
         siblings = self._siblings[partition]
         chosen = [] if rows is None else [rows]

@@ -102,7 +102,7 @@ class SchemaRegistrySettings:
     )
     auto_register_topics: tuple[str, ...] = option(
         (),
-        help="Topics whose schemas are registered when they are first used, without auto_register for all: TOPIC, or "
+        help="Topics whose schemas are registered when they are first used, even if auto_register is false: TOPIC, or "
         "TOPIC:key for keys.",
     )
     mixed_topics: tuple[str, ...] = option(

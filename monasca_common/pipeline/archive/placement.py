@@ -35,8 +35,8 @@ class Placement:
                 raise StagingLost(f"{file.staged} was written with {file.size_bytes} bytes, but now has {size_bytes}")
             if largest_bytes is not None and size_bytes > largest_bytes:
                 raise ConfigurationError(
-                    f"{file.staged} has {size_bytes} bytes, and S3 moves no file of more than {largest_bytes}: lower "
-                    "max_offsets_per_trigger in group [pipeline_archive]"
+                    f"{file.staged} has {size_bytes} bytes, but S3 cannot move files of more than {largest_bytes}: "
+                    "lower max_offsets_per_trigger in group [pipeline_archive]"
                 )
 
     def place(self, source: Source, files: Sequence[ArchivedFile]) -> None:

@@ -28,8 +28,8 @@ class Distinct:
 
 
 def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
-    """Return partition and offset of the records of ``new`` whose message id is equal to that of a record of ``known``
-    or an earlier record of ``new``. Both frames have the connector's columns, with headers. A record without an id is
+    """Return the partition and offset of each record in ``new`` that repeats the message id of a record in ``known`` or
+    of an earlier record in ``new``. Both frames have the connector's columns, with headers. A record without an id is
     never a duplicate."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -38,8 +38,8 @@ def series_head(series: Series) -> str:
     """Return the part of a line that precedes the fields. Raises `NotWritable`."""
     if series.name == ALARM_HISTORY_MEASUREMENT:
         raise NotWritable(
-            f"its name, {series.name}, is the name of the measurement of alarm history in InfluxDB: a metric of "
-            "a tenant would appear in the history of another"
+            f"its name, {series.name}, is reserved for the alarm history in InfluxDB: the metric would appear in the "
+            "history of another tenant"
         )
     tags = {"_tenant_id": series.tenant, "_region": series.region}
     for key, value in series.dimensions.items():

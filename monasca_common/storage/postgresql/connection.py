@@ -22,7 +22,7 @@ from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, open
 from monasca_common.storage.sql.bounds import Bounds
 
 _OLDEST_VERSION = 14  # the first version that can detach partitions concurrently
-_LIMIT_EXCEEDED = "54"  # the class of SQLSTATE for an index entry or a JSON document that is too large
+_LIMIT_EXCEEDED = "54"  # the SQLSTATE class of an index entry or a JSON document that is too large
 
 #: Errors that rows may cause, during encoding (`orjson` raises a `TypeError`) or in the server.
 ROW_ERRORS = (psycopg.Error, ValueError, OverflowError, struct.error, orjson.JSONEncodeError)

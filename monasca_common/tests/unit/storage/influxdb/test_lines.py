@@ -150,7 +150,7 @@ class TestMeasurementLines(base.BaseTestCase):
 
     def test_a_metric_cannot_have_the_name_of_the_alarm_history(self):
         error = self.assertRaises(NotWritable, series_head, series(name="alarm_state_history"))
-        self.assertIn("its name, alarm_state_history, is the name of the measurement of alarm history", str(error))
+        self.assertIn("its name, alarm_state_history, is reserved for the alarm history", str(error))
         series_head(series(name="alarm_state_history2"))
 
     def test_an_empty_dimension_is_not_written_as_a_tag(self):
