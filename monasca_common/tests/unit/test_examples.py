@@ -32,7 +32,7 @@ def captioned(page, language):
 class FirstProgramTest(base.BaseTestCase):
     def test_the_program_of_the_first_page_prints_what_the_page_states(self):
         [program] = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", README)
-        [printed] = re.findall(r"^prints ``(.+)``\.$", README, re.MULTILINE)
+        [printed] = re.findall(r"^This prints ``(.+)``\.$", README, re.MULTILINE)
         server = '"localhost:9092"'
         self.assertIn(server, program)
         output = io.StringIO()
