@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt to send a notification by its method: slot, ledger, notifier, ledger; and the retry after a failure."""
+"""One attempt to send a notification by its method (slot, ledger, notifier, ledger), and the retry after a failure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notification: one change of an alarm, or several, for one method; and its id."""
+"""A notification of one or several alarm changes to one method, and its id."""
 
 from __future__ import annotations
 

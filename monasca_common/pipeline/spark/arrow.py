@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Columns = tuple[tuple[str, str], ...]
 #: A function for ``DataFrame.mapInArrow``.
 ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
-#: Applies a function to the partials of a batch, so that each call has all partials of its keys; and its schema.
+#: Applies a function to the partials of a batch: each call receives all partials of its keys. The text is the schema of
+#: the result.
 ToPartials = Callable[[ArrowFunction, str], "DataFrame"]
 #: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
 OnRejected = Callable[[int, Mapping[int, Rejection]], None]
