@@ -110,7 +110,7 @@ class SqlWriter(Writer):
         return times
 
     def _new_series(self, generation: int, rows: Rows, ids: set[bytes]) -> list[Series]:
-        """Return the series of the rows, with these ids, that are not in the cache."""
+        """Return the series of the rows that have one of these ids and are not in the cache."""
         if generation != self._generation:
             self._generation = generation
             self._known.clear()
