@@ -29,8 +29,9 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
             raise ConfigurationError("serializer=protobuf needs a class that protoc generated: pass it as type=")
         super().__init__(conf)
         self.mixed_topics = frozenset()  # plain JSON is not a message
-        self.message_type: Any = type
-        self._indexes = _indexes(self.message_type.DESCRIPTOR)
+        generated: Any = type
+        self.message_type = generated
+        self._indexes = _indexes(generated.DESCRIPTOR)
 
     def parse(self, text: str, names: Names) -> str:
         return text
