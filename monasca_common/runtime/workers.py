@@ -125,28 +125,6 @@ def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> Con
     return replace(consumer, group_instance_id=f"{instance}-{number}")
 
 
-class ServiceThreads:
-    """Runs each part of a worker in its own thread."""
-
-    def __init__(self, parts: Sequence[WorkerPart]) -> None:
-        self._parts = parts
-        self._threads = [threading.Thread(target=part.run, daemon=True) for part in parts]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self, seconds: float) -> None:
-        """Stop all parts concurrently, and wait for them, at most for ``seconds``."""
-        deadline = time.monotonic() + seconds
-        stoppers = [threading.Thread(target=part.stop, daemon=True) for part in self._parts]
-        for thread in stoppers:
-            thread.start()
-        for thread in (*stoppers, *self._threads):
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
-
-
 class Worker(cotyledon.Service):
     """A process of members and other loops, each in its own thread. ``slot``: its index among the workers, and on the
     board."""
@@ -160,20 +138,27 @@ class Worker(cotyledon.Service):
         for status, name in zip(former.members, plan.names()[slot], strict=True):
             status.name, status.pid, status.state, status.reason = name, os.getpid(), MemberState.STARTING, ""
         self._resources = ExitStack()
-        parts, registry = plan.open_parts(slot, former.members, self._resources)
-        self._threads = ServiceThreads(parts)
-        self._reporter = StatusReporter(plan.board, slot, parts, registry)
+        self._parts, registry = plan.open_parts(slot, former.members, self._resources)
+        self._threads = [threading.Thread(target=part.run, daemon=True) for part in self._parts]
+        self._reporter = StatusReporter(plan.board, slot, self._parts, registry)
 
     def run(self) -> None:
         gc.freeze()
         gc.set_threshold(*self._plan.gc_thresholds)
-        self._threads.start()
+        for thread in self._threads:
+            thread.start()
         self._reporter.start()
 
     def terminate(self) -> None:
-        """Return before cotyledon kills the process. A member that still waits, for example for a database, has no
-        unfinished work."""
-        self._threads.stop(self._stop_seconds)
+        """Stop all parts concurrently, and return before cotyledon kills the process. A member that still waits, for
+        example for a database, has no unfinished work."""
+        deadline = time.monotonic() + self._stop_seconds
+        stoppers = [threading.Thread(target=part.stop, daemon=True) for part in self._parts]
+        for thread in stoppers:
+            thread.start()
+        for thread in (*stoppers, *self._threads):
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
         self._reporter.stop()
         self._resources.close()
 

@@ -101,7 +101,8 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         plan.board = StatusBoard([ProcessStatus([MemberStatus(name) for name in plan.names()[0]])])
         self.health = members_health("notification", plan.board.members)
         worker = Worker(0, plan, 0)
-        worker._threads.start()
+        for thread in worker._threads:
+            thread.start()
         worker._reporter.start()
         stop = threading.Lock()
         self.addCleanup(lambda: stop.acquire(blocking=False) and worker.terminate())

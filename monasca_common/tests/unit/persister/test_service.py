@@ -95,7 +95,8 @@ class StopTest(ServiceCase):
 
     def test_a_hanging_member_does_not_delay_a_stop(self):
         worker = self.worker()
-        worker._threads.start()
+        for thread in worker._threads:
+            thread.start()
         stopper = threading.Thread(target=worker.terminate, daemon=True)
         stopper.start()
         stopper.join(10.0)

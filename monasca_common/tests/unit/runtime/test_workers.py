@@ -7,10 +7,12 @@ import types
 
 import fixtures
 from oslo_config import cfg
+from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.runtime.settings import StatusSettings
-from monasca_common.runtime.workers import ServiceThreads, WorkersPlan
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
+from monasca_common.runtime.workers import Worker, WorkersPlan
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
@@ -73,20 +75,42 @@ class HangingPart(Part):
         threading.Event().wait()
 
 
-class ServiceThreadsTest(ConfigurationTestCase):
+class PartsPlan(SizePlan):
+    """The plan of one worker with these parts."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+        self.board = StatusBoard([ProcessStatus([])])
+
+    def names(self):
+        return [[]]
+
+    def consumers(self):
+        return [types.SimpleNamespace(stop_timeout_seconds=60)]
+
+    def open_parts(self, slot, statuses, stack):
+        return self.parts, CollectorRegistry()
+
+
+class WorkerTest(ConfigurationTestCase):
+    def worker(self, *parts):
+        worker = Worker(0, PartsPlan(*parts), 0)
+        for thread in worker._threads:
+            thread.start()
+        return worker
+
     def test_a_stop_returns_when_all_parts_have_ended(self):
-        threads = ServiceThreads([Part(), Part()])
-        threads.start()
-        threads.stop(60)
-        self.assertEqual([False, False], [thread.is_alive() for thread in threads._threads])
+        worker = self.worker(Part(), Part())
+        worker.terminate()
+        self.assertEqual([False, False], [thread.is_alive() for thread in worker._threads])
 
     def test_a_stop_waits_for_a_hanging_part_only_until_its_deadline(self):
         prompt, hanging = Part(), HangingPart()
-        threads = ServiceThreads([hanging, prompt])
-        threads.start()
-        threads.stop(0.1)
+        worker = self.worker(hanging, prompt)
+        worker._stop_seconds = 0.1
+        worker.terminate()
         self.assertTrue(prompt.stopping.is_set())
         hanging.stopping.set()
 
     def test_a_stop_before_the_start_returns(self):
-        ServiceThreads([Part()]).stop(60)
+        Worker(0, PartsPlan(Part()), 0).terminate()
