@@ -12,19 +12,12 @@ from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
+from confluent_kafka.schema_registry import Schema
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused, SerializationError
-from monasca_common.kafka.serialization.registry_client import (
-    MAX_BACKOFF_SECONDS,
-    SCHEMA_NOT_FOUND,
-    SUBJECT_NOT_FOUND,
-    VERSION_NOT_FOUND,
-    RegistryClient,
-    Schema,
-    refusal,
-)
+from monasca_common.kafka.serialization.registry_client import MAX_BACKOFF_SECONDS, NOT_FOUND, RegistryClient, refusal
 
 T = TypeVar("T")
 SchemaKey = int | uuid.UUID  # the id in the frame of a value, or the GUID in a header
@@ -80,7 +73,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         try:
             schema, names = self.ask(lambda client: _resolved(client, _by_key(client, key)))
         except SchemaRefused as refused:
-            if refused.code not in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND):
+            if refused.code not in NOT_FOUND:
                 reason = f"the schema registry refuses to return schema {key}: {refused}"
                 raise RegistryUnavailable(reason, MAX_BACKOFF_SECONDS) from None
             self._wait_for(key)
@@ -180,9 +173,9 @@ def _by_key(client: Any, key: SchemaKey) -> Schema:
     try:
         found: Schema = client.get_schema(key) if isinstance(key, int) else client.get_schema_by_guid(str(key))
     except SchemaRegistryError as error:
-        if isinstance(key, int) or error.http_status_code != 404:
-            raise
-        raise SchemaRegistryError(404, SCHEMA_NOT_FOUND, "no such GUID") from None  # some registries have no GUIDs
+        if error.http_status_code == 404 and isinstance(key, uuid.UUID):
+            error.error_code = NOT_FOUND[-1]  # some registries have no GUIDs
+        raise
     if not isinstance(found.schema_str, str) or not found.schema_str:
         raise ValueError("no schema in the response")  # the response of a proxy
     return found

@@ -8,10 +8,10 @@ child nor occupied by a registry that hangs.
 from __future__ import annotations
 
 import logging
-import queue
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka.schema_registry import Schema as Schema
@@ -24,12 +24,11 @@ from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused, Seri
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # this logger logs each request
 
-SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
+NOT_FOUND = (40401, 40402, 40403)  # the subject, the version or the schema
 MAX_BACKOFF_SECONDS = 30.0
 _FIRST_BACKOFF_SECONDS = 0.5
-_MOST_DOUBLINGS = 10
 _MOST_TEXT = 300  # characters of the registry's own error text
-_REFUSALS = (409, 422, SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
+_REFUSALS = (409, 422, *NOT_FOUND, *range(42200, 42300))
 _NO_ANSWER = "no response in time"
 
 
@@ -40,7 +39,7 @@ class RegistryClient:
         self.settings = settings
         self.clock: Clock = SystemClock()
         self._asking = threading.Lock()
-        self._failures = 0
+        self._backoff = 0.0  # seconds; 0 unless the last request failed
         self._ask_at = 0.0
         self._reason = ""
 
@@ -49,24 +48,22 @@ class RegistryClient:
         back-off has passed, and then only one; other threads do not wait for its response. The back-off after a
         time-out is at least as long, so a registry that hangs blocks one thread for half of the time. Raises
         `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
-        if not self._asking.acquire(blocking=not self._failures):
+        if not self._asking.acquire(blocking=not self._backoff):
             raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
         try:
             left = self._ask_at - self.clock.monotonic()
             if left > 0:
                 raise RegistryUnavailable(self._reason, left)
             answer, error = self._answer(question)
-            if error is None:
-                self._failures = 0
+            if error is None or isinstance(error, SerializationError):
+                self._backoff = 0.0
+                if error is not None:
+                    raise error
                 return answer
-            if isinstance(error, SchemaRefused | SerializationError):
-                self._failures = 0
-                raise error
             reason = _reason(error)
             least = min(MAX_BACKOFF_SECONDS, self.settings.timeout_seconds) if reason == _NO_ANSWER else 0.0
-            backoff = min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2**self._failures) * random.uniform(0.5, 1)
-            delay = max(least, backoff)
-            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self._backoff = min(MAX_BACKOFF_SECONDS, 2 * self._backoff or _FIRST_BACKOFF_SECONDS)
+            delay = max(least, self._backoff * random.uniform(0.5, 1))
             self._ask_at = self.clock.monotonic() + delay
             self._reason = f"the schema registry {self.settings.url} is unavailable ({reason})"
             raise RegistryUnavailable(self._reason, delay)
@@ -76,26 +73,20 @@ class RegistryClient:
     def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
         """Return the response or the error of a thread that can be abandoned, because the client's time-out applies to
         each part of a response."""
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        clients: list[SchemaRegistryClient] = []
+        response: Future[Any] = Future()
 
         def run() -> None:
             try:
-                with SchemaRegistryClient(_client_options(self.settings)) as client:
-                    clients.append(client)
-                    answers.put((question(client), None))
-            except SchemaRegistryError as error:
-                answers.put((None, refusal(error) or error))
+                response.set_result(question(client))
             except Exception as error:
-                answers.put((None, error))
+                response.set_exception(error)
 
-        threading.Thread(target=run, name="schema-registry", daemon=True).start()
         try:
-            return answers.get(timeout=self.settings.timeout_seconds)
-        except queue.Empty:
-            for client in clients:
-                client.close()  # ends the thread
-            return None, TimeoutError()
+            with SchemaRegistryClient(_client_options(self.settings)) as client:  # a closed client ends the thread
+                threading.Thread(target=run, name="schema-registry", daemon=True).start()
+                return response.result(self.settings.timeout_seconds), None
+        except Exception as error:
+            return None, refusal(error) or error
 
 
 def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
@@ -118,14 +109,12 @@ def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
     return options
 
 
-def refusal(error: SchemaRegistryError) -> SchemaRefused | None:
+def refusal(error: Exception) -> SchemaRefused | None:
     """Return the error if the registry itself refused the request; ``None`` for a failed login, proxy or server."""
-    code = error.error_code
-    if error.http_status_code not in (404, 409, 422) or not isinstance(code, int):
+    if not isinstance(error, SchemaRegistryError) or error.http_status_code not in (404, 409, 422):
         return None
-    if code not in _REFUSALS and not 42200 <= code < 42300:
-        return None
-    return SchemaRefused(f"{' '.join(str(error.error_message).split())[:_MOST_TEXT]} ({code})", code)
+    text, code = " ".join(str(error.error_message).split())[:_MOST_TEXT], error.error_code
+    return SchemaRefused(f"{text} ({code})", code) if code in _REFUSALS else None
 
 
 def _reason(error: Exception) -> str:
