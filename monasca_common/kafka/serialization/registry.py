@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import random
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
@@ -44,11 +43,10 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def __init__(self, settings: SchemaRegistrySettings, schema_type: str, parse: Callable[[str, Names], T]) -> None:
         super().__init__(settings)
-        self.cached: dict[SchemaKey, T] = {}  # read without the lock
+        self.cached: dict[SchemaKey, tuple[str, T]] = {}  # the texts and the parsed schemas; read without the lock
         self._schema_type = schema_type
         self._parse = parse
         self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait for a long time
-        self._texts: dict[SchemaKey, str] = {}  # the texts of cached schemas and of schemas that are written
         self._compare_at = float("inf")
         self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has given to another schema
         self._unknown: dict[SchemaKey, float] = {}  # the time at which each unknown id was first requested
@@ -57,9 +55,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
     def check(self) -> None:
         """Raise `RegistryUnavailable` while the registry has another schema under the id of a cached one. A thread
         compares them from time to time, while the caller continues."""
-        if self.clock.monotonic() >= self._compare_at:
+        if self.clock.monotonic() >= max(self._compare_at, self._ask_at):
             self._compare_at = self.clock.monotonic() + _COMPARE_SECONDS
-            threading.Thread(target=self._try_compare, name="schema-registry", daemon=True).start()
+            threading.Thread(target=self._answer, args=(self._compare,), name="schema-registry", daemon=True).start()
         if self._reused:
             raise RegistryUnavailable(_REUSED.format(*self._reused), MAX_BACKOFF_SECONDS)
 
@@ -68,10 +66,31 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         if the registry still does not have it after ``unknown_id_seconds``, or if it is of another format."""
         self.check()
         cached = self.cached.get(key)
-        if cached is not None:
-            return cached
+        return self._fetch(key) if cached is None else cached[1]
+
+    def latest(self, subject: str) -> tuple[int, T]:
+        """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, and the errors of `get`."""
+        schema_id: int = self.ask(methodcaller("get_latest_version", subject)).schema_id
+        return schema_id, self._fetch(schema_id)
+
+    def schema_id(self, subject: str, text: str, *, register: bool) -> int:
+        """Return the id of a schema under this subject. ``register``: register it if it is missing.
+
+        Raises `SchemaRefused`, and the errors of `get`, also if the registry returns an id that another schema has
+        here.
+        """
+        request = "register_schema_full_response" if register else "lookup_schema"
+        schema_id: int = self.ask(methodcaller(request, subject, Schema(text, self._schema_type))).schema_id
+        self._fetch(schema_id)
+        return schema_id
+
+    def _fetch(self, key: SchemaKey) -> T:
+        def request(client: Any) -> tuple[Schema, Names]:
+            schema = _by_key(client, key)
+            return schema, tuple(_references(client, schema, set()))
+
         try:
-            schema, names = self.ask(lambda client: _resolved(client, _by_key(client, key)))
+            schema, names = self.ask(request)
         except SchemaRefused as refused:
             if refused.code not in NOT_FOUND:
                 reason = f"the schema registry refuses to return schema {key}: {refused}"
@@ -80,32 +99,6 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             raise SerializationError(f"the schema registry has no schema {key}") from refused
         self._unknown.pop(key, None)
         return self._cache(key, schema, names)
-
-    def latest(self, subject: str) -> tuple[int, T]:
-        """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, and the errors of `get`."""
-        latest = self.ask(methodcaller("get_latest_version", subject))
-        self._note(latest.schema_id, latest.schema.schema_str or "")
-        return latest.schema_id, self.get(latest.schema_id)
-
-    def schema_id(self, subject: str, text: str, *, register: bool) -> int:
-        """Return the id of a schema under this subject. ``register``: register it if it is missing.
-
-        Raises `SchemaRefused`, and `RegistryUnavailable` if the registry returns an id that another schema has here.
-        """
-        request = "register_schema_full_response" if register else "lookup_schema"
-        schema_id: int = self.ask(methodcaller(request, subject, Schema(text, self._schema_type))).schema_id
-        self._note(schema_id, text, self.ask(methodcaller("get_schema", schema_id)).schema_str)
-        return schema_id
-
-    def _note(self, schema_id: int, text: str, *others: str | None) -> None:
-        """Record the text of an id. Raises `RegistryUnavailable` if ``others`` or this process have another text for
-        it."""
-        for other in (*others, self._texts.get(schema_id, text)):
-            if _canonical(other or "") != _canonical(text):
-                raise RegistryUnavailable(_REUSED.format(schema_id), MAX_BACKOFF_SECONDS)
-        with self._changing:
-            self._texts.setdefault(schema_id, text)
-            self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> T:
         # Apicurio does not return the type, and the client then assumes AVRO; null means AVRO, too.
@@ -117,10 +110,11 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         except SerializationError as error:
             raise SerializationError(f"schema {key}: {error}") from None
         with self._changing:
+            if self.cached.get(key, (text,))[0] != text:
+                raise RegistryUnavailable(_REUSED.format(key), MAX_BACKOFF_SECONDS)
             while len(self.cached) >= self.settings.cached_schemas:
-                oldest = next(iter(self.cached))
-                del self.cached[oldest], self._texts[oldest]
-            self.cached[key], self._texts[key] = parsed, text
+                del self.cached[next(iter(self.cached))]
+            self.cached[key] = text, parsed
             self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
         return parsed
 
@@ -135,38 +129,27 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         may_appear = now - first < limit
         if may_appear and now - self._rejected_at < limit and first >= self._rejected_at:
             threading.Event().wait(_SHORT_WAIT_SECONDS)
-            may_appear = self.ask(lambda client: _text(client, key)) is not None
+            may_appear = self.ask(lambda client: _unless_refused(partial(_by_key, client, key))) is not None
         if may_appear:
             raise RegistryUnavailable(f"the schema registry has no schema {key} yet", min(limit, _ASK_AGAIN_SECONDS))
-        if not self._has_schemas():
+        if not self.ask(self._compare):
             raise RegistryUnavailable("the schema registry has lost its schemas: restore them", MAX_BACKOFF_SECONDS)
         self.check()
         self._unknown.pop(key, None)
         self._rejected_at = self.clock.monotonic()
 
-    def _has_schemas(self) -> bool:
-        """Return whether the registry still has a schema of the cache, or any subject if the cache is empty."""
-        if self._texts:
-            return self._compare()
-        try:
-            return bool(self.ask(lambda client: client.get_subjects()))
-        except SchemaRefused:
-            return False
-
-    def _compare(self) -> bool:
+    def _compare(self, client: Any) -> bool:
         """Compare cached schemas with the registry, and record whether a schema differs. Return whether a schema is the
-        same."""
+        same, or whether the registry has any subject if the cache is empty."""
         with self._changing:
-            texts = self._texts.copy()
-        keys = {*self._reused, *random.sample(list(texts), min(len(texts), _MOST_COMPARED))} & texts.keys()
-        found = self.ask(lambda client: {key: _text(client, key) for key in keys})
-        same = {key: _canonical(text) == _canonical(texts[key]) for key, text in found.items() if text is not None}
+            cached = self.cached.copy()
+        if not cached:
+            return bool(_unless_refused(client.get_subjects))
+        keys = {*self._reused, *random.sample(list(cached), min(len(cached), _MOST_COMPARED))} & cached.keys()
+        found = {key: _unless_refused(partial(_by_key, client, key)) for key in keys}
+        same = {key: schema.schema_str == cached[key][0] for key, schema in found.items() if schema is not None}
         self._reused = tuple(key for key, is_same in same.items() if not is_same)[:1]
         return any(same.values())
-
-    def _try_compare(self) -> None:
-        with contextlib.suppress(RegistryUnavailable):
-            self._compare()
 
 
 def _by_key(client: Any, key: SchemaKey) -> Schema:
@@ -181,38 +164,23 @@ def _by_key(client: Any, key: SchemaKey) -> Schema:
     return found
 
 
-def _text(client: Any, key: SchemaKey) -> str | None:
-    """Return the text of a schema, or ``None`` if the registry does not have it."""
+def _unless_refused(request: Callable[[], T]) -> T | None:
+    """Return the response, or ``None`` if the registry refuses the request."""
     try:
-        return _by_key(client, key).schema_str
+        return request()
     except SchemaRegistryError as error:
         if refusal(error) is None:
             raise
         return None
 
 
-def _canonical(text: str) -> Any:
-    """Return a value that is the same for every formatting of a schema's text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.split()
-
-
-def _resolved(client: Any, schema: Schema) -> tuple[Schema, Names]:
-    """Return the schema, and the schemas to which it refers by subject and version in the same registry."""
-    names: list[tuple[str, str]] = []
-    seen: set[tuple[Any, Any]] = set()
-
-    def resolve(referring: Schema) -> None:
-        for reference in referring.references or ():
-            if (version := (reference.subject, reference.version)) not in seen:
-                seen.add(version)
-                if len(seen) > _MOST_REFERENCES:
-                    raise SerializationError(f"a schema refers to more than {_MOST_REFERENCES} schemas")
-                found = client.get_version(*version, deleted=True).schema
-                resolve(found)
-                names.append((reference.name or "", found.schema_str))
-
-    resolve(schema)
-    return schema, names
+def _references(client: Any, schema: Schema, seen: set[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the schemas to which a schema refers by subject and version in the same registry, except ``seen``."""
+    for reference in schema.references or ():
+        if (version := (reference.subject, reference.version)) not in seen:
+            seen.add(version)
+            if len(seen) > _MOST_REFERENCES:
+                raise SerializationError(f"a schema refers to more than {_MOST_REFERENCES} schemas")
+            found = client.get_version(*version, deleted=True).schema
+            yield from _references(client, found, seen)
+            yield reference.name or "", found.schema_str

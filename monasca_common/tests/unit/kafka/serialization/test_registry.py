@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import ssl
 import threading
 from unittest import mock
@@ -468,6 +469,18 @@ class WriterTest(MemoryRegistryCase):
             self.assertIn(f"{self.topic}-value", str(error))
         error = self.assertRaises(ConfigurationError, self.avro, reader="[]x")
         self.assertIn("reader_schema_files in group [schema_registry]", str(error))
+
+    def test_a_registry_may_return_the_schema_of_a_writer_in_its_own_form(self):
+        answer = self.memory.answer
+
+        def canonical(method, path, body):  # Confluent's registry separates the namespace from the name
+            status, found = answer(method, path, body)
+            return status, {**found, "schema": json.dumps(READING)} if "schema" in found else found
+
+        serializer = self.avro(schema={"type": "record", "name": "example.Reading", "fields": READING["fields"]})
+        with mock.patch.object(self.memory, "answer", canonical):
+            value = serializer.dumps(VALUE, self.context)
+            self.assertEqual(VALUE, serializer.loads(value, self.context))
 
     def test_a_strategy_with_the_record_needs_a_file(self):
         error = self.assertRaises(
