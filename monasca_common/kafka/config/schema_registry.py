@@ -111,9 +111,9 @@ class SchemaRegistrySettings:
         "write the new format yet. In other topics such values become dead letters.",
     )
 
-    def subject(self, name: str, record_name: Callable[[], str]) -> str:
+    def subject(self, name: str, record_name: Callable[[], str] | None = None) -> str:
         """Return the name under which a schema is registered. ``name``: TOPIC, or TOPIC:key for keys; ``record_name``:
-        returns the full name of the record. Raises `ConfigurationError` without a strategy."""
+        returns the full name of the record. Raises `ConfigurationError` without a strategy, or a record it needs."""
         topic, _, field = name.partition(":")
         strategy = self.topic_strategies.get(name, self.subject_name_strategy)
         if strategy is None:
@@ -123,6 +123,11 @@ class SchemaRegistrySettings:
             )
         if strategy == "topic":
             return f"{topic}-{field or 'value'}"
+        if record_name is None:
+            raise ConfigurationError(
+                f"schema_files in group [{GROUP}] has no file for topic {name}: add one, or set its strategy to topic, "
+                "which uses the latest schema of the registry"
+            )
         return record_name() if strategy == "record" else f"{topic}-{record_name()}"
 
     def registers(self, name: str) -> bool:

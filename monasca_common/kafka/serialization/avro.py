@@ -90,7 +90,7 @@ def parse(text: str, names: Names) -> AvroSchema:
     try:
         for _, each in (*names, ("", text)):
             parsed = fastavro.parse_schema(json.loads(each), named_schemas=named)
-        recursive = _inspect(parsed, named, {}).recursive
+        recursive, _ = _inspect(parsed, named, {})
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
     if recursive:
@@ -109,31 +109,27 @@ def _invalid_field(value: Any, schema: Any) -> str:
     return "a number out of range, or a field that the schema does not have"
 
 
-class _TypeTraits(NamedTuple):
-    """Whether a type contains itself, and whether each of its values has no bytes."""
+def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, bool]]) -> tuple[bool, bool]:
+    """Return whether a type contains itself, and whether each of its values has no bytes. ``named``: the named types by
+    full name; ``records``: the inspected records, to which it adds.
 
-    recursive: bool
-    empty: bool
-
-
-def _inspect(schema: Any, named: dict[str, Any], records: dict[str, _TypeTraits]) -> _TypeTraits:
-    """Raises `SerializationError` for an array of items without bytes. ``named``: the named types by full name;
-    ``records``: the inspected records, to which it adds."""
+    Raises `SerializationError` for an array of items without bytes.
+    """
     if isinstance(schema, str):
-        return _inspect(named[schema], named, records) if schema in named else _TypeTraits(False, schema == "null")
+        return _inspect(named[schema], named, records) if schema in named else (False, schema == "null")
     if isinstance(schema, list):
         branches = [_inspect(branch, named, records) for branch in schema]
-        return _TypeTraits(any(branch.recursive for branch in branches), empty=False)
+        return any(recursive for recursive, _ in branches), False
     kind, name = schema["type"], schema.get("name", "")
     if kind in ("array", "map"):
-        items = _inspect(schema["items" if kind == "array" else "values"], named, records)
-        if kind == "array" and items.empty:
+        recursive, empty = _inspect(schema["items" if kind == "array" else "values"], named, records)
+        if kind == "array" and empty:
             raise SerializationError("an array of items without bytes is refused: a short value can have billions")
-        return _TypeTraits(items.recursive, empty=False)
+        return recursive, False
     if kind not in _RECORDS:
-        return _TypeTraits(recursive=False, empty=kind == "null" or schema.get("size") == 0)
+        return False, kind == "null" or schema.get("size") == 0
     if name not in records:
-        records[name] = _TypeTraits(recursive=True, empty=False)  # for the fields of the record itself
+        records[name] = True, False  # for the fields of the record itself
         fields = [_inspect(field["type"], named, records) for field in schema["fields"]]
-        records[name] = _TypeTraits(any(field.recursive for field in fields), all(field.empty for field in fields))
+        records[name] = any(recursive for recursive, _ in fields), all(empty for _, empty in fields)
     return records[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -27,6 +26,7 @@ MAGIC = b"\0"
 ID_END = 5
 _GUID_MAGIC, _GUID_END = b"\1", 17
 _JSON = JsonSerializer()
+_NO_CONTEXT = SerializationContext("")
 
 
 class FramedSerializer(Serializer[S], Generic[T, S]):
@@ -73,19 +73,17 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
 
     def loads(self, value: bytes, context: SerializationContext | None = None) -> S:
         """See `Serializer`. Without a context, values of mixed topics and schemas in headers are not read."""
-        name = ""
-        if context is not None:
-            name = context.option_name
-            wanted = f"__{context.field}_schema_id"
-            for header, guid in context.headers:
-                if header == wanted and guid is not None and guid[:1] == _GUID_MAGIC and len(guid) >= _GUID_END:
-                    # After the GUID, Protobuf has the position of the message type, which otherwise starts the value.
-                    return self.decode(guid[_GUID_END:] + value, 0, uuid.UUID(bytes=guid[1:_GUID_END]), name)
+        context = context or _NO_CONTEXT
+        name, wanted = context.option_name, f"__{context.field}_schema_id"
+        for header, guid in context.headers:
+            if header == wanted and guid is not None and guid[:1] == _GUID_MAGIC and len(guid) >= _GUID_END:
+                # After the GUID, Protobuf has the position of the message type, which otherwise starts the value.
+                return self.decode(guid[_GUID_END:] + value, 0, uuid.UUID(bytes=guid[1:_GUID_END]), name)
         if value[:1] == MAGIC:
             if len(value) < ID_END:
                 raise SerializationError("the value ends within its schema id")
             return self.decode(value, ID_END, int.from_bytes(value[1:ID_END]), name)
-        if context is not None and context.topic in self.mixed_topics:
+        if context.topic in self.mixed_topics:
             return _JSON.loads(value)  # type: ignore[no-any-return]
         raise SerializationError(
             "the value has no schema id: it does not begin with byte 0, and its topic is not one of mixed_topics"
@@ -109,7 +107,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         path = settings.schema_files.get(name)
         try:
             if path is None:
-                subject, remedy = settings.subject(name, partial(_no_file, name)), f"name a file of {name}"
+                subject, remedy = settings.subject(name), f"name a file of {name}"
                 schema_id, schema = self.registry.latest(subject)
             else:
                 text, schema = self.read_schema("schema_files", path)
@@ -119,10 +117,3 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
             reason = f"schema_files in group [{GROUP}]: {remedy}, because the registry refuses {subject}: {refused}"
             raise SchemaRefused(reason, refused.code) from None
         return MAGIC + schema_id.to_bytes(ID_END - 1), schema
-
-
-def _no_file(name: str) -> str:
-    raise ConfigurationError(
-        f"schema_files in group [{GROUP}] has no file for topic {name}: add one, or set its strategy to topic, which "
-        "uses the latest schema of the registry"
-    )

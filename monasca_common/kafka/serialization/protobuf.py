@@ -31,7 +31,8 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
         self.mixed_topics = frozenset()  # plain JSON is not a message
         generated: Any = type
         self.message_type = generated
-        self._indexes = _indexes(generated.DESCRIPTOR)
+        indexes = SchemaId(self.schema_type, 0, message_indexes=_indexes(generated.DESCRIPTOR))
+        self._indexes = indexes.id_to_bytes()[ID_END:]
 
     def parse(self, text: str, names: Names) -> str:
         return text
@@ -60,11 +61,9 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
         raise SerializationError(reason)
 
 
-def _indexes(descriptor: Any) -> bytes:
-    """Return the position of a message type in its file as Confluent writes it: an index for each level of nesting."""
-    path: list[int] = []
-    while (parent := descriptor.containing_type) is not None:
-        path.insert(0, [each.name for each in parent.nested_types].index(descriptor.name))
-        descriptor = parent
-    path.insert(0, list(descriptor.file.message_types_by_name).index(descriptor.name))
-    return SchemaId("PROTOBUF", 0, message_indexes=path).id_to_bytes()[ID_END:]
+def _indexes(descriptor: Any) -> list[int]:
+    """Return the position of a message type in its file: an index for each level of nesting."""
+    parent = descriptor.containing_type
+    siblings = descriptor.file.message_types_by_name.values() if parent is None else parent.nested_types
+    index = [each.name for each in siblings].index(descriptor.name)
+    return [index] if parent is None else [*_indexes(parent), index]
