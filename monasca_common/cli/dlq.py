@@ -225,8 +225,8 @@ class DlqShow(_DlqCommand, ShowOne):
         for topic in self.topics(parsed_args, (partition.topic,)):
             letter = topic.dead_letter(partition, offset)
             if letter is not None:
-                decoded = messages.SchemaDecoder(self.read(parsed_args), self.report).decoded(letter.message)
-                return self.dict2columns(_facts(letter, decoded, parsed_args))
+                decoder = messages.SchemaDecoder(self.read(parsed_args), self.report, parsed_args.message_type)
+                return self.dict2columns(_facts(letter, decoder.decoded(letter.message), parsed_args))
         place = f"{partition.topic}/{partition.partition}/{offset}"
         raise NothingFound(f"there is no dead letter {place}: `monasca-common dlq list` shows pending dead letters")
 

@@ -13,7 +13,7 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.cli.command import add_since_and_until, positive
-from monasca_common.kafka import Message, SerializationContext, load_serializer
+from monasca_common.kafka import Message, SerializationContext, entry_point, load_serializer
 from monasca_common.kafka.config.schema_registry import GROUP
 from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SerializationError
 from monasca_common.models import times
@@ -25,13 +25,19 @@ _SECRET = re.compile(r"auth|cookie|credential|passw|secret|token|api.?key", re.I
 
 
 class SchemaDecoder:
-    """Decodes values with a schema to JSON, if ``[schema_registry]`` has a ``url``. ``report``: writes a remark."""
+    """Decodes values with a schema to JSON, if ``[schema_registry]`` has a ``url``. ``report``: writes a remark;
+    ``message_type``: the name of the class of all values, which are in Protobuf. Raises `ConfigurationError`."""
 
-    def __init__(self, conf: cfg.ConfigOpts, report: Callable[[str], object]) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, report: Callable[[str], object], message_type: str | None = None) -> None:
         self._report: Callable[[str], object] | None = report
         self._serializers: list[Any] = []
         self._unavailable: ConfigurationError | None = None  # reported only if a value cannot be decoded
-        if conf[GROUP].url:
+        if message_type is not None:
+            from monasca_common.sink.mapping import MESSAGE_TYPES
+
+            generated = entry_point(MESSAGE_TYPES, message_type, option="--message-type")
+            self._serializers = [load_serializer("protobuf", conf=conf, type=generated)]
+        elif conf[GROUP].url:
             for name in ("avro", "json-schema"):
                 try:
                     self._serializers.append(load_serializer(name, conf=conf))
@@ -45,13 +51,13 @@ class SchemaDecoder:
         context = SerializationContext(message.topic, "value", message.headers)
         for serializer in self._serializers:
             try:
-                value = serializer.loads(message.value, context)
+                text = json.dumps(serializer.loads(message.value, context), default=_plain)
             except RegistryUnavailable as error:
                 self._remark(error)
             except SerializationError:
                 continue
             else:
-                return replace(message, value=json.dumps(value, default=str).encode())
+                return replace(message, value=text.encode())
         if self._unavailable is not None:
             self._remark(self._unavailable)
         return message
@@ -93,6 +99,12 @@ def add_payload(parser: argparse.ArgumentParser) -> None:
         default=_PAYLOAD_CHARACTERS,
         metavar="N",
         help="truncate keys, headers and values after N characters (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--message-type",
+        metavar="NAME",
+        help="decode values in Protobuf with the generated class of this entry point of "
+        "monasca_common.sink.message_types (default: values in Protobuf are shown unchanged)",
     )
 
 
@@ -195,6 +207,18 @@ def _cut(value: bytes | None, limit: int) -> str | None:
         return None
     text = _printable(value[: 4 * limit].decode(errors="backslashreplace"))  # a character takes 4 bytes at most
     return text if len(text) <= limit and len(value) <= 4 * limit else f"{text[:limit]}… ({len(value):,} B)"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: a Protobuf message in Protobuf's form of JSON, any other value as text."""
+    if not hasattr(value, "DESCRIPTOR"):
+        return str(value)
+    from google.protobuf.json_format import MessageToDict
+
+    try:
+        return MessageToDict(value, preserving_proto_field_name=True)
+    except Exception as error:
+        raise SerializationError(f"not representable in JSON: {type(error).__name__}") from None
 
 
 def _printable(text: str) -> str:

@@ -41,7 +41,7 @@ class _MessagesCommand(ClusterCommand):
         add_line_format(parser)
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
-        self._decoder = messages.SchemaDecoder(self.read(parsed_args), self.report)
+        self._decoder = messages.SchemaDecoder(self.read(parsed_args), self.report, parsed_args.message_type)
         return super().cluster(parsed_args)
 
     def show(self, message: Message, parsed_args: argparse.Namespace) -> None:

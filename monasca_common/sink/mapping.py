@@ -21,6 +21,7 @@ from monasca_common.storage.tables.column_types import TYPES, ColumnType
 
 E = TypeVar("E")
 
+MESSAGE_TYPES = "monasca_common.sink.message_types"  # the entry points that ``message_type`` names
 _MAX_NAME_BYTES = 63  # PostgreSQL truncates longer names
 _PATH = re.compile(r'\.(?:"([^"]+)"|([^."\[\]]+))|\[(\d+)\]')
 _MANY = "is defined twice, because case is ignored: rename one"

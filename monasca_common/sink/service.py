@@ -23,7 +23,7 @@ from monasca_common.runtime.status_board import WorkerPart
 from monasca_common.runtime.worker_metrics import WorkerMetrics
 from monasca_common.runtime.workers import WorkersPlan, own_consumer, run_workers
 from monasca_common.sink.decoder import TopicDecoder
-from monasca_common.sink.mapping import TableMapping
+from monasca_common.sink.mapping import MESSAGE_TYPES, TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
 from monasca_common.storage.base import Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
@@ -33,7 +33,6 @@ from monasca_common.storage.tables.rows import TopicChanges
 from monasca_common.storage.tables.steps import misfit
 from monasca_common.storage.tables.writer import TablesWriter, storing
 
-MESSAGE_TYPES = "monasca_common.sink.message_types"
 PREFIX = "monasca_sink"
 OUTCOMES = ("stored", "repeated", "replaced", "deleted", "skipped")
 DATABASES = ("sqlite", "postgresql")

@@ -7,12 +7,21 @@ from pathlib import Path
 from unittest import mock
 
 import fixtures
+from google.protobuf import timestamp_pb2
 
 from monasca_common.cli import messages
 from monasca_common.cli.messages import SchemaDecoder
-from monasca_common.kafka import ConfigurationError, Message
+from monasca_common.kafka import ConfigurationError, Message, load_serializer
 from monasca_common.kafka.testing import MemoryRegistry
-from monasca_common.tests.contracts.schemas import JSON_READING, PROTO_READING, READING, RENAMED, VALUE, WITH_UNIT
+from monasca_common.tests.contracts.schemas import (
+    JSON_READING,
+    PROTO_READING,
+    READING,
+    RENAMED,
+    VALUE,
+    WITH_UNIT,
+    reading_class,
+)
 from monasca_common.tests.contracts.schemas import RegistryCase as RegistryValues
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
@@ -139,6 +148,35 @@ class DecoderTest(RegistryValues):
         self.memory.stop()
         self.assertEqual(b"\0\0\0\0\1x", self.decoded(b"\0\0\0\0\1x"))
         self.assertEqual(1, len(self.remarks))
+
+    def test_a_value_in_protobuf_is_shown_as_json_with_its_message_type(self):
+        reading, _ = reading_class()
+        serializer = load_serializer("protobuf", conf=self.conf(schema=PROTO_READING), type=reading)
+        message = Message(self.topic, 0, 0, 1000, None, serializer.dumps(reading(room="hall"), self.context), ())
+        self.assertEqual(message.value, self.decoded(message.value))
+        with mock.patch.object(messages, "entry_point", return_value=reading):
+            decoder = SchemaDecoder(self.conf(), self.remarks.append, "reading")
+            self.memory.stop()
+            self.assertEqual({"room": "hall"}, json.loads(decoder.decoded(message).value))
+            for value in (b"{}", b"\0\0\0\0\1x", message.value[:-1]):
+                self.assertEqual(value, decoder.decoded(replace(message, value=value)).value)
+            error = self.assertRaises(
+                ConfigurationError, SchemaDecoder, self.conf(url=None), self.remarks.append, "reading"
+            )
+        self.assertIn("url in group [schema_registry]", str(error))
+        self.assertEqual([], self.remarks)
+
+    def test_a_message_that_json_cannot_represent_is_shown_unchanged(self):
+        late = timestamp_pb2.Timestamp(seconds=2**62)
+        value = b"\0\0\0\0\1\0" + late.SerializeToString()
+        with mock.patch.object(messages, "entry_point", return_value=timestamp_pb2.Timestamp):
+            decoder = SchemaDecoder(self.conf(), self.remarks.append, "time")
+        message = Message(self.topic, 0, 0, 1000, None, value, ())
+        self.assertEqual(value, decoder.decoded(message).value)
+
+    def test_an_unknown_message_type_is_refused(self):
+        error = self.assertRaises(ConfigurationError, SchemaDecoder, self.conf(), self.remarks.append, "nothing")
+        self.assertIn("--message-type=nothing is not known", str(error))
 
     def test_a_missing_format_is_reported_only_if_a_value_cannot_be_decoded(self):
         value = self.avro(schema=READING).dumps(VALUE, self.context)
