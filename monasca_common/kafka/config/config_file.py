@@ -74,9 +74,9 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
     Logs old names that have no effect. Raises `ConfigurationError` for a name that never existed.
     """
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
-        old_options = legacy.options_of_group(name)
-        log_old_group(conf, old_options)
-        check_group(conf, name, old={old.name for old in old_options.options})
+        old_options = tuple(old for old in legacy.OLD_OPTIONS if old.consumers or name == KAFKA_GROUP)
+        log_old_group(conf, legacy.OldGroup(name, None, old_options))
+        check_group(conf, name, old={old.name for old in old_options})
     for variable in filter(_ENVIRONMENT.fullmatch, os.environ):
         _check_variable(conf, variable)
     for old in legacy.OLD_GROUPS:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from monasca_common.kafka.config.groups import KAFKA_GROUP
-
 
 class Action(enum.Enum):
     RENAMED = "renamed"  # the old name still works; oslo.config logs the current name
@@ -90,8 +88,3 @@ OLD_GROUPS = (
     OldGroup("kafka_periodic_notifications", "periodic notifications are rows of the database; remove the group"),
     OldGroup("kafka_retry_notifications", "retries are rows of the database; remove the group"),
 )
-
-
-def options_of_group(name: str) -> OldGroup:
-    """Return the old options of ``[kafka]`` or of a consumer's group."""
-    return OldGroup(name, None, tuple(old for old in OLD_OPTIONS if old.consumers or name == KAFKA_GROUP))

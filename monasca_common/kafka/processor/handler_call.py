@@ -174,7 +174,11 @@ def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[st
         record = item if isinstance(item, Record) else Record(item)
         if not record.message_id:
             if source is not None:
-                anchor = f"{origin}/{_sourced(source, offsets)}"
+                if not 0 <= source < len(offsets):
+                    raise MisuseError(
+                        f"an output names source {source} of a batch of {len(offsets)}: positions start at 0"
+                    )
+                anchor = f"{origin}/{offsets[source]}"
             elif one_to_one:
                 anchor = f"{origin}/{offsets[position]}/{_digest(topic, record)}"
             else:
@@ -183,12 +187,6 @@ def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[st
             numbers[anchor] += 1
         records.setdefault(topic, []).append(record)
     return records
-
-
-def _sourced(source: int, offsets: list[int]) -> int:
-    if not 0 <= source < len(offsets):
-        raise MisuseError(f"an output names source {source} of a batch of {len(offsets)}: positions start at 0")
-    return offsets[source]
 
 
 def _digest(topic: str, record: Record) -> str:

@@ -216,7 +216,9 @@ class Processor(RebalanceListener):
         fail_point("processor.after_poll")
         self._hooks.call("after_poll", batch)
         for error in batch.errors:
-            self._check_poll_error(error)
+            if isinstance(error, _FINAL_ERRORS):
+                raise error
+            self._log_ignored("temporary error while reading", error)
         if self._transactions is not None and self._transactions.aborted:
             self._transactions.rewind()
         else:
@@ -298,11 +300,6 @@ class Processor(RebalanceListener):
         longest = _PAUSED_POLL_SECONDS if self._backpressure.paused else _POLL_SECONDS
         due = self._lanes.next_wake()
         return longest if due is None else min(longest, max(0.0, due - self._clock.monotonic()))
-
-    def _check_poll_error(self, error: Exception) -> None:
-        if isinstance(error, _FINAL_ERRORS):
-            raise error
-        self._log_ignored("temporary error while reading", error)
 
     def _log_ignored(self, what: str, error: Exception) -> None:
         with self._counting:

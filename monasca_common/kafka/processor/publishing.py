@@ -19,11 +19,9 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
-    Delivery,
     DeliveryRefused,
     FatalError,
     FencedError,
-    MessagingError,
     RetriableError,
     TransactionError,
     UndeliveredError,
@@ -193,12 +191,9 @@ class TransactionalPublisher(OutputPublisher):
 def raise_if_pointless(report: DeliveryReport) -> None:
     """Raise an error that no retry of the report can resolve."""
     undelivered = report.failed + report.unknown
-    for cause in filter(None, map(_cause, undelivered)):
+    for delivery in undelivered:
+        cause = delivery.error.cause if isinstance(delivery.error, DeliveryRefused) else None
         if isinstance(cause, AuthorizationError | AuthenticationError | FencedError | FatalError):
             raise cause
     if any(delivery.error is not None and delivery.error.permanent for delivery in undelivered):
         raise UndeliveredError(report)
-
-
-def _cause(delivery: Delivery) -> MessagingError | None:
-    return delivery.error.cause if isinstance(delivery.error, DeliveryRefused) else None

@@ -119,11 +119,6 @@ class MemoryRegistry(fixtures.Fixture):
             return {"is_compatible": True}
         return {"is_compatible": _can_read(schema, self._schemas[versions[-1] - 1])}
 
-    def _set_level(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        if body["compatibility"] != "BACKWARD":
-            raise _Refused(422, 42203, "MemoryRegistry has only the compatibility level BACKWARD")
-        return body
-
     def _versions(self, subject: str) -> list[int]:
         if subject not in self._subjects:
             raise _Refused(404, 40401, f"Subject '{subject}' not found.")
@@ -148,7 +143,6 @@ _ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", r"/schemas/ids/(\d+)", MemoryRegistry._by_id),
     ("GET", "/schemas/guids/([^/]+)", MemoryRegistry._by_guid),
     ("POST", r"/compatibility/subjects/([^/]+)/versions(?:/(?:latest))?", MemoryRegistry._is_compatible),
-    ("PUT", "/config/([^/]+)", MemoryRegistry._set_level),
 )
 
 
@@ -174,7 +168,7 @@ def _handler(registry: MemoryRegistry) -> type[BaseHTTPRequestHandler]:
                     self.wfile.write(b" ")
                 self.wfile.write(content)
 
-        do_POST = do_PUT = do_GET  # noqa: N815
+        do_POST = do_GET  # noqa: N815
 
         def log_message(self, *arguments: Any) -> None:
             """Log nothing."""

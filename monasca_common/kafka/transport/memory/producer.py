@@ -102,7 +102,8 @@ class MemoryProducer(ProducerTransport):
             self._send()
             self._land()
             while not self._ready and self.clock.monotonic() < deadline:
-                self._broker.wait(min(deadline, self._next_landing()))
+                due = self._flights[0].at if self._flights else math.inf
+                self._broker.wait(min(deadline, due))
                 self._send()
                 self._land()
         while self._ready:  # without the lock; if a callback raises, the remaining ones run in the next poll
@@ -192,9 +193,6 @@ class MemoryProducer(ProducerTransport):
         while self._flights and self._flights[0].at <= now:
             flight = heapq.heappop(self._flights)
             self._report(flight.message, flight.error, flight.sequence)
-
-    def _next_landing(self) -> float:
-        return self._flights[0].at if self._flights else math.inf
 
     def _report(self, message: Message, error: Any, sequence: int) -> None:
         def run() -> None:
