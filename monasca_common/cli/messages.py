@@ -46,7 +46,8 @@ class SchemaDecoder:
 
     def decoded(self, message: Message) -> Message:
         """Return the message with a value in JSON if its schema is known, otherwise the message itself."""
-        if not message.value or message.value[0] != 0:
+        has_header = any(name == "__value_schema_id" for name, _ in message.headers)
+        if not message.value or not (has_header or message.value[0] == 0):
             return message
         context = SerializationContext(message.topic, "value", message.headers)
         for serializer in self._serializers:

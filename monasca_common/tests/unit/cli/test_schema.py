@@ -2,6 +2,7 @@
 """The commands of the schema registry, on the registry in memory."""
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -140,6 +141,14 @@ class DecoderTest(RegistryValues):
         self.assertEqual(VALUE, json.loads(self.decoded(value)))
         self.assertEqual(value, self.decoded(value, url=None))
         self.assertEqual(b"{}", self.decoded(b"{}"))
+
+    def test_a_value_whose_schema_is_in_a_header_is_shown_as_json(self):
+        value = self.avro(schema=READING).dumps(VALUE, self.context)
+        guid = self.memory.answer("GET", f"/subjects/{self.topic}-value/versions/1", {})[1]["guid"]
+        headers = (("__value_schema_id", b"\1" + uuid.UUID(guid).bytes),)
+        message = Message(self.topic, 0, 0, 1000, None, value[5:], headers)
+
+        self.assertEqual(VALUE, json.loads(SchemaDecoder(self.conf(), self.remarks.append).decoded(message).value))
 
     def test_a_value_that_cannot_be_decoded_is_shown_unchanged(self):
         self.avro(schema=READING).dumps(VALUE, self.context)
