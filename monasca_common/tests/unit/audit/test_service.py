@@ -4,6 +4,7 @@
 import logging
 import threading
 from dataclasses import replace
+from unittest import mock
 
 import fixtures
 from prometheus_client import generate_latest
@@ -82,10 +83,11 @@ class AuditServiceTest(AuditCase):
         self.assertNotIn("ERROR", self.log.output)
 
     def test_the_reports_of_the_bucket_before_the_window_are_read(self):
-        opened = []
-        service = AuditService(self.settings, lambda since_ms: opened.append(since_ms), clock=self.clock)
-        self.assertRaises(TypeError, service.serve)
-        self.assertLessEqual(opened[0], service._since_ms() - BUCKET_MS)
+        open_log = mock.Mock(side_effect=OSError)
+        service = AuditService(self.settings, open_log, clock=self.clock)
+        self.assertRaises(OSError, service.serve)
+        (since_ms,) = open_log.call_args.args
+        self.assertLessEqual(since_ms, service._since_ms() - BUCKET_MS)
 
     def test_a_topic_that_is_not_counted_is_logged_and_exported(self):
         self.totals.add(AuditReport("one", "api", "a", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
