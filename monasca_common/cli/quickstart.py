@@ -295,16 +295,16 @@ class Quickstart(MonascaCommand):
     ) -> None:
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         names = ("up",) if self._outcome.prometheus else ("mem.usable_mb", "cpu.percent_agg")
-        self._say("All services run until Ctrl-C. Try:")
-        self._say(f"  {dashboard} in a browser: the dashboard")
-        for path in (
-            "/v2.0/metrics/names",
-            *(f"/v2.0/metrics/measurements?name={name}&start_time={today}" for name in names),
-            *(("/v2.0/alarms", "/v2.0/notifications") if self._outcome.alarm else ()),
-        ):
-            self._say(f"  curl 'http://127.0.0.1:{port}{path}'")
-        self._say(f"  configuration and logs: {configuration.parent}")
         try:
+            self._say("All services run until Ctrl-C. Try:")
+            self._say(f"  {dashboard} in a browser: the dashboard")
+            for path in (
+                "/v2.0/metrics/names",
+                *(f"/v2.0/metrics/measurements?name={name}&start_time={today}" for name in names),
+                *(("/v2.0/alarms", "/v2.0/notifications") if self._outcome.alarm else ()),
+            ):
+                self._say(f"  curl 'http://127.0.0.1:{port}{path}'")
+            self._say(f"  configuration and logs: {configuration.parent}")
             while True:
                 for service in services:
                     service.check()
