@@ -18,7 +18,6 @@ from monasca_common.storage.influxdb.client import Address, InfluxClient, addres
 from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
 from monasca_common.storage.settings import StorageSettings
 
-_KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
 _MAX_SERIES = 200_000  # lines of about 300 bytes each
 
 
@@ -31,7 +30,7 @@ class InfluxdbStorage(Storage):
     """
 
     capabilities = frozenset({Capability.MANY_WRITERS})
-    kinds = _KINDS
+    kinds = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
 
     def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:
         """Raises `ConfigurationError`."""
@@ -79,7 +78,7 @@ class InfluxdbWriter(Writer):
         """Write rows like `Writer.write`, except that other rows of the call may be stored if InfluxDB itself refuses
         some. Writing these again overwrites them."""
         fence.check_call(claim, rows)
-        if rows.kind not in _KINDS:
+        if rows.kind not in InfluxdbStorage.kinds:
             raise NotSupported(f"InfluxDB stores only metrics and alarm history, not {rows.kind}")
         lines, reasons = self._lines(rows)
         times = [row.time_ms for row in rows.values]
