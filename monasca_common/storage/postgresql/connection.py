@@ -24,6 +24,18 @@ from monasca_common.storage.sql.bounds import Bounds
 _OLDEST_VERSION = 14  # the first version that can detach partitions concurrently
 _LIMIT_EXCEEDED = "54"  # the SQLSTATE class of an index entry or a JSON document that is too large
 
+_SESSION = {
+    # A statement must see rows that were committed while the previous statement waited for a lock.
+    "default_transaction_isolation": "read\\ committed",
+    # JIT compilation costs more than any statement here: a tenth of a second for joins of partitions.
+    "jit": "off",
+    # A batch finds its rows by their keys. A new partition has no statistics, so the planner would read the whole
+    # partition instead, in the worst case once for each row of the batch.
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+}
+
 #: Errors that rows may cause, during encoding (`orjson` raises a `TypeError`) or in the server.
 ROW_ERRORS = (psycopg.Error, ValueError, OverflowError, struct.error, orjson.JSONEncodeError)
 
@@ -32,9 +44,7 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
     """Open a connection in autocommit mode. Raises `StorageUnavailable`, `SchemaMismatch`."""
     bounds = Bounds(timeout_seconds, timeout_seconds / 2, timeout_seconds)
     with translated():
-        connection = open_connection(
-            arguments, bounds, application=application, session=_session_settings(), autocommit=True
-        )
+        connection = open_connection(arguments, bounds, application=application, session=_SESSION, autocommit=True)
     try:
         with translated():
             connection.give(timeout_seconds)
@@ -49,20 +59,6 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
         connection.close()
         raise
     return connection
-
-
-def _session_settings() -> dict[str, str]:
-    return {
-        # A statement must see rows that were committed while the previous statement waited for a lock.
-        "default_transaction_isolation": "read\\ committed",
-        # JIT compilation costs more than any statement here: a tenth of a second for joins of partitions.
-        "jit": "off",
-        # A batch finds its rows by their keys. A new partition has no statistics, so the planner would read the whole
-        # partition instead, in the worst case once for each row of the batch.
-        "enable_hashjoin": "off",
-        "enable_mergejoin": "off",
-        "enable_seqscan": "off",
-    }
 
 
 def _check_version(connection: BoundedConnection) -> None:
