@@ -4,7 +4,10 @@ import contextlib
 import threading
 from collections import Counter, defaultdict
 
+from fixtures import MonkeyPatch
+
 from monasca_common.kafka.aio import AsyncProcessor
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import (
     ConfigurationError,
     HandlerError,
@@ -382,6 +385,31 @@ class EndTest(AsyncProcessorCase):
 
         self.run_loop(test())
         self.assertEqual(1, self.committed())
+
+    def test_a_stop_and_a_cancelled_run_return_although_the_rebalance_listener_does_not(self):
+        self.useFixture(MonkeyPatch("monasca_common.kafka.processor.shutdown._GRACE_SECONDS", 0.01))
+        called, released = threading.Event(), threading.Event()
+        self.addCleanup(released.set)
+
+        class Hanging(RebalanceListener):
+            def assigned(self, partitions):
+                called.set()
+                released.wait(50)
+
+        async def test():
+            processor = self.processor(Handler(1))
+            processor._processor.consumer.listener = Hanging()
+            running = asyncio.ensure_future(processor.run())
+            while not called.is_set():
+                await asyncio.sleep(0.001)
+            self.assertTrue((await processor.stop(0)).clean)
+            running.cancel()
+            await asyncio.wait({running})
+            self.assertEqual((True, False), (running.cancelled(), processor._ended.done()))
+            released.set()
+            await asyncio.wait({processor._ended})
+
+        self.run_loop(test())
 
     def test_misuse_is_refused(self):
         async def handler(part):

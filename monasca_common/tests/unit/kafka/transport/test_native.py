@@ -383,7 +383,7 @@ class TestWithoutBroker(NativeCase):
 class TestForkedChild(base.BaseTestCase):
     def test_a_forked_child_does_not_destroy_the_inherited_client(self):
         program = """
-import os, signal, sys
+import os, signal
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.transport.native.producer import NativeProducer
 producer = NativeProducer(
@@ -397,7 +397,7 @@ if not child:
     signal.alarm(20)  # destroying it would wait for its threads, which are in the parent
     producer.close(1.0)
     del producer
-    sys.exit(7)
+    os._exit(7)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 producer.purge()
 producer.flush(10)

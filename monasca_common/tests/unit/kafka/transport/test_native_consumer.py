@@ -213,7 +213,8 @@ class TestWithBroker(NativeConsumerCase):
         super().setUpClass()
         cls.broker = MockBroker()
         cls.broker.create_topic("t")
-        producer = Producer({"bootstrap.servers": cls.broker.bootstrap_servers})
+        # One flush sends the messages of a partition as one batch, which one poll returns, also on a slow machine.
+        producer = Producer({"bootstrap.servers": cls.broker.bootstrap_servers, "linger.ms": 60_000})
         for number in range(400):
             producer.produce("t", b"%d" % number, partition=number % 4, timestamp=1000 + number)
         cls.broker.create_topic("facts")
