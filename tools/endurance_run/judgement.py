@@ -18,7 +18,7 @@ from monasca_common.tests.unit.alarms import reference
 _HOUR_SECONDS = 3600.0
 _RECOVERY_SECONDS = 30.0  # an error can be logged this long after a fault
 _LEAST_POINTS = 6
-_CERTAINTY = 3.0  # standard errors
+_CERTAINTY = 3.0  # standard errors of a slope through many points
 _MOST_SHOWN = 5
 
 
@@ -63,7 +63,8 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The growth of a quantity over the judged time. ``error``: the standard error of the growth."""
+    """The growth of a quantity over the judged time. ``error``: its uncertainty, three standard errors, or more for few
+    points."""
 
     name: str
     first: float
@@ -74,7 +75,7 @@ class Slope:
 
     @property
     def is_violated(self) -> bool:
-        return self.growth - _CERTAINTY * self.error > self.allowed
+        return self.growth - self.error > self.allowed
 
 
 def tier_violations(tiers: Iterable[Tier]) -> list[str]:
@@ -200,6 +201,7 @@ def slopes(samples: Iterable[Sample], *, warm_up_seconds: float) -> list[Slope]:
         residuals = [value - fit.intercept - fit.slope * minute for minute, value in points]
         spread = sum((minute - statistics.fmean(minutes)) ** 2 for minute in minutes)
         error = (sum(each * each for each in residuals) / (len(points) - 2) / spread) ** 0.5
+        error *= _standard_errors(len(points))
         first = fit.intercept + fit.slope * minutes[0]
         hours = span * MINUTE_SECONDS / _HOUR_SECONDS
         scale = abs(first) if limit.is_relative else 1.0
@@ -207,9 +209,15 @@ def slopes(samples: Iterable[Sample], *, warm_up_seconds: float) -> list[Slope]:
     return found
 
 
+def _standard_errors(points: int) -> float:
+    """Return the number of standard errors that is as certain as `_CERTAINTY`: that of Student's t, as a series."""
+    z, degrees = _CERTAINTY, points - 2
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
 def slope_violations(found: Iterable[Slope]) -> list[str]:
     return [
-        f"{slope.name} grew by {slope.growth:.2f} (± {_CERTAINTY * slope.error:.2f}) in {slope.hours * 60:.0f} minutes "
+        f"{slope.name} grew by {slope.growth:.2f} (± {slope.error:.2f}) in {slope.hours * 60:.0f} minutes "
         f"from {slope.first:.2f}; {slope.allowed:.2f} is allowed"
         for slope in found
         if slope.is_violated

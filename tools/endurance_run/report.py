@@ -109,11 +109,11 @@ def _sections(outcome: Outcome) -> Iterable[str]:
         yield "Skipped: " + "; ".join(f"{kind} ({reason})" for kind, reason in outcome.skipped.items()) + "."
     yield "## Slopes of the processes that are never killed"
     yield _table(
-        ("Quantity", "First", "Growth", "± (3 standard errors)", "Allowed", "Minutes", "Verdict"),
+        ("Quantity", "First", "Growth", "±", "Allowed", "Minutes", "Verdict"),
         (
             (
                 s.name,
-                *(f"{number:.2f}" for number in (s.first, s.growth, 3 * s.error, s.allowed)),
+                *(f"{number:.2f}" for number in (s.first, s.growth, s.error, s.allowed)),
                 f"{s.hours * 60:.0f}",
                 "violated" if s.is_violated else "met",
             )

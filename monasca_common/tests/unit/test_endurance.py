@@ -260,6 +260,20 @@ class SlopeTest(EnduranceCase):
         self.assertEqual([], self.violations("memory_mib", 100.0, 10))
         self.assertEqual(1, len(self.violations("memory_mib", 300.0, 10)))
 
+    def test_one_high_minute_of_a_short_run_is_not_a_leak(self):
+        found = [
+            self.samples.Sample(minute * 60, {"archive descriptors": value})
+            for minute, value in enumerate((540.0, 560.0, 552.0, 571.0, 569.0, 698.0))
+        ]
+        [slope] = self.judgement.slopes(found, warm_up_seconds=0.0)
+        self.assertGreater(slope.growth, 100.0)
+        self.assertFalse(slope.is_violated)
+
+    def test_few_points_need_more_standard_errors(self):
+        # The quantiles of Student's t that are as probable as three standard errors of many points
+        for points, expected in ((6, 6.62), (8, 4.90), (39, 3.20), (1000, 3.01)):
+            self.assertAlmostEqual(expected, self.judgement._standard_errors(points), delta=0.12 * expected)
+
     def test_a_run_that_is_too_short_has_no_slope(self):
         self.assertEqual([], self.slopes("memory_mib", 300.0, 5))
 
