@@ -26,7 +26,6 @@ MAGIC = b"\0"
 ID_END = 5
 _GUID_MAGIC, _GUID_END = b"\1", 17
 _JSON = JsonSerializer()
-_NO_CONTEXT = SerializationContext("")
 
 
 class FramedSerializer(Serializer[S], Generic[T, S]):
@@ -73,7 +72,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
 
     def loads(self, value: bytes, context: SerializationContext | None = None) -> S:
         """See `Serializer`. Without a context, values of mixed topics and schemas in headers are not read."""
-        context = context or _NO_CONTEXT
+        context = context or SerializationContext("")
         name, wanted = context.option_name, f"__{context.field}_schema_id"
         for header, guid in context.headers:
             if header == wanted and guid is not None and guid[:1] == _GUID_MAGIC and len(guid) >= _GUID_END:
