@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from monasca_common.kafka.errors import SerializationError
+from monasca_common.kafka.errors import SchemaRefused, SerializationError
 from monasca_common.kafka.serialization.base import SerializationContext
 from monasca_common.sink.decoder import TopicDecoder
 from monasca_common.sink.fields import Steps
@@ -203,8 +203,11 @@ def schema_findings(decoder: TopicDecoder, table: TableMapping) -> Iterator[Sche
         if reads and hasattr(serializer, "registry"):
             try:
                 yield from _compared(reads, *_latest(serializer, table.topic, fields))
-            except SerializationError as error:  # producers may register the schema with their first message
-                yield SchemaFinding(f"the latest schema of its {fields}s is not compared: {error}", "")
+            except SerializationError as error:
+                # Producers may register the schema with their first message. Of a schema that cannot be read, every
+                # message would be a dead letter.
+                effect = "" if isinstance(error, SchemaRefused) else "refused"
+                yield SchemaFinding(f"the latest schema of its {fields}s is not compared: {error}", effect)
 
 
 def _compared(

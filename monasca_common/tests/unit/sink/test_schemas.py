@@ -131,6 +131,13 @@ class SchemasTest(RegistryTestCase):
         self.assertEqual("", effect)
         self.assertIn("the latest schema of its values is not compared: Subject 't-value' not found. (40401)", text)
 
+    def test_a_schema_that_cannot_be_read_is_refused(self):
+        bomb = {"type": "array", "items": "null"}  # the decoder refuses arrays of items without bytes
+        self.register({"type": "record", "name": "Bomb", "fields": [{"name": "id", "type": bomb}]})
+        ((text, effect),) = self.findings("avro", 'id = "integer"')
+        self.assertEqual("refused", effect)
+        self.assertIn("the latest schema of its values is not compared: ", text)
+
     def test_keys_have_their_own_schema(self):
         key = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
         self.register(key, subject="t-key")
