@@ -114,7 +114,7 @@ def _content_length(environ: dict[str, Any]) -> int | None:
     text = environ.get("CONTENT_LENGTH")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise bad_request("Content-Length is not a number: correct it")
     return int(text)
 

@@ -25,7 +25,7 @@ from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import IdentifiedRecords, Record
-from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused
+from monasca_common.kafka.errors import RegistryUnavailable, SerializationError
 from monasca_common.models import metric
 from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
 from monasca_common.models.post import ParsedPost
@@ -72,7 +72,7 @@ class PostContext:
             return envelopes
         try:
             return writer.values(envelopes)
-        except (RegistryUnavailable, SchemaRefused) as error:
+        except (RegistryUnavailable, SerializationError) as error:
             LOG.warning("envelopes of %s cannot be written in Avro: %s", kind, error)
             raise unavailable(
                 "the schema of the messages is unavailable, so no message of this request was sent: repeat the request "

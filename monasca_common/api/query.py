@@ -335,6 +335,7 @@ def _read_time(name: str, text: str) -> int:
     """Convert an ISO 8601 time (by default UTC) to ms. A ``+`` that was not percent-encoded arrives as a space."""
     try:
         read = datetime.fromisoformat(_LOST_PLUS.sub("+", text.strip()))
-    except ValueError:
+        utc = read.astimezone(UTC) if read.tzinfo else read.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise unprocessable(f"{name} is {text!r}: give a time such as 2026-01-31T23:59:59.123Z") from None
-    return ((read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+    return (utc - _EPOCH) // _MILLISECOND

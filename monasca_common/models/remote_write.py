@@ -129,7 +129,7 @@ class _Request:
     def _checked(self, labels: bytes) -> tuple[bytes, Sequence[str]]:
         """Return the head of a series that is not in the cache, and the rules that the series breaks."""
         found: dict[str, str] = {}
-        faults = []
+        faults, dimension_count = [], 0
         for _, content in _fields(labels):
             name_bytes, value_bytes = _pair(content)
             try:
@@ -140,7 +140,8 @@ class _Request:
             if name in found:
                 faults.append(f"the label {shown(name)} is repeated")
             found[name] = value
-            if len(found) > self._samples.max_dimensions + 1 or len(faults) > _MOST_FAULTS:
+            dimension_count += bool(value) and name != _NAME
+            if dimension_count > self._samples.max_dimensions or len(faults) > _MOST_FAULTS:
                 break
         name = found.pop(_NAME, "")
         dimensions = {key: value for key, value in found.items() if value}  # an empty label equals a missing one

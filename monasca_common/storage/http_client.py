@@ -59,6 +59,8 @@ def server_url(connection: str, scheme: str, parameters: Collection[str], exampl
         url = make_url(connection)
     except (ArgumentError, ValueError):
         raise refused("is not a URL", example) from None
+    if "@" in (url.host or ""):
+        raise refused("has an @ in its password: write it as %40", example)
     if url.drivername not in (scheme, f"{scheme}+https"):
         raise refused(f"begins with {url.drivername!r}", example)
     if unknown := sorted(set(url.query) - set(parameters)):

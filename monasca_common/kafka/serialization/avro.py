@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Avro by fastavro, with schemas that are parsed once.
 
-fastavro reads hostile values without limits. A schema whose arrays may have items without bytes is refused, because a
-value of ten bytes could have any number of such items. A value is first read without its reader schema, because
+fastavro reads hostile values without limits. A schema whose arrays may have items without bytes, or whose records
+without bytes are nested, is refused, because a value of ten bytes could have any number of them. Long decimals are
+refused, because they are converted in quadratic time. A value is first read without its reader schema, because
 fastavro skips fields that this schema does not have without checking for the end of the value, and such a read could
 take years. A recursive schema uses fastavro's Python code, which raises an error for a deeply nested value, whereas its
 C code ends the process.
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import fastavro
-from fastavro import _read_py, _write_py
+from fastavro import _read, _read_py, _write_py
 from fastavro.schema import SchemaParseException
 from fastavro.validation import ValidationError
 from oslo_config import cfg
@@ -25,6 +27,7 @@ from monasca_common.kafka.serialization.framed import FramedSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
 _RECORDS = ("record", "error")
+_MOST_DIGITS, _MOST_DECIMAL_BYTES = 1000, 416
 
 
 class AvroSchema(NamedTuple):
@@ -98,6 +101,22 @@ def parse(text: str, names: Names) -> AvroSchema:
     return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
 
 
+def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend fastavro's reader of decimals to refuse those with more digits than their schema has, which it rounds."""
+
+    def read_decimal(data: bytes, schema: Any, *others: Any) -> Any:
+        limit = 10 ** min(schema["precision"], _MOST_DIGITS)
+        if len(data) > _MOST_DECIMAL_BYTES or abs(int.from_bytes(data, signed=True)) >= limit:
+            raise ValueError
+        return read(data, schema, *others)
+
+    return read_decimal
+
+
+for _readers in (_read.LOGICAL_READERS, _read_py.LOGICAL_READERS):
+    _readers.update({kind: _checked(_readers[kind]) for kind in ("bytes-decimal", "fixed-decimal")})
+
+
 def _invalid_field(value: Any, schema: Any) -> str:
     try:
         fastavro.validate(value, schema)
@@ -113,7 +132,7 @@ def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, 
     """Return whether a type contains itself, and whether each of its values has no bytes. ``named``: the named types by
     full name; ``records``: the inspected records, to which it adds.
 
-    Raises `SerializationError` for an array of items without bytes.
+    Raises `SerializationError` for an array of items without bytes, and for nested records without bytes.
     """
     if isinstance(schema, str):
         return _inspect(named[schema], named, records) if schema in named else (False, schema == "null")
@@ -132,4 +151,6 @@ def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, 
         records[name] = True, False  # for the fields of the record itself
         fields = [_inspect(field["type"], named, records) for field in schema["fields"]]
         records[name] = any(recursive for recursive, _ in fields), all(empty for _, empty in fields)
+        if records[name][1] and any(field["type"] != "null" for field in schema["fields"]):
+            raise SerializationError("records without bytes are refused in each other: a value can have billions")
     return records[name]

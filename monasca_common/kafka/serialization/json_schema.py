@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import referencing
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
+from jsonschema.validators import extend, validator_for
 from referencing.jsonschema import DRAFT202012
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
@@ -29,7 +30,7 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
     def parse(self, text: str, names: Names) -> Validator:
         try:
             schema = json.loads(text)
-            validator = validator_for(schema)
+            validator = extend(validator_for(schema), {"uniqueItems": _unique_items})
             validator.check_schema(schema)
             # This registry has no function that retrieves other addresses, so references never leave it.
             resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
@@ -54,6 +55,19 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
         plain = _JSON.loads(value[start:])
         _check(plain, schema, f"the JSON Schema {key}")
         return plain
+
+
+def _unique_items(validator: Any, wanted: Any, items: Any, _: Any) -> Iterator[ValidationError]:
+    """Check a rule for which jsonschema compares every two items if any of them is an object."""
+    if wanted and validator.is_type(items, "array"):
+        plain = json.loads(json.dumps(items), parse_float=_number)
+        if len({json.dumps(item, sort_keys=True) for item in plain}) < len(items):
+            yield ValidationError("items are repeated")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number  # 1.0 equals 1
 
 
 def _check(plain: Any, schema: Validator, name: str) -> None:

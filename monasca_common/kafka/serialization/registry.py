@@ -70,7 +70,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def latest(self, subject: str) -> tuple[int, T]:
         """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, and the errors of `get`."""
-        schema_id: int = self.ask(methodcaller("get_latest_version", subject)).schema_id
+        schema_id: int = self.ask(lambda client: _id_in(client.get_latest_version(subject)))
         return schema_id, self._fetch(schema_id)
 
     def schema_id(self, subject: str, text: str, *, register: bool) -> int:
@@ -79,8 +79,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         Raises `SchemaRefused`, and the errors of `get`, also if the registry returns an id that another schema has
         here.
         """
-        request = "register_schema_full_response" if register else "lookup_schema"
-        schema_id: int = self.ask(methodcaller(request, subject, Schema(text, self._schema_type))).schema_id
+        name = "register_schema_full_response" if register else "lookup_schema"
+        request = methodcaller(name, subject, Schema(text, self._schema_type))
+        schema_id: int = self.ask(lambda client: _id_in(request(client)))
         self._fetch(schema_id)
         return schema_id
 
@@ -150,6 +151,12 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         same = {key: schema.schema_str == cached[key][0] for key, schema in found.items() if schema is not None}
         self._reused = tuple(key for key, is_same in same.items() if not is_same)[:1]
         return any(same.values())
+
+
+def _id_in(response: Any) -> int:
+    if type(response.schema_id) is int and 0 <= response.schema_id < 2**32:
+        return response.schema_id
+    raise ValueError("no schema id in the response")  # the response of a proxy
 
 
 def _by_key(client: Any, key: SchemaKey) -> Schema:

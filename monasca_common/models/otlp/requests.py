@@ -60,7 +60,7 @@ def from_json(body: bytes, request: M) -> M:
             _ids_to_base64(document)
             json_format.ParseDict(document, request, ignore_unknown_fields=True)
             return request
-    except (json_format.Error, ValueError, TypeError, AttributeError, RecursionError):
+    except (json_format.Error, ValueError, OverflowError, TypeError, AttributeError, RecursionError):
         pass  # in addition to its own error, the parser raises these errors for unexpected types and too many levels
     rule = f"is not a {request.DESCRIPTOR.full_name} in OTLP's JSON: see the definition of its members"
     raise InvalidEnvelope([Violation("", rule)])

@@ -68,7 +68,7 @@ def connect_arguments(connection: str) -> dict[str, Any]:
         arguments = PGDialect_psycopg().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
     except (ArgumentError, ValueError, TypeError):
         arguments = None
-    if arguments is None:
+    if arguments is None or "@" in (url.host or ""):  # part of a password in which @ is not written as %40
         raise ConfigurationError(
             "connection in group [database] is not a PostgreSQL URL (it is a secret and is not shown): write "
             "postgresql://user:password@host/database"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import json
 import math
 import sys
 import uuid
@@ -151,7 +152,12 @@ def _timestamp(value: Any) -> str:
 
 def _json(value: Any) -> str:
     try:
-        return orjson.dumps(value, default=_plain).decode()
+        text = orjson.dumps(value, default=_plain)
+        if b"null" in text:
+            json.dumps(value, allow_nan=False, default=str)  # orjson writes NaN and Infinity as null, without an error
+        return text.decode()
+    except ValueError:
+        reason = "has NaN or an infinity"
     except TypeError:
         reason = "has a value that JSON cannot represent"
     raise ValueError(reason)

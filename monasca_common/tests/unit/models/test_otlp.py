@@ -394,6 +394,7 @@ class TestRequests(base.BaseTestCase):
 
     def test_a_body_that_is_not_a_request_is_refused_without_quoting_it(self):
         deep = b'{"arrayValue":{"values":[' * NESTED + b"{}" + b"]}}" * NESTED
+        huge = b'{"doubleValue":1%b}' % (b"0" * 400)
         for read, body in (
             (from_protobuf, b"\xff"),
             (from_protobuf, ExportLogsServiceRequest().SerializeToString() + b"\x0a\x05a"),
@@ -406,6 +407,7 @@ class TestRequests(base.BaseTestCase):
             (from_json, b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"traceId":"secret"}]}]}]}'),
             (from_json, b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"timeUnixNano":"-1"}]}]}]}'),
             (from_json, b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":%b}]}]}]}' % deep),
+            (from_json, b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":%b}]}]}]}' % huge),
             (from_json, b'{"resourceLogs":[{"schemaUrl":"\\ud800"}]}'),
             (from_json, b'{"resourceLogs":[{"schemaUrl":"\xff"}]}'),
             (from_json, b"[" * 100_000),

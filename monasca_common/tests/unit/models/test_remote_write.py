@@ -89,6 +89,15 @@ class ReadTest(WriteRequestCase):
         (row,) = self.rows(up((1.0, NOW_MS), a="", b="x"))
         self.assertEqual({"b": "x"}, row.series.dimensions)
 
+    def test_empty_labels_do_not_hide_others(self):
+        for letter in "aA":  # before and after __name__
+            empty = [(f"{letter}{place}", "") for place in range(100)]
+            pairs = sorted([*empty, ("__name__", "cpu"), ("b", "1"), ("c", "2")])
+            (row,) = self.rows(series(pairs, (1, NOW_MS)), max_dimensions=2)
+            self.assertEqual(("cpu", {"b": "1", "c": "2"}), (row.series.name, row.series.dimensions))
+            faults = self.faults(series([*pairs, ("d", "3")], (1, NOW_MS)), max_dimensions=2)
+            self.assertIn("has 3 entries", faults)
+
     def test_labels_in_any_order_are_the_same_series(self):
         pairs = [("b", "1"), ("__name__", "up"), ("a", "2")]
         rows = self.rows(series(pairs, (1, NOW_MS)) + series(sorted(pairs), (1, NOW_MS)))

@@ -35,6 +35,16 @@ at = "timestamp"
 price = "numeric"
 buyer = {type = "text", from = "value.buyer.name"}
 """
+_NUMBERS_MAPPING = """\
+[samples]
+topic = "t"
+serializer = "avro"
+mode = "upsert"
+key = ["id"]
+[samples.columns]
+id = "integer"
+numbers = "json"
+"""
 _PROTOBUF_MAPPING = """\
 [orders]
 topic = "t"
@@ -69,10 +79,10 @@ class AvroTest(RegistryTestCase):
         super().setUp()
         self.conf = self.configured()
 
-    def encoded(self, value):
+    def encoded(self, value, schema=_SCHEMA):
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, fastavro.parse_schema(dict(_SCHEMA)), value)
-        return self.register(_SCHEMA) + out.getvalue()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(dict(schema)), value)
+        return self.register(schema) + out.getvalue()
 
     def order(self):
         at = datetime.datetime(2026, 1, 31, 6, tzinfo=datetime.UTC)
@@ -83,6 +93,16 @@ class AvroTest(RegistryTestCase):
         letters = self.process(batch("t", [message(self.order()), message(b"\0\0\0\0\x01x")]))
         self.assertEqual({1}, letters.keys())
         self.assertEqual([(1, "2026-01-31 06:00:00.000000", "12.50", "Ada")], self.select("SELECT * FROM orders"))
+
+    def test_a_number_that_json_does_not_have_is_not_stored_as_null(self):
+        numbers = {"name": "numbers", "type": {"type": "array", "items": ["null", "double"]}}
+        fields = [{"name": "id", "type": "long"}, numbers]
+        schema = {"type": "record", "name": "Sample", "fields": fields}
+        self.open(_NUMBERS_MAPPING, conf=self.conf)
+        values = [{"id": 1, "numbers": [None, 1.5]}, {"id": 2, "numbers": [float("nan")]}]
+        letters = self.process(batch("t", [message(self.encoded(value, schema)) for value in values]))
+        self.assertEqual({1: "column 'numbers' has NaN or an infinity"}, letters)
+        self.assertEqual([(1, "[null,1.5]")], self.select("SELECT * FROM samples"))
 
     def test_an_unavailable_registry_produces_no_dead_letters(self):
         value = self.order()

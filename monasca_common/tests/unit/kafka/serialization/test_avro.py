@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 
 from monasca_common.kafka import SerializationContext
@@ -67,14 +68,32 @@ class HostileTest(AvroCase):
 
         self.assertIn("schema 2: ", self.refused(self.written(schema, b"")))
 
-    def test_nested_records_without_bytes_are_inspected_once(self):
-        schema = {"type": "record", "name": "R0", "fields": []}
+    def test_nested_records_without_bytes_are_refused(self):
+        schema = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "null"}]}
+        self.assertEqual({"a": None}, self.avro().loads(self.written(schema, b""), self.context))
+        self.memory.clear()
+        self.memory.answer("POST", "/subjects/first-value/versions", {"schema": '"int"'})
         for number in range(1, 40):
             fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{number - 1}"}]
             schema = {"type": "record", "name": f"R{number}", "fields": fields}
 
-        value = self.written({"type": "array", "items": schema}, b"\2\0")
-        self.assertIn("items without bytes", self.refused(value))
+        self.assertIn("records without bytes", self.refused(self.written(schema, b"")))
+
+    def test_a_decimal_with_more_digits_than_its_schema_allows_is_refused(self):
+        decimals = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+        fields = [{"name": "a", "type": decimals}, {"name": "next", "type": ["null", "R"]}]
+        for schema, end in ((decimals, b""), ({"type": "record", "name": "R", "fields": fields}, b"\0")):
+            self.memory.clear()
+            self.memory.answer("POST", "/subjects/first-value/versions", {"schema": '"int"'})
+            start = self.written(schema, b"")
+            read = self.avro().loads(start + b"\4" + (9999).to_bytes(2, signed=True) + end, self.context)
+            self.assertEqual(decimal.Decimal("99.99"), read["a"] if end else read)
+            for number in (b"\6" + (10_000).to_bytes(3), b"\x80\x89\x7a" + b"\x7f" * 1_000_000):
+                self.assertIn("ValueError", self.refused(start + number + end))
+
+    def test_the_precision_of_a_schema_does_not_allow_a_decimal_of_any_length(self):
+        schema = {"type": "bytes", "logicalType": "decimal", "precision": 1_000_000_000, "scale": 0}
+        self.assertIn("ValueError", self.refused(self.written(schema, b"\x80\x89\x7a" + b"\x7f" * 1_000_000)))
 
 
 class ErrorsTest(AvroCase):

@@ -45,6 +45,18 @@ class JsonSchemaTest(MemoryRegistryCase):
             error = self.assertRaises(SerializationError, serializer.dumps, value, self.context)
             self.assertNotIn("sesame", f"{error} {error.__context__} {error.__cause__}")
 
+    def test_unique_items_are_checked_in_linear_time(self):
+        start = self.registered({"properties": {"a": {"uniqueItems": True}}})
+        for items in ([{"b": 1}, {"b": 1.0}], [[1], [1]], ["x", "x"], [{"b": 1, "c": [2]}, {"c": [2.0], "b": 1}]):
+            value = start + json.dumps({"a": items}).encode()
+            error = self.assertRaises(SerializationError, self.serializer().loads, value)
+            self.assertIn("$.a breaks the rule uniqueItems", str(error))
+        for items in ([1, True, "1", None], [{"b": 1}, {"b": True}, {"b": "1"}], [], [{"b": 0.5}, {"b": 0}], "xx"):
+            value = {"a": items}
+            self.assertEqual(value, self.serializer().loads(start + json.dumps(value).encode()))
+        many = {"a": [{"b": number} for number in range(20_000)]}  # 200 million comparisons would take minutes
+        self.assertEqual(many, self.serializer().loads(start + json.dumps(many).encode()))
+
     def test_text_that_is_not_a_schema_is_rejected(self):
         start = self.registered({"type": "record", "name": "Reading", "fields": []})
 

@@ -69,6 +69,16 @@ class OutageTest(MemoryRegistryCase):
                 self.unavailable(serializer)
             self.assert_recovers(serializer)
 
+    def test_a_response_without_a_valid_id_is_an_outage(self):
+        for wrong in (2**32, -1, None, "7", True):
+            for options in ({"schema": READING}, {}):
+                serializer = self.avro(**options)
+                answer = {"subject": "x", "version": 1, "id": wrong, "schema": json.dumps(READING)}
+                with mock.patch.object(self.memory, "answer", return_value=(200, answer)):
+                    self.assertRaises(RegistryUnavailable, serializer.dumps, VALUE, self.context)
+                self.clock.advance(60)
+                self.assertEqual(self.value, serializer.dumps(VALUE, self.context))
+
     def test_a_registry_that_refuses_to_return_a_schema_is_unavailable(self):
         for status, code in ((409, 409), (422, 42201)):
             serializer = self.avro()

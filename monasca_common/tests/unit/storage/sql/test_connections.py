@@ -64,7 +64,7 @@ class ConnectArgumentsTest(base.BaseTestCase):
         self.assertEqual(("a,b", "1,2"), (found["host"], found["port"]))
 
     def test_an_invalid_url_is_refused_and_not_shown(self):
-        for url in ("sesame", "postgresql://user:sesame@host:port/name"):
+        for url in ("sesame", "postgresql://user:sesame@host:port/name", "postgresql://user:pa@sesame@host/name"):
             error = self.assertRaises(ConfigurationError, connect_arguments, url)
             self.assertNotIn("sesame", str(error))
 
