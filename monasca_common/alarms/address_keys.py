@@ -46,12 +46,12 @@ class AddressKeys:
     """Encrypts and decrypts addresses; without keys, addresses are plain text. Thread-safe."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        """Raises `ValueError` for an invalid Fernet key; its text does not contain the key."""
+        """Raises `ValueError` for an invalid Fernet key. The error text does not contain the key."""
         self._fernets = {key_id(key): _fernet(key) for key in keys}
         self.first = next(iter(self._fernets), None)
 
     def seal(self, address: str) -> dict[str, str | None]:
-        """Return the columns of a row."""
+        """Encrypt an address with the first key, and return the columns of its row."""
         if self.first is None:
             return {"address": address, "address_key": None}
         token = self._fernets[self.first].encrypt(address.encode())
@@ -73,7 +73,7 @@ PLAIN = AddressKeys()
 
 
 def key_id(key: str) -> str:
-    """Return the name of a key, which does not reveal the key."""
+    """Return the name of a key. The name does not reveal the key."""
     return hashlib.blake2b(key.strip().encode(), digest_size=_ID_BYTES).hexdigest()
 
 
@@ -89,7 +89,7 @@ def _fernet(key: str) -> MultiFernet:
 def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
     """Return the keys of ``[alarms] address_keys``, and log a warning if there are none.
 
-    Raises `ConfigurationError`, which shows no key.
+    Raises `ConfigurationError`, whose text does not contain the keys.
     """
     keys = read_keys(conf)
     if keys.first is None:
@@ -101,7 +101,7 @@ def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
 
 
 def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
-    """Return the keys like `address_keys`, without a warning."""
+    """Return the same keys as `address_keys`, but without a warning."""
     read = GroupReader(conf, ALARMS)
     keys: Sequence[str] = read["address_keys"] or ()
     refused = None
@@ -109,13 +109,13 @@ def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
         return AddressKeys([each for each in keys if each.strip()])
     except ValueError as error:
         refused = str(error)
-    raise read.error("address_keys", f"is refused: {refused}; create one with Fernet.generate_key() of cryptography")
+    raise read.error("address_keys", f"is refused: {refused}; create a key with Fernet.generate_key()")
 
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
     """The result of `rotate`. ``changed``: the number of rows whose address was encrypted with the first key.
-    ``unreadable``: the number of rows of each missing key, by its name."""
+    ``unreadable``: the number of rows for each missing key, by key name."""
 
     changed: int
     unreadable: Mapping[str, int]
@@ -143,7 +143,7 @@ def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
 
 
 def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
-    """Call `rotate` with the keys and the database of ``conf``; return ``None`` without keys. Raises
+    """Call `rotate` with the keys and the database of ``conf``, or return ``None`` if there are no keys. Raises
     `ConfigurationError`, `StorageError`.
     """
     settings, keys = database_settings(conf), read_keys(conf)

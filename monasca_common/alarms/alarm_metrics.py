@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores the series of alarms, with their dimensions in separate rows for filters."""
+"""Stores the series of alarms, with a separate row for each dimension, so that filters can select alarms."""
 
 from __future__ import annotations
 

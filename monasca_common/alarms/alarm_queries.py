@@ -19,7 +19,7 @@ _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 
 
 def _rank(column: sa.Column[str], values: Sequence[str]) -> sa.ColumnElement[int]:
-    """Return the rank of a value, such as a severity."""
+    """Return the rank of the column's value, such as a severity."""
     return sa.case({value: place for place, value in enumerate(values)}, value=column, else_=len(values))
 
 
@@ -61,8 +61,8 @@ _JOINED = _ALARM.join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
 
 @dataclass(frozen=True, slots=True)
 class WhichAlarms:
-    """Filters of alarms. ``metric_name`` and ``dimensions`` (allowed values of each key; empty: any value) apply to one
-    metric of the alarm. Empty ``states`` or ``severities``: any."""
+    """Filters for alarms. One metric of the alarm must match both ``metric_name`` and ``dimensions`` (the allowed
+    values of each key; empty: any value). Empty ``states`` or ``severities`` match any value."""
 
     tenant: str
     definition_id: str | None = None
@@ -90,7 +90,7 @@ def metrics(alarm_ids: Sequence[str]) -> Select:
 
 
 def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
-    """Return the statement for the count and the columns of ``group_by``, ordered by these columns. Without
+    """Return the statement that selects the count and the columns of ``group_by``, ordered by these columns. Without
     ``group_by``, it selects one row."""
     columns = dict(_GROUPS)
     source: sa.FromClause = _JOINED if {"name", "severity"}.intersection(group_by) else _ALARM
@@ -137,8 +137,8 @@ def _conditions(which: WhichAlarms) -> list[Condition]:
 
 
 def _having(which: WhichAlarms) -> Select | None:
-    """Select the ids of alarms with a metric that has the name and all dimensions; return ``None`` without a
-    condition."""
+    """Return the query for the ids of alarms with a metric that has the name and all dimensions, or ``None`` if neither
+    is set."""
     if not which.dimensions:
         if which.metric_name is None:
             return None

@@ -54,7 +54,7 @@ class Alarms:
         self._database = database
 
     def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
-        """Yield alarms. The caller must close the generator. The metrics of only a few alarms are loaded at a time,
+        """Yield alarms. The caller must close the generator. Metrics are loaded for only a few alarms at a time,
         because an alarm can have any number of metrics."""
         statement = alarm_queries.alarms(which, sorts, part)
 
@@ -75,8 +75,8 @@ class Alarms:
     def change(
         self, tenant: str, alarm_id: str, changed: Callable[[StoredAlarm], StoredAlarm], now_ms: int
     ) -> tuple[StoredAlarm, bool]:
-        """Change an alarm by ``changed``. Return the alarm, and whether its state has changed and a transition is in
-        the outbox. Raises `UnknownId`, `BrokenRules`.
+        """Change an alarm with ``changed``. Return the new alarm, and whether its state changed and a transition was
+        written. Raises `UnknownId`, `BrokenRules`.
         """
 
         def work(connection: sa.Connection) -> tuple[StoredAlarm, bool]:
@@ -85,7 +85,7 @@ class Alarms:
             before = self._one(connection, tenant, alarm_id)
             after = changed(before)
             _check(after)
-            # Each state is later than the previous state, so that each change has its own id.
+            # Each state change is later than the previous one, so that each change has its own id.
             time_ms = max(now_ms, before.state_updated + 1)
             is_transition = after.state != before.state
             if is_transition:
@@ -123,8 +123,8 @@ class Alarms:
 
 
 def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
-    """Delete the series that are in no other alarm, with their windows. If such a series still arrives, it counts as
-    new and recreates the alarm without earlier measurements, because ``last`` would report all of them again."""
+    """Delete the series that no other alarm has, and their windows. If such a series still arrives, it counts as new
+    and recreates the alarm, without earlier measurements, because ``last`` would report them again."""
     own, other = _PART.alias(), _PART.alias()
     names = ("sub_expression_id", "match_key")
     same = (own.c[name] == other.c[name] for name in names)

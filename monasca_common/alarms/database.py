@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accesses the alarms database with pooled reads, and one transaction for each write."""
+"""Accesses the alarms database. Reads use pooled connections, and each write is one transaction."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def of_tenant(table: sa.Table, tenant: str, row_id: str) -> tuple[Condition, Con
 
 
 def only_row(rows: Iterable[Row], kind: str, row_id: str) -> Row:
-    """Return the single row with this id. Raises `UnknownId` for this ``kind`` of row if no row exists."""
+    """Return the single row with this id. Raises `UnknownId`, with the ``kind`` of row, if there is none."""
     for row in rows:
         return row
     raise UnknownId(kind, row_id)
 
 
 def delete_one(connection: sa.Connection, table: sa.Table, tenant: str, row_id: str, kind: str) -> None:
-    """Delete the tenant's row with this id. Raises `UnknownId` for this ``kind`` of row if no row exists."""
+    """Delete the tenant's row with this id. Raises `UnknownId`, with the ``kind`` of row, if there is none."""
     if not connection.execute(table.delete().where(*of_tenant(table, tenant, row_id))).rowcount:
         raise UnknownId(kind, row_id)
 
@@ -110,8 +110,8 @@ def ordered(
     last: sa.ColumnElement[Any],
     part: Slice,
 ) -> Select:
-    """Return a statement for the slice of rows in this order. ``last``: the id, which orders equal rows. NULL precedes
-    all values on every database.
+    """Return a statement for the slice of rows in this order. ``last``: the id column, which orders rows that are
+    otherwise equal. NULL sorts before all values on every database.
     """
     orders: list[sa.ColumnElement[Any]] = []
     for sort in sorts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores alarm definitions. The transaction of each change starts by incrementing the version of all definitions."""
+"""Stores alarm definitions. The transaction of each change first increments the version of all definitions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AlarmDefinitions:
 
     def iter_found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> Generator[AlarmDefinition]:
         """Yield definitions. The caller must close the generator. Only a few definitions are loaded at a time, because
-        an expression can have 16 KiB."""
+        an expression can be 16 KiB long."""
         wanted: Select = sa.select(_DEFINITION.c.id).where(*self._conditions(which))
         statement = ordered(wanted, sorts, _SORTED_BY, _DEFINITION.c.id, part)
 
@@ -108,7 +108,7 @@ class AlarmDefinitions:
     def change(
         self, tenant: str, definition_id: str, changed: Callable[[AlarmDefinition], AlarmDefinition], now_ms: int
     ) -> AlarmDefinition:
-        """Change a definition by ``changed``, and return the definition. Raises `UnknownId`, `BrokenRules`,
+        """Change a definition with ``changed``, and return the new definition. Raises `UnknownId`, `BrokenRules`,
         `NameTaken`."""
 
         def work(connection: sa.Connection) -> AlarmDefinition:
@@ -159,8 +159,8 @@ class AlarmDefinitions:
         if which.severities:
             conditions.append(_DEFINITION.c.severity.in_(which.severities))
         if which.dimensions:
-            # The query is limited to the tenant's definitions, because dimensions have no index, and other tenants have
-            # many definitions.
+            # The query is limited to the tenant's definitions, because dimensions have no index and other tenants may
+            # have many.
             matching = self._queries.match(_SUB.c.dimensions, which.dimensions)
             own: Select = sa.select(_SUB.c.id).where(_SUB.c.definition_id == _DEFINITION.c.id, *matching)
             conditions.append(own.exists())
@@ -206,7 +206,7 @@ def sub_expression(row: Row) -> StoredSubExpression:
 def _undecide(
     connection: sa.Connection, stored: Sequence[StoredSubExpression], changed: Sequence[StoredSubExpression]
 ) -> None:
-    """Reset decisions of windows that were based on an earlier threshold or operator."""
+    """Reset decisions about windows that were based on an earlier threshold or operator."""
     before = {each.id: (each.expression.operator, each.expression.threshold) for each in stored}
     others = [each.id for each in changed if before[each.id] != (each.expression.operator, each.expression.threshold)]
     if others:
@@ -266,7 +266,7 @@ def _delete_parts(connection: sa.Connection, definition_id: str) -> None:
 
 
 def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefinition) -> None:
-    """Check that the methods exist, and lock them until the commit, so that a deletion waits.
+    """Check that the methods exist, and lock them until the commit, so that they cannot be deleted in the meantime.
 
     Raises `BrokenRules`.
     """

@@ -21,7 +21,7 @@ DESCRIPTION = TextRule(least=0, most=LONGEST_TEXT)
 ACTION = TextRule(most=50)
 MOST_ACTIONS = 100  # the maximum number of actions of one state
 LONGEST_SPAN_SECONDS = 14 * 86_400
-"""The maximum time to keep windows of a sub-expression (its period times its number of periods)."""
+"""The maximum time for which windows of a sub-expression are kept (its period times its number of periods)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class AlarmDefinition:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionFilter:
-    """Filters of definitions. ``dimensions``: allowed values of each key (empty: any value), all of which must match
-    one sub-expression. Empty ``severities``: any."""
+    """Filters for definitions. ``dimensions``: the allowed values of each key (empty: any value); one sub-expression
+    must match all keys. Empty ``severities`` match any severity."""
 
     tenant: str
     name: str | None = None
@@ -68,7 +68,7 @@ class StoredSubExpression:
 
 
 def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
-    """Check all rules except the existence of actions, and return the sub-expressions.
+    """Check all rules, except that the actions exist, and return the sub-expressions.
 
     Raises `BrokenRules`.
     """
@@ -108,7 +108,7 @@ def _list_faults(name: str, texts: Sequence[str], rule: TextRule, most: int) -> 
         yield name, f"has {len(texts)} entries: at most {most} are allowed"
         return
     if len(set(texts)) < len(texts):
-        yield name, "has an entry twice"
+        yield name, "has a duplicate entry"
     for index, text in enumerate(texts):
         yield from ((f"{name}[{index}]", fault) for fault in rule.faults(text))
 
@@ -123,7 +123,7 @@ def refused_changes(
     if sorted(stored.match_by) != sorted(changed.match_by):
         yield "match_by", "cannot change: delete the definition and create another"
     if _metrics(stored_parts) != _metrics(changed_parts):
-        yield "expression", "cannot have other metrics, dimensions or another number of sub-expressions"
+        yield "expression", "cannot have different metrics, dimensions or a different number of sub-expressions"
 
 
 def _metrics(parts: Sequence[SubExpression]) -> list[tuple[str, tuple[tuple[str, str], ...]]]:

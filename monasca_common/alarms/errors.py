@@ -4,9 +4,9 @@
 ::
 
     AlarmsError
-    ├── UnknownId        the tenant has no such id
-    ├── NameTaken        the tenant has another with this name
-    └── BrokenRules the request breaks rules (`violations` lists them)
+    ├── UnknownId        the tenant has no object with this id
+    ├── NameTaken        the tenant has another object with this name
+    └── BrokenRules      the request breaks rules (`violations` lists them)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monasca_common.models.errors import Violation
 
 
 class AlarmsError(Exception):
-    """Base of the errors of this package; errors of the database are a `StorageError`."""
+    """Base of the errors of this package. Errors of the database are raised as `StorageError`."""
 
 
 class UnknownId(AlarmsError):
@@ -37,6 +37,6 @@ class BrokenRules(AlarmsError):
 
 
 def refuse(faults: Iterable[tuple[str, str]]) -> None:
-    """Raise `BrokenRules` if there are faults. A fault is a place and the rule that it breaks."""
+    """Raise `BrokenRules` if there are faults. Each fault names a field and the rule that it breaks."""
     if violations := [Violation(where, rule) for where, rule in faults]:
         raise BrokenRules(violations)

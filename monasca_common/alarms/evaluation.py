@@ -39,8 +39,8 @@ from monasca_common.models.readings import Reading
 MOST_VALUES = 16
 """The maximum number of windows whose values a sub-alarm shows. The newest windows are shown."""
 RESTRUCTURED = -1
-"""The value of ``SubAlarm.decided_ms`` until the next evaluation, which computes the alarm's state without a
-measurement."""
+"""The value of ``SubAlarm.decided_ms`` after a change of the expression's structure. The next evaluation then computes
+the alarm's state even without a new measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class SubAlarm:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of an alarm's state. ``sub_alarms``: their states at that time."""
+    """A change of an alarm's state. ``sub_alarms``: the sub-alarms at that time."""
 
     old_state: str
     new_state: str
@@ -78,7 +78,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """The state of an alarm. ``sub_alarms``: their states, in the order of the expression. ``state`` can be set by
+    """The state of an alarm. ``sub_alarms``: the sub-alarms, in the order of the expression. ``state`` can be set by
     hand."""
 
     state: str
@@ -94,7 +94,7 @@ class AlarmState:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The measurements of one sub-alarm: its windows from `needed_from_ms` on, by start in ms; or, for ``last``, the
-    readings since the last evaluation that `runs` keeps."""
+    readings since the last evaluation, reduced by `runs`."""
 
     windows: Mapping[int, WindowPartial] = field(default_factory=dict)
     readings: Sequence[Reading] = ()
@@ -113,9 +113,9 @@ class IdlePeriod:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSpan:
-    """The span of due evaluations: after ``evaluated_to_ms`` and until ``watermark_ms``, the lowest of all partitions.
-    An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark. Windows that begin after it
-    come from clocks that are ahead, and are evaluated later."""
+    """The time span of due evaluations: after ``evaluated_to_ms`` and up to ``watermark_ms``, the lowest watermark of
+    all partitions. An evaluation is due ``delay_ms`` after its window. ``seen_ms``: the highest watermark. Windows that
+    begin after it come from clocks that are ahead, and are evaluated later."""
 
     evaluated_to_ms: int
     watermark_ms: int
@@ -131,8 +131,8 @@ class Evaluated:
 
 
 class _SubAlarmEvent(NamedTuple):
-    """An event of one sub-alarm. ``at_ms``: its position in time. ``is_due``: whether it is a due evaluation, which
-    follows crossings of the same time. ``timestamp_ms``: the time of the transition that it can cause."""
+    """An event of one sub-alarm. ``at_ms``: its position in time. ``is_due``: whether it is a due evaluation, which is
+    processed after crossings with the same time. ``timestamp_ms``: the time of the transition that it can cause."""
 
     at_ms: float
     is_due: bool
@@ -151,8 +151,8 @@ def evaluate(
 ) -> Evaluated:
     """Return the alarm after all events of the span, and its transitions.
 
-    ``measured``: the measurements of each sub-alarm, in order. ``begins_ms``: the creation of the alarm. Evaluations
-    that were due by the creation are skipped; for ``last``, only the newest of the earlier readings counts.
+    ``measured``: the measurements of each sub-alarm, in order. ``begins_ms``: the creation time of the alarm.
+    Evaluations that were due by then are skipped; for ``last``, only the newest of the earlier readings counts.
     """
     if begins_ms > span.evaluated_to_ms:
         span = replace(span, evaluated_to_ms=begins_ms)
@@ -205,7 +205,7 @@ def _events(
             view = _View(sub_alarm.sub_expression, found.windows)
             each.append(sorted(_crossings(index, sub_alarm, view, span), key=_order))
             each.append(_due(index, view, span))
-    # Usually all lists are empty and one sub-alarm is due, so merging would take longer than evaluating.
+    # Usually all lists are empty and there is one sub-alarm, and merging would take longer than evaluating.
     each = [events for events in each if events != []]
     return each[0] if len(each) == 1 else heapq.merge(*each, key=_order)
 
@@ -261,8 +261,8 @@ def _taken(reading: Reading, sub_alarm: SubAlarm) -> SubAlarm:
 
 
 class _View:
-    """The windows of one sub-alarm that have measurements. Loops iterate over these windows instead of ``periods``,
-    which can be millions."""
+    """The windows of one sub-alarm that have measurements. Loops iterate over these windows instead of all ``periods``
+    windows, because there can be millions."""
 
     def __init__(self, sub: SubExpression, windows: Mapping[int, WindowPartial]) -> None:
         self.sub = sub
@@ -278,16 +278,16 @@ class _View:
 
     @cached_property
     def _failed(self) -> list[int]:
-        """For each window, the number of earlier windows that do not meet the comparison."""
+        """Return, for each window, the number of earlier windows that do not meet the comparison."""
         return [0, *accumulate(not meets(self.sub, value) for value in self._values)]
 
     def shown(self, end_ms: int) -> tuple[float, ...]:
-        """Return the values of the ``periods`` that end at ``end_ms``, at most the last `MOST_VALUES`."""
+        """Return the values of the last ``periods`` windows up to ``end_ms``, at most `MOST_VALUES`."""
         first = bisect_left(self.starts, end_ms - self._shown_ms)
         return tuple(self._values[first : bisect_left(self.starts, end_ms)])
 
     def counts(self, end_ms: int) -> tuple[int, int]:
-        """Return how many of the ``periods`` windows that end at ``end_ms`` have measurements, and how many of the
+        """Return how many of the last ``periods`` windows up to ``end_ms`` have measurements, and how many of the
         measured windows do not meet the comparison."""
         first, last = bisect_left(self.starts, end_ms - self.span_ms), bisect_left(self.starts, end_ms)
         return last - first, self._failed[last] - self._failed[first]
@@ -356,7 +356,7 @@ def _seen(sub_alarm: SubAlarm, state: str, values: tuple[float, ...]) -> SubAlar
 
 
 def _unknown(view: _View, end_ms: int, idle_periods: Sequence[IdlePeriod]) -> int:
-    """Return how many of the ``periods`` windows that end at ``end_ms`` have no measurement and overlap an idle
+    """Return how many of the last ``periods`` windows up to ``end_ms`` have no measurement and overlap an idle
     period."""
     counted_to_ms = end_ms - view.span_ms
     unknown = 0

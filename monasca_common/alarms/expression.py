@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarm expressions, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: grammar, parser, values. No I/O. No
-function recurses over the nesting of an expression, and the time to parse a text within the limits is bounded.
+"""Alarm expressions, such as ``avg(cpu.user_perc{service=nova}) > 85 times 3``: their grammar, parser and values. No
+I/O. No function recurses over the nesting of an expression, and the time to parse a text within the limits is bounded.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _INNER = rf"(?:(?!\|\|)[^{_FORBIDDEN}])"
 _VISIBLE = rf"(?:(?!\|\|)[^{_FORBIDDEN}{_BLANKS}])"
 _TEXT = f"{_VISIBLE}(?:{_INNER}*{_VISIBLE})?"
 
-# Words are reserved only where the parser expects them (contextual lexer), so a metric may have the name ``or``. No
-# character of a name can follow AND and OR; otherwise ``order > 1`` would be parsed as ``or der > 1``.
+# Words are reserved only where the parser expects them (contextual lexer), so a metric may have the name ``or``. AND
+# and OR must not be followed by a character of a name; otherwise ``order > 1`` would be parsed as ``or der > 1``.
 GRAMMAR = rf"""
 ?start: any_of
 ?any_of: all_of (_OR all_of)*
@@ -56,7 +56,7 @@ _OR: /\|\||or(?!{_VISIBLE})/i
 
 NAMES = MappingProxyType(
     {
-        "$END": "the end",
+        "$END": "the end of the text",
         "COMMA": '","',
         "DETERMINISTIC": '"deterministic"',
         "EQUAL": '"="',
@@ -82,16 +82,16 @@ NAMES = MappingProxyType(
 MOST_BYTES = 16 * 1024
 MOST_SUB_EXPRESSIONS = 100
 MOST_DIGITS = 9
-"""The maximum number of digits of a period and of a number of periods, so that they fit into 32 bits."""
+"""The maximum number of digits in a period and in a number of periods, so that both fit into 32 bits."""
 
 _SIGNS = {"LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _OPERATORS = {**{sign: name for name, sign in _SIGNS.items()}, **{name.lower(): name for name in _SIGNS}}
 
 
 class ExpressionError(ValueError):
-    """The text is not an expression. The message has the position and the expected tokens.
+    """The text is not an expression. The message states the position and the expected tokens.
 
-    ``offset``: the position in characters, from 0; 0 if the whole text is invalid.
+    ``offset``: the position in characters, starting at 0; it is 0 if the error concerns the whole text.
     """
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -199,7 +199,7 @@ def _parser() -> Lark:
 
 @v_args(inline=True)
 class _Values(Transformer[Token, Node]):
-    """Converts the rules of the grammar, one method for each. It is stateless, because threads share it."""
+    """Converts parsed rules to values, with one method for each rule. It is stateless, because threads share it."""
 
     def any_of(self, *operands: Node) -> Or:
         return Or(_flat(Or, operands))
@@ -268,7 +268,7 @@ def _sub_expression(
 
 
 def _flat(kind: type[And] | type[Or], operands: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the operands of ``(a or b) or c`` as ``a or b or c``."""
+    """Merge nested operands of the same kind: ``(a or b) or c`` becomes ``a or b or c``."""
     found: list[Node] = []
     for each in operands:
         found += each.operands if isinstance(each, kind) else (each,)
@@ -276,7 +276,7 @@ def _flat(kind: type[And] | type[Or], operands: Sequence[Node]) -> tuple[Node, .
 
 
 def _operands_first(root: Node) -> Iterator[Node]:
-    """Return every node after its operands, from left to right."""
+    """Return all nodes from left to right, each after its operands."""
     waiting, found = [root], []
     while waiting:
         node = waiting.pop()

@@ -22,7 +22,7 @@ from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
 
-#: The group of entry points: one per type, which has the type's name in lower case.
+#: The group of entry points: one for each type, named after the type in lower case.
 NOTIFIERS = "monasca_common.notifiers"
 BUILT_IN = ("EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK")
 NAME = TextRule(most=250)
@@ -48,8 +48,8 @@ _NO_BLANK = re.compile(rf"[^{_BLANK}]+")
 
 @dataclass(frozen=True, slots=True)
 class NotificationMethod:
-    """``type``: of `types`. ``period``: seconds between repeats of a notification; 0: no repeats. ``id``: empty until
-    it is stored. ``unreadable``: the reason why the address cannot be decrypted and is empty."""
+    """``type``: one of `types`. ``period``: seconds between repeats of a notification; 0: no repeats. ``id``: empty
+    until the method is stored. ``unreadable``: why the address cannot be decrypted and is empty."""
 
     name: str
     type: str
@@ -97,7 +97,7 @@ def types() -> tuple[str, ...]:
 
 
 def faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
-    """Yield each broken rule with its place. Addresses are resolved only when a notification is sent."""
+    """Yield each broken rule with its field. Addresses are resolved only when a notification is sent."""
     yield from (("name", fault) for fault in NAME.faults(method.name))
     wrong = list(ADDRESS.faults(method.address))
     yield from (("address", fault) for fault in wrong)
@@ -133,7 +133,7 @@ class NotificationMethods:
         self._keys = keys
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """Return methods. Raises `AddressUnreadable`, as do all methods except `notified` and `get_or_unreadable`."""
+        """Return the methods of a tenant. Raises `AddressUnreadable`, as do `get` and `change`."""
         # Sort in Python, because the database cannot order encrypted addresses.
         times = (_METHOD.c.created, _METHOD.c.updated)
         rows = self._database.rows(_SELECT.add_columns(*times).where(_METHOD.c.tenant == tenant).order_by(_METHOD.c.id))
@@ -176,7 +176,7 @@ class NotificationMethods:
     def change(
         self, tenant: str, method_id: str, changed: Callable[[NotificationMethod], NotificationMethod], now_ms: int
     ) -> NotificationMethod:
-        """Change a method by ``changed``, and return the method. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+        """Change a method with ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> NotificationMethod:
             after = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outbox, to which transitions are written in the transaction that causes them. The process that wrote a message
 publishes it after the commit and removes it. After a crash, the job ``evaluate`` publishes the message with the same
-message id, by which consumers recognize a repeat.
+message id, so that consumers can recognize a duplicate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def put(connection: sa.Connection, changes: Sequence[AlarmChange]) -> None:
 
 
 def waiting(connection: sa.Connection, limit: int, alarm_id: str | None = None) -> list[Unpublished]:
-    """Return the first messages, of one alarm or of all."""
+    """Return the first ``limit`` messages, of one alarm or of all alarms."""
     columns = [_OUTBOX.c[name] for name in ("number", "key", "message_id", "value")]
     statement: Select = sa.select(*columns).order_by(_OUTBOX.c.number).limit(limit)
     if alarm_id is not None:
@@ -46,7 +46,7 @@ def waiting(connection: sa.Connection, limit: int, alarm_id: str | None = None) 
 
 
 def count(connection: sa.Connection) -> int:
-    """Return the number of messages."""
+    """Return the number of messages in the outbox."""
     return int(connection.execute(sa.select(sa.func.count()).select_from(_OUTBOX)).scalar_one())
 
 

@@ -20,13 +20,13 @@ from monasca_common.models.readings import Reading, exact_sum, sums_of
 OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
 MOST_DECISIVE = 100
-"""The maximum number of readings that are kept of a window. With more readings, a change has the time of the newest
-measurement."""
+"""The maximum number of decisive readings that are kept for a window. If a change needs more readings, it has the time
+of the newest measurement."""
 MOST_READINGS = 10_000
 """The maximum number of readings that are kept for ``last`` until their evaluation."""
 
-# Values are scaled by a power of two (which is exact) before they are added, so that the sum of the greatest floats is
-# a float.
+# Values are scaled by a power of two (which is exact) before they are added, so that a sum of the greatest floats does
+# not overflow.
 _SCALE = 2.0**-64
 _GREATEST = 1.7976931348623157e308
 
@@ -96,7 +96,7 @@ class WindowPartial:
                 return self._scaled_up(self.count)
 
     def _scaled_up(self, divisor: int) -> float:
-        # Values beyond the range of floats are shown and compared as the greatest float.
+        # Clamp values to the range of floats, both for display and for comparison.
         value = (self.sums[0] if self.sums else 0.0) / divisor / _SCALE
         return max(-_GREATEST, min(value, _GREATEST))
 
@@ -128,7 +128,7 @@ def immediate_state(sub: SubExpression) -> str | None:
 
 
 def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
-    """Return the crossing; ``None``: the window has not reached `immediate_state`."""
+    """Return the crossing, or ``None`` if the window has not reached `immediate_state`."""
     value = partial.value(sub.function)
     if not _reaches_state(sub, value):
         return None
@@ -140,13 +140,13 @@ def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
         for reading in partial.decisive:
             if _reaches_state(sub, reading.quantity):
                 return Crossing(reading.timestamp_ms, reading.quantity)
-    # There were more readings than the limit, or the threshold has changed since then.
+    # More readings were needed than are kept, or the threshold has changed since they were stored.
     return Crossing(partial.newest_ms, value)
 
 
 def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
     """Return the readings that ``last`` needs, in order of time. If there are too many, only the first and last
-    readings of each run of equal outcomes are kept, and the newest of these."""
+    readings of each run of equal outcomes are kept, and of these, at most the newest `MOST_READINGS`."""
     ordered = sorted(set(readings))
     if len(ordered) <= MOST_READINGS:
         return tuple(ordered)
@@ -176,13 +176,13 @@ def _earliest(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading,
 
 
 def _deciding_count(sub: SubExpression) -> float:
-    """Return the number of measurements that reach `immediate_state`."""
+    """Return the number of measurements at which a window reaches `immediate_state`."""
     threshold = sub.threshold
     above = sub.operator in ("GT", "LTE")  # with the other operators, a value equal to the threshold decides
     return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))
 
 
-# The stored texts. A database merges two texts by joining them with a space.
+# Readings are stored as text. A database merges two texts by joining them with a space.
 
 
 def readings_text(readings: Iterable[Reading]) -> str:

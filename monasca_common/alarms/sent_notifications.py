@@ -38,7 +38,7 @@ _SELECT = sa.select(
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
-    """A failed attempt. ``timestamp``: the time of its end, in ms."""
+    """A failed attempt. ``timestamp``: the time at which it ended, in ms."""
 
     timestamp: int
     answer: str | None
@@ -46,8 +46,8 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WhichNotifications:
-    """Filters of notifications. ``tenant``: ``None`` selects all tenants, for operators. The times limit the creation
-    time, in ms, inclusive."""
+    """Filters for notifications. ``tenant``: ``None`` selects all tenants, for operators. ``start_ms`` and ``end_ms``:
+    inclusive limits of the creation time."""
 
     tenant: str | None
     alarm_id: str | None = None

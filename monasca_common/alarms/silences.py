@@ -17,7 +17,7 @@ from monasca_common.storage.sql import tables
 AUTHOR = TextRule()
 COMMENT = TextRule(least=0, most=1000)
 LONGEST_MS = 366 * 86_400_000
-# maximum number of active and future silences, because each change of an alarm is compared with all of them
+# The limit for active and future silences, because each change of an alarm is compared with all of them.
 MOST_OF_A_TENANT = 1000
 
 _WHAT = "silence"
@@ -56,7 +56,7 @@ class Silence:
         return self.from_ms <= now_ms < self.until_ms
 
     def covers(self, dimensions: Iterable[Mapping[str, str]]) -> bool:
-        """Return whether one metric of an alarm has every dimension. ``dimensions``: the dimensions of each metric."""
+        """Return whether any metric of an alarm has all silenced dimensions. ``dimensions``: those of each metric."""
         return not self.dimensions or any(self.dimensions.items() <= each.items() for each in dimensions)
 
 
@@ -88,8 +88,8 @@ class Silences:
         self._database = database
 
     def found(self, tenant: str, part: Slice, *, lasting_at_ms: int | None = None) -> list[Silence]:
-        """Return silences in order of their begin. ``lasting_at_ms``: return only silences that are active at this
-        time."""
+        """Return silences in order of their start times. ``lasting_at_ms``: return only silences that are active at
+        this time."""
         statement = _SELECT.where(_SILENCE.c.tenant == tenant)
         if lasting_at_ms is not None:
             statement = statement.where(_SILENCE.c.from_ms <= lasting_at_ms, _SILENCE.c.until_ms > lasting_at_ms)
@@ -135,6 +135,6 @@ class Silences:
 
 
 def lasting(connection: sa.Connection, tenant: str, now_ms: int) -> list[Silence]:
-    """Return the active silences of the tenant, in descending order of their ends."""
+    """Return the active silences of the tenant, in descending order of their end times."""
     rows = connection.execute(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
     return [Silence(**row._asdict()) for row in rows]

@@ -13,7 +13,7 @@ from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import NON_EMPTY, TENANT
 
-#: The lowest first.
+#: In ascending order.
 SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
 BY_HAND = "Alarm state updated via API"
 MOST_METRICS = 100
@@ -21,7 +21,7 @@ MOST_METRICS = 100
 MOST_METRICS_BYTES = 262_144
 MOST_REASON_CHARACTERS = 16_384
 MOST_MESSAGE_BYTES = 819_200
-"""The size limit of a message that is `bounded`. Kafka's default limit is 1 MiB."""
+"""The size limit of a `bounded` message. Kafka's default limit is 1 MiB."""
 _ID_BYTES = 16
 
 
@@ -41,7 +41,7 @@ class AlarmedMetric:
 @dataclass(frozen=True, slots=True)
 class AlarmChange:
     """A change of an alarm's state. ``sub_alarms``: the sub-alarms in the message format. ``metrics_total``: the number
-    of the alarm's metrics, of which ``metrics`` can contain only the first."""
+    of metrics of the alarm; ``metrics`` can contain only the first of them."""
 
     tenant: str
     alarm_id: str

@@ -100,12 +100,12 @@ class AlarmDefinitionsContract(AlarmsCase):
             ({"expression": "max(a) > 0 and min(b, 604800) < 1 times 3"}, "asks for 3 periods of 604800 s"),
             ({"expression": ""}, "expression is wrong"),
             ({"expression": "(" * 100_000}, "16384"),
-            ({"match_by": ["a", "a"]}, "match_by has an entry twice"),
+            ({"match_by": ["a", "a"]}, "match_by has a duplicate entry"),
             ({"match_by": ["_a"]}, "match_by[0]"),
             ({"match_by": "hostname"}, "$.match_by"),
             ({"alarm_actions": ["x" * 51]}, "alarm_actions[0] has 51"),
             ({"ok_actions": ["bad"]}, "ok_actions[0] is not the id of a notification method"),
-            ({"undetermined_actions": ["bad", "bad"]}, "undetermined_actions has an entry twice"),
+            ({"undetermined_actions": ["bad", "bad"]}, "undetermined_actions has a duplicate entry"),
             ({"actions_enabled": "perhaps"}, "$.actions_enabled"),
         ):
             self.assertIn(place, self.message("POST", PATH, PLAIN | changes, 422), changes)
@@ -164,7 +164,7 @@ class AlarmDefinitionsContract(AlarmsCase):
             "max(cpu{a=b}) > 1 and max(cpu{a=b}) > 2",
         ):
             self.assertIn(
-                "expression cannot have other metrics", self.message("PATCH", path, {"expression": expression}, 422)
+                "expression cannot have different metrics", self.message("PATCH", path, {"expression": expression}, 422)
             )
         for match_by in (["x"], [], ["x", "z"]):
             self.assertIn("match_by cannot change", self.message("PATCH", path, {"match_by": match_by}, 422))
