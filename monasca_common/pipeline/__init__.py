@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregation of metrics. Importing it requires neither Spark nor a database."""
+"""Aggregates metrics. Importing this package requires neither Spark nor a database."""
 
 from monasca_common.pipeline.aggregate.partials import Partial
 from monasca_common.pipeline.aggregate.usages import Aggregate, Usage

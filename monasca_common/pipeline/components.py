@@ -35,9 +35,9 @@ class OperationComponent:
 class UsageComponent:
     """Computes rows from the partials of a window or of a whole period.
 
-    ``rows`` is called with the `Transform` and its `Partial` by group, and returns an `Aggregate`. ``operations``: the
-    allowed values of ``usage_fetch_operation``; ``None``: all operations with ``fetch``; empty: the usage has no
-    operation. ``parameters``: further required text fields of ``aggregation_params_map``, which are in
+    ``rows`` is called with the `Transform` and a mapping of groups to `Partial`, and returns an `Aggregate`.
+    ``operations``: the allowed values of ``usage_fetch_operation``; ``None``: all operations with ``fetch``; empty: the
+    usage has no operation. ``parameters``: further required text fields of ``aggregation_params_map``, in
     `Transform.parameters`. ``group_by``: columns by which the usage groups in addition to those of the specification.
     ``rolls_up``: whether the usage reads ``setter_rollup_group_by_list`` itself.
     """
@@ -82,7 +82,7 @@ def names(namespace: str) -> tuple[str, ...]:
 
 
 def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callable[[Any], object] = bool) -> str:
-    """Return the name of an installed component if the component ``fits``. Raises `ValueError` with the rule."""
+    """Return the name of an installed component that ``fits``. Raises `ValueError`, which states the rule."""
     if isinstance(name, str) and name in names(namespace):
         try:
             found = load(name)
@@ -91,7 +91,7 @@ def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callab
         if fits(found):
             return name
     known = [one for one in names(namespace) if _fits(load, one, fits)]
-    choices = ", ".join(known) or f"(none is installed as an entry point of {namespace}: install the package again)"
+    choices = ", ".join(known) or f"(none is installed as an entry point of {namespace}: reinstall the package)"
     raise ValueError(f"must be one of {choices}, not {name!r}")
 
 

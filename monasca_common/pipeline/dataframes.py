@@ -43,7 +43,7 @@ def session(conf: cfg.ConfigOpts, name: str) -> SparkSession:
     process, unless ``PYSPARK_PYTHON`` names another.
 
     Raises `SparkUnavailable` if Spark does not start, for example because its master does not respond;
-    `ConfigurationError` for a wrong option.
+    `ConfigurationError` for an invalid option.
     """
     return open_session(spark_settings(conf), name)
 
@@ -71,10 +71,10 @@ def envelopes(frame: DataFrame) -> DataFrame:
 
 
 def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
-    """Return the partials of metrics: one or several rows for each specification, window and group, which `merge`
-    merges. ``frame`` has ``value`` (a metric envelope, binary or string), and optionally ``partition`` (int) and
-    ``offset`` (long). Frames from Kafka, the archive and `envelopes` have these columns. ``bounds``: the accepted
-    event times, by default from 1970 to ten minutes from now. Records that are not metrics or are out of bounds are not
+    """Return the partials of metrics: one or more rows for each specification, window and group, which `merge`
+    combines. ``frame`` has ``value`` (a metric envelope, binary or string), and optionally ``partition`` (int) and
+    ``offset`` (long). Frames from Kafka, the archive and `envelopes` have these columns. ``bounds``: the accepted event
+    times, by default from 1970 to ten minutes from now. Records that are not metrics or are out of bounds are not
     counted.
     """
     decoder = RecordDecoder(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
@@ -82,8 +82,8 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
 
 
 def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
-    """Merge the partials of all frames: return one row for each specification, window and group. The frames must not
-    share records, because a partial in two frames counts twice.
+    """Merge the partials of all frames into one row for each specification, window and group. The frames must not share
+    records, because a partial in two frames counts twice.
     """
     whole = functools.reduce(lambda one, other: one.unionByName(other), others, partial_frame)
     return whole.select(*PARTIAL_COLUMNS).repartition(*KEY).mapInArrow(_merged, ddl(PARTIALS))
@@ -93,7 +93,7 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
     """Return the metrics of each period. ``partial_frame`` contains all partials of its periods, merged or not. The
     result has ``metric_id`` (the specification's), ``name``, ``timestamp`` (the start of the period), ``value``,
     ``dimensions`` and ``value_meta`` (maps of strings). One task holds all groups of a specification and period in
-    memory. A quantity that is not finite and a rate that begins at zero result in no row. The frame's action fails with
+    memory. A quantity that is not finite and a rate that begins at zero are omitted. An action on the frame fails with
     a `ValueError` for partials of a specification that was not passed.
     """
     from pyspark.sql import functions
@@ -139,7 +139,7 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class _PeriodRows:
-    """Computes the rows of the partials of one specification and period."""
+    """Computes the rows from the partials of one specification and period."""
 
     specifications: bytes
 

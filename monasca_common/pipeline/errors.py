@@ -11,7 +11,7 @@ from monasca_common.kafka.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowFault:
-    """``source``: the file or table; ``row``: from 1; ``field``: like ``aggregation_params_map.filter_by_list[0]``."""
+    """``source``: file or table; ``row``: from 1; ``field``: such as ``aggregation_params_map.filter_by_list[0]``."""
 
     source: str
     row: int
@@ -55,7 +55,7 @@ class EvaluatorFenced(Fenced):
 
 
 class RecordsLost(PipelineError):
-    """Retention has removed records before they were read. No aggregate will count them."""
+    """Retention removed records before they were read. No aggregate will count them."""
 
 
 class NotPublished(PipelineError):
@@ -77,7 +77,7 @@ class AlreadyArchived(PipelineError):
 
 
 class ArchiveUnavailable(PipelineError):
-    """The archive is temporarily unavailable. The message has the path and the error of the file system."""
+    """The archive is temporarily unavailable. The message contains the path and the error of the file system."""
 
 
 class ArchiveDamaged(PipelineError):
@@ -102,8 +102,8 @@ class BackfillStopped(PipelineError):
 
 
 class NotAggregated(PipelineError):
-    """A record was not aggregated. The message has the reason, and quotes no value."""
+    """A record was not aggregated. The message states the reason without quoting a value."""
 
 
 class NotEvaluated(PipelineError):
-    """A record was not evaluated for alarms. The message has the reason, and quotes no value."""
+    """A record was not evaluated for alarms. The message states the reason without quoting a value."""

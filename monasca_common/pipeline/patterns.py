@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions whose time is proportional to the length of the text.
+"""Regular expressions whose matching time is proportional to the length of the text.
 
 Tenants supply the text. Python's engine tries every possible match of a repetition, which takes years for some texts of
 a hundred characters. RE2 reads the text once, but supports neither backreferences nor lookaround.
@@ -40,8 +40,8 @@ class Pattern:
         except (re2.error, UnicodeEncodeError) as error:
             detail = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is not Unicode"
             raise ValueError(
-                f"{self.text!r} is not a regular expression in the syntax of RE2 ({detail}): it has no backreferences, "
-                f"no lookaround, and repetitions up to 1,000; see {SYNTAX}"
+                f"{self.text!r} is not a regular expression in the syntax of RE2 ({detail}): RE2 supports neither "
+                f"backreferences nor lookaround, and at most 1,000 repetitions; see {SYNTAX}"
             ) from None
         object.__setattr__(self, "_compiled", compiled)
 

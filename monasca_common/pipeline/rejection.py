@@ -12,7 +12,7 @@ MALFORMED, TOO_NEW, TOO_OLD = "malformed", "too_new", "too_old"
 class Rejection:
     """The reason why a message is rejected. ``kind``: `MALFORMED`, `TOO_NEW` or `TOO_OLD`.
 
-    ``reason`` names the place and the rule, and quotes no value.
+    ``reason`` names the field and the rule, without quoting a value.
     """
 
     kind: str

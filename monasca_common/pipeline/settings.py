@@ -94,7 +94,7 @@ class JobStatusSettings(StatusSettings):
 class StreamSettings:
     """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits. Without a
     ``registry``, records in Avro are rejected. ``otlp``: ``None`` for a topic with envelopes; ``max_dimensions``: the
-    limit of its data points."""
+    limit for data points in OTLP."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -139,7 +139,7 @@ class StreamSettings:
 
     @property
     def tenant_header(self) -> str | None:
-        """Return the header that executors need with each value."""
+        """Return the name of the header that executors need with each value."""
         return None if self.otlp is None else self.otlp.otlp_tenant_header
 
     @property
@@ -168,7 +168,7 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits of a batch of a job that keeps its state in a database."""
+    """The batch limits of a job that keeps its state in a database."""
 
     duplicates_lookback: int = option(
         0,
@@ -295,7 +295,7 @@ class StreamGroup:
             StreamSettings,
             consumer=consumer,
             status=read.settings(JobStatusSettings),
-            # Publishing and accounting do not share a transaction, but ids and versions make repeats harmless.
+            # Publishing and storing offsets do not share a transaction, but ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,
             audit=audit if audit.enabled else None,
@@ -357,7 +357,7 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
 
 
 def decoded_stream(conf: cfg.ConfigOpts, read: GroupReader, stream: StreamSettings) -> StreamSettings:
-    """Return the settings of a job that decodes the messages of one topic, with the format of the topic.
+    """Return the settings of a job that decodes the messages of one topic, including the topic's format.
 
     Raises `ConfigurationError`.
     """

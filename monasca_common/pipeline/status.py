@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the progress of each job from the database and Kafka, even if the job does not run."""
+"""Reads the progress of each job from the database and Kafka, even if the job is not running."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from monasca_common.pipeline.source.topic import SourceTopic
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """The progress in one partition. ``next_offset``: all earlier records are accounted for. ``end``: the end of the
-    log."""
+    """The progress in one partition. ``next_offset``: the next offset to process. ``end``: the end of the log."""
 
     partition: int
     next_offset: int
@@ -36,7 +35,7 @@ class PartitionStatus:
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The progress of one job. ``behind``: the number of offsets to process. ``due``: the number of results that are
-    accounted for but not visible yet; ``waiting`` is their unit. ``still_open``: the number of periods that cannot be
+    stored but not visible yet; ``waiting`` is their unit. ``still_open``: the number of periods that cannot be
     published before they end.
 
     ``activity``: ``None`` if no job has reported. ``evaluation``: the status of the job ``evaluate``,

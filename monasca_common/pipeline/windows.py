@@ -9,8 +9,8 @@ WINDOW_MS = 600_000
 """The length of a window: a partial covers ten minutes of event time, and every period consists of whole windows."""
 PERIODS_MS = {"hourly": 3_600_000, "daily": 86_400_000}
 FUTURE_MS = 600_000
-"""The maximum time by which an event can be in the future. It allows for clock differences; the window of an event from
-next year would be kept for a year."""
+"""The maximum time by which an event can be in the future. It allows for clock differences; without a limit, the window
+of an event from next year would be kept for a year."""
 
 
 def period_start_ms(period: str, time_ms: int) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon from which Spark forks its Python workers (``spark.python.daemon.module``), so that tasks start quickly.
 Without the daemon, a worker needs a second or more to import its modules. Before each task, Spark invalidates the
-import caches, and Python then rereads the directory of every archive on its path. After each task, it collects garbage,
-which takes longer the more modules are imported.
+import caches, and Python then rereads the directory of every archive on its path. After each task, the worker collects
+garbage, which takes longer the more modules are imported.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class _ShippedArchive(zipimport.zipimporter):
     """Caches the directory of an archive that Spark has distributed, because the archive does not change."""
 
     def invalidate_caches(self) -> None:
-        """Ignore the request."""
+        """Keep the cached directory."""
 
 
 def main() -> None:

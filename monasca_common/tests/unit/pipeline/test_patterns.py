@@ -46,7 +46,7 @@ class PatternTest(base.BaseTestCase):
     def test_a_pattern_that_re2_does_not_support_is_refused_with_the_unsupported_part(self):
         for text in REFUSED:
             error = self.assertRaises(ValueError, Pattern, text)
-            for part in (repr(text), "RE2", "no backreferences"):
+            for part in (repr(text), "RE2", "backreferences"):
                 self.assertIn(part, str(error), text)
         self.assertIn("(?=", str(self.assertRaises(ValueError, Pattern, "a(?=b)")))
         self.assertIn("not Unicode", str(self.assertRaises(ValueError, Pattern, "\ud800")))
