@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores the activity of jobs (whether they run, and their last batch) in the table ``pipeline_job``. A running job
-writes the time periodically, and each batch in the transaction that stores its offsets. Only status reports use this
-table. `OffsetStore.advance` fences a second process of a job.
+writes the current time periodically, and each batch in the transaction that stores its offsets. Only status reports use
+this table. `OffsetStore.advance` fences a second process of a job.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from monasca_common.storage.sql.tables import pipeline_job
 LOG = logging.getLogger(__name__)
 
 BEAT_SECONDS = 10.0
-#: A job that has written nothing for this time may be dead. Five writes may fail, because a merge locks a whole SQLite
+#: A job that has not written for this time counts as silent. Five writes may fail, because a merge locks a whole SQLite
 #: database.
 SILENT_SECONDS = 60.0
-# The maximum time for which an ending job waits for an unavailable database.
+# The maximum time for which a stopping job waits for an unavailable database.
 _BRIEF = Bounds(statement_seconds=5.0, lock_seconds=5.0, idle_seconds=5.0)
 _JOIN_SECONDS = 15.0
 
 
 class JobState(StrEnum):
     """The state of a job. ``SILENT``: the job neither stopped cleanly nor wrote recently. ``UNKNOWN``: it has never
-    written."""
+    written its activity."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -46,7 +46,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """The last batch with offsets. ``seconds``: the time from its start to its transaction, without publishing."""
+    """The last batch with offsets. ``seconds``: the time from its start to its commit, without publishing."""
 
     ended_ms: int
     seconds: float

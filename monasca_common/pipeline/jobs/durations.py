@@ -13,7 +13,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a partition. ``seconds``: the age, by event time, of its newest accounted record."""
+    """The lag of a partition. ``seconds``: the age (by event time) of the newest record in the last batch, or 0."""
 
     topic: str
     partition: int
@@ -44,8 +44,8 @@ class EventTimeLags:
     def after(
         self, ranges: Sequence[OffsetRange], newest_ms: Mapping[int, float], now_ms: int
     ) -> tuple[PartitionLag, ...]:
-        """Return the known lags after a batch of ``ranges``: 0 for a partition of an earlier batch that has no new
-        records; none for a range without a record in ``newest_ms``."""
+        """Return the known lags after a batch of ``ranges``. The lag is 0 for a partition of an earlier batch without
+        new offsets, and unknown for a range without a record in ``newest_ms``."""
         read = {each.partition for each in ranges}
         found = dict.fromkeys(self._seen - read, 0.0)
         found |= {each: max(0.0, (now_ms - newest_ms[each]) / 1000) for each in read if each in newest_ms}

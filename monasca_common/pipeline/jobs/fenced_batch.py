@@ -2,8 +2,8 @@
 """Runs batches of a job that keeps its state in the database: plan, stage on executors, merge, advance offsets.
 
 A batch is a range of offsets of each partition, from the stored offset to the end of the log. One transaction merges
-what executors have staged and advances the offsets. There is no checkpoint: after any crash the next batch begins at
-the stored offsets.
+the staged rows and advances the offsets. There is no checkpoint: after any crash the next batch begins at the stored
+offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from monasca_common.pipeline.spark.staging import StagedAttempts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Computes and stages the results of the records; called with the batch's name and its counts.
+#: Computes and stages the results of a batch. The arguments are its records, its name and its counts.
 Stage: TypeAlias = "Callable[[DataFrame | DriverRecords, str, TaskCounts], StagedAttempts]"
 #: Merges the rows that are staged under the batch's name, removes them from staging, and returns the number of groups.
 Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
@@ -82,9 +82,9 @@ class FencedBatches:
         return PlannedBatch(source, scan_ms, plan(self._topic, self._offset_store, source, most))
 
     def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> JobProgress:
-        """Compute the batch, if it has offsets. Its results are the numbers of ``records``, ``rejected`` records (dead
-        letters), ``groups``, and skipped ``nan_or_infinite`` values and ``duplicates``. A batch that raises changes
-        only staged rows.
+        """Compute the batch, if it has offsets. The results count ``records``, ``rejected`` records (dead letters),
+        ``groups``, and skipped ``nan_or_infinite`` values and ``duplicates``. A batch that fails changes only staged
+        rows.
 
         Raises `Fenced`, and the errors of Kafka, storage and Spark.
         """
@@ -128,7 +128,7 @@ class FencedBatches:
         return JobProgress(offsets, left, results=results, lags=lags)
 
     def _below(self, source: Source) -> list[OffsetRange]:
-        """Return the ranges below the stored offsets to search for earlier copies of messages."""
+        """Return the ranges below the stored offsets in which to search for earlier copies of messages."""
         if not self._lookback:
             return []
         firsts = {partition: extent.first for partition, extent in self._topic.extents().items()}
@@ -137,8 +137,8 @@ class FencedBatches:
 
 def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return ``ranges``, and an empty range for every other partition that the batch searched. The offset of such a
-    partition must not have moved, because another process may have counted a later copy there, also in a new
-    partition."""
+    partition must not have advanced, because then another process may have counted a later copy. ``are_all`` covers new
+    partitions."""
     moved = {each.partition for each in ranges}
     return [
         *ranges,

@@ -18,7 +18,7 @@ from monasca_common.pipeline.jobs.durations import PartitionLag
 
 JOBS = "monasca_common.pipeline.jobs"
 UNDELIVERED = "undelivered_messages"
-"""The result that counts unacknowledged messages. With ``once``, a job ends only when all messages are acknowledged."""
+"""The result that counts unacknowledged messages. With ``once``, a job succeeds only if all are acknowledged."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -49,7 +49,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a run, or the result of one batch. ``done`` and ``left``: in the job's unit. ``results``: the
+    """The progress of a run, or the result of one batch. ``done`` and ``left`` are in the job's unit. ``results``: the
     job's counts by name.
 
     ``batch_seconds``, ``stage_seconds`` (by stage) and ``lags`` (of partitions with a known lag) describe the last
@@ -81,8 +81,8 @@ def _sums(one: Mapping[str, _Number], other: Mapping[str, _Number]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class JobWatcher:
-    """Stops a job and receives its progress on behalf of the caller. ``turned`` is called at each turn of the job's
-    loop with the reason for a failure, which is empty after success."""
+    """Stops a job and receives its progress on behalf of the caller. ``turned`` is called after each turn of the job's
+    loop with the reason for a failure (empty after success)."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     tell: Callable[[JobProgress], None] = lambda _: None

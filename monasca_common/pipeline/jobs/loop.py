@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs batch after batch: retries a batch after a retriable error, and ends the job after any other error."""
+"""Runs a job's batches: retries a batch after a retriable error, and ends the job after any other error."""
 
 from __future__ import annotations
 
