@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores the offsets that a job has accounted for in the database, in the transaction of its results.
+"""Stores the offsets of a job in the database, in the same transaction as its results.
 
 Spark may repeat a batch, and two drivers of a job may run at the same time. So an offset advances only if it is still
 at the start of the batch (a compare-and-swap): if two drivers compute the same batch, one of them gets `Fenced`.
@@ -47,7 +47,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A group and the topic that it reads. ``topic_id`` distinguishes a topic from a later one of the same name."""
+    """A group and the topic that it reads. ``topic_id`` distinguishes a topic from a later topic with the same name."""
 
     group: str
     topic: str
@@ -55,7 +55,7 @@ class Source:
 
 
 class OffsetStore:
-    """The stored offsets. ``connection``: a SQLAlchemy URL; it is opened for each call. ``audit`` receives the stored
+    """The stored offsets. ``connection``: a SQLAlchemy URL; each call opens a connection. ``audit`` receives the stored
     offsets and the ranges by which they advance.
 
     Every call raises `StorageUnavailable` while the database is unavailable.
@@ -75,7 +75,7 @@ class OffsetStore:
         return self._writing.dialect.name == "postgresql"
 
     def check(self) -> None:
-        """Raises `SchemaMismatch` unless this program may run on the database."""
+        """Raise `SchemaMismatch` if this program does not support the database's schema."""
         with self.reading() as connection:
             schema.check_database(connection.exec_driver_sql, connection.dialect.name)
 
@@ -105,14 +105,14 @@ class OffsetStore:
             yield writing
 
     def next_offsets(self, source: Source) -> dict[int, int]:
-        """Return the next offset to read of each partition with a stored offset. Raises `TopicMismatch`."""
+        """Return the next offset to read in each partition that has a stored offset. Raises `TopicMismatch`."""
         with self.reading() as connection:
             found = _positions(connection).of_topic(source.group, source.topic, source.topic_id)
         return self._reported(source, found)
 
     def begin(self, source: Source, starts: Mapping[int, int]) -> dict[int, int]:
-        """Store the first offsets of partitions that have none. Returns all stored offsets, including those of other
-        processes."""
+        """Store the first offsets of partitions without stored offsets. Return all stored offsets, including those that
+        other processes have stored."""
         with self.writing() as connection:
             positions = _positions(connection)
             first = {TopicPartition(source.topic, partition): start for partition, start in starts.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ranges of offsets in the driver, which takes a tenth of the time of a Spark job for few records. The consumer
+"""Reads ranges of offsets in the driver, which for few records takes a tenth of the time of a Spark job. The consumer
 stays open between batches and fetches ahead, so the records of a batch are usually already fetched.
 """
 
@@ -41,8 +41,8 @@ class RangeReader:
         return frozenset(self._next)
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[PartitionBatch]:
-        """Yield the messages of these ranges, ordered by offset within each partition. Raises `TransportError`, also if
-        an offset is no longer in the log.
+        """Yield the messages of these ranges, ordered by offset within each partition. Raises `TransportError`,
+        including if an offset is no longer in the log.
         """
         ends = {each.partition: each.end for each in ranges if each.span}
         for each in ranges:

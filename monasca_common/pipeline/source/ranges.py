@@ -16,7 +16,7 @@ from monasca_common.storage.positions import first_reads
 @dataclass(frozen=True, slots=True)
 class RangePlan:
     """The next batch. ``ranges``: one range for every partition with new offsets. ``behind``: the number of offsets
-    that remain after these ranges. ``ended``: the partitions that are read to their end. ``starts``: the stored offset
+    that remain after these ranges. ``ended``: the partitions without a remaining backlog. ``starts``: the stored offset
     of every partition of the topic."""
 
     ranges: tuple[OffsetRange, ...]
@@ -54,7 +54,7 @@ def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:
 
 
 def below(next_offsets: Mapping[int, int], firsts: Mapping[int, int], most: int) -> list[OffsetRange]:
-    """Return up to ``most`` offsets of each partition below its next offset, not before ``firsts``."""
+    """Return the range of up to ``most`` offsets below the next offset of each partition, but not before ``firsts``."""
     return [
         OffsetRange(partition, min(end, max(firsts.get(partition, 0), end - most)), end)
         for partition, end in sorted(next_offsets.items())
@@ -77,10 +77,10 @@ def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
     if start < extent.first:
         raise RecordsLost(
             f"{where} begins at {extent.first}: retention has removed {extent.first - start} offsets that were not "
-            f"read; {reset} --to-earliest` moves to the first available offset, once this loss is accepted"
+            f"read; {reset} --to-earliest` accepts this loss and moves to the first available offset"
         )
     if start > extent.end:
         raise RecordsLost(
-            f"{where} ends at {extent.end}: it was cut, or is another topic; {reset} --to-offset {extent.end}` moves "
-            f"to new records, once this loss is accepted"
+            f"{where} ends at {extent.end}: it was truncated, or is another topic; {reset} --to-offset {extent.end}` "
+            f"accepts this loss and moves to new records"
         )

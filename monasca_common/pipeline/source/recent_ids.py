@@ -68,7 +68,7 @@ class RecentIds:
 
 
 def id_digest(headers: Headers) -> bytes | None:
-    """Return a digest of `Message.message_id`; ``None`` without an id."""
+    """Return a digest of `Message.message_id`, or ``None`` if there is no id."""
     for name, value in headers:
         if name == MESSAGE_ID_HEADER and value:
             return hashlib.blake2b(value, digest_size=_DIGEST_BYTES).digest()

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 64 * 1024 * 1024
-"""The maximum bytes of values of a batch. Spark reads larger batches without holding them in memory."""
+"""The maximum total size of the values of a batch. Spark reads larger batches without holding them in memory."""
 MOST_IDS = 1_000_000
-"""The maximum number of cached ids over all partitions, of about 150 bytes each. Spark computes batches with a longer
-look-back."""
+"""The maximum number of cached ids over all partitions; each id takes about 150 bytes. Spark computes batches with a
+longer look-back."""
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class SmallBatches:
     def read(
         self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
     ) -> DriverRecords | None:
-        """Return the records of ``ranges`` without duplicates of earlier records, also in ``known``; ``None`` if the
-        batch or ``known`` is too large. ``starts``: see `SourceTopic.read`.
+        """Return the records of ``ranges`` without duplicates of earlier records, including those in ``known``, or
+        ``None`` if the batch or ``known`` is too large. ``starts``: see `SourceTopic.read`.
 
         Raises `TransportError`.
         """

@@ -87,7 +87,7 @@ class SourceTopic:
             raise
 
     def commit(self, offsets: Mapping[int, int]) -> Mapping[TopicPartition, CommitResult]:
-        """Commit to Kafka, for tools that show consumer groups. The job itself uses only the offsets in the
+        """Commit offsets to Kafka, for tools that show consumer groups. The job itself uses only the offsets in the
         database."""
         return self._assigned().commit({TopicPartition(self.name, partition): at for partition, at in offsets.items()})
 
@@ -103,7 +103,7 @@ class SourceTopic:
             self._reader = None
 
     def _assigned(self) -> KafkaConsumer:
-        """Yield a consumer with all partitions assigned and paused."""
+        """Return a consumer with all partitions assigned and paused."""
         consumer = self._consumer or self._open(())
         count = consumer.partition_count(self.name)
         if count != len(self._partitions):
