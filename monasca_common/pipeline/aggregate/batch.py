@@ -75,7 +75,7 @@ KEY = ("specification", "window_start", "group_values")
 
 
 class Aggregation:
-    """One driver of the job. Its caller repeats `step`. A `step` that raises changes nothing."""
+    """One driver of the job. Its caller repeats `step`, which after an error continues from the committed state."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Aggregation:
         with timing.stage("publish"):
             published = self._publisher.publish(now_ms)
         self._retention.apply(now_ms)
-        # A turn without records is not a batch, because its duration would distort the durations of batches.
+        # A turn without records does not count as a batch, because its duration would distort those of batches.
         seconds = timing.seconds if batch.done or published[periods.PERIODS] else {}
         return batch.plus(JobProgress(results=published, stage_seconds=seconds))
 
@@ -227,7 +227,7 @@ def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         yield usage_table.staged_row(specification, window_ms, group, partial)
 
 
-#: Where partials are staged.
+#: The table in which partials are staged.
 STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows)
 
 
@@ -246,8 +246,8 @@ def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[
 def partials_of(
     batches: Iterable[pa.RecordBatch], group_of: Callable[[str], Group] = lambda text: (text,)
 ) -> Iterator[tuple[PartialKey, Partial]]:
-    """Yield the partials with their keys. ``group_of`` parses the text of a group; callers that do not need its columns
-    keep the text."""
+    """Yield the partials with their keys. ``group_of`` parses the text of a group; by default, the text is the only
+    column."""
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):

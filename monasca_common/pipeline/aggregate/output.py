@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts output rows to metric envelopes with message ids, and spools them until they are published. The id is a hash
-of job, specification, period, group and content: equal rows have equal ids, and a corrected row has a different id. The
-key of a row in the database is its series and its time (the start of the period). A correction therefore replaces the
-row: in any order of arrival, the row with the greatest ``version_ms`` (the envelope's creation_time) is kept. The
+of the job, specification, period, group and content: equal rows have equal ids, and a corrected row has a different id.
+The key of a row in the database is its series and its time (the start of the period). A correction therefore replaces
+the row: in any order of arrival, the row with the greatest ``version_ms`` (the envelope's creation_time) is kept. The
 publisher must give each correction a greater version than the corrected row.
 """
 
@@ -38,7 +38,7 @@ def output(
 ) -> Record:
     """Return the record of one output row for the topic ``metrics``. Its ``message_id`` has 16 bytes.
 
-    ``period_ms``: the start of the period. ``provisional``: the period, including its slack, is still open.
+    ``period_ms``: the start of the period. ``provisional``: whether the period, including its slack, is still open.
     """
     metric = json_text.write(
         {
@@ -83,7 +83,7 @@ def _hash(parts: tuple[bytes, ...]) -> bytes:
 
 
 class Spool:
-    """Holds records to publish, which are written and then read once. Few records stay in memory; more are
+    """Holds records to publish, which are written and then read once. Up to `IN_MEMORY_BYTES` stay in memory; more are
     written to an unnamed temporary file, which is removed at the end of the block."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from monasca_common.models import json_text
 from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.records import Group, Records
 
-# The maximum number of buffered values before they are summed: 32 kB per group.
+# The maximum number of values that are buffered before they are summed: 32 kB per group.
 _MOST_PENDING = 1024
 
 _Key = TypeVar("_Key")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which periods are due, and publishes them. The messages of a period depend on its usages and on its row in
-``aggregate_period``, which has its version and whether it is provisional. Both are stored in the database before a
+``aggregate_period``, which contains its version and whether it is provisional. Both are stored in the database before a
 message is sent, so every process that publishes a version sends the same messages with the same ids.
 """
 
@@ -25,7 +25,7 @@ from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period
 
-#: Results of the job, with `UNDELIVERED`.
+#: The names of the job's results, in addition to `UNDELIVERED`.
 PERIODS, MESSAGES = "published_periods", "published_messages"
 
 
@@ -67,7 +67,7 @@ class UnpublishedPeriods:
 def unpublished(
     connection: sa.Connection, job: str, closing: Closing, emit: Literal["update", "final"], now_ms: int
 ) -> UnpublishedPeriods:
-    """Count the periods that ``job`` has not published. A period of a specification that is no longer in force counts
+    """Count the periods that ``job`` has not published. A period of a specification that is no longer configured counts
     as due."""
     table = aggregate_period.c
     changed = sa.and_(table.job == job, table.version > table.published)
@@ -85,7 +85,7 @@ def unpublished(
 
 
 def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closing: Closing, now_ms: int) -> None:
-    """Record that these periods have changed. Each is due with a greater version than before."""
+    """Record that these periods have changed. Each becomes due with a greater version than before."""
     table = aggregate_period
     insert = schema.insert(connection, table)
     rows = [
@@ -141,7 +141,7 @@ class PeriodPublisher:
 
     def publish(self, now_ms: int) -> Counter[str]:
         """Publish all due periods. A period stays due if a message is undelivered or a crash prevents clearing it.
-        Return the job's results, with the number of rows without a message by reason."""
+        Return the job's results, including the number of rows without a message, by reason."""
         self._close(now_ms)
         results = Counter({PERIODS: 0, MESSAGES: 0, UNDELIVERED: 0})
         for due in self._due():

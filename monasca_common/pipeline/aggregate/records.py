@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns metric envelopes into records: each envelope is decoded once and copied to the specifications that select it. A
 record counts for all of these specifications or for none: an envelope with a fault is rejected with its reason. If it
-counted for some specifications, they would count it twice when a corrected copy is replayed from the dead letters.
+counted for only some of them, these would count it twice when a corrected copy is replayed from the dead letters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from monasca_common.pipeline.specification.specification import PreTransform, Sp
 from monasca_common.pipeline.windows import WINDOW_MS, TimeBounds
 
 MOST_QUANTITY = 2.0**960
-"""The largest quantity (about 9.7e288, either sign): the sum of 2^63 such records is still a finite float."""
+"""The largest quantity (about 9.7e288, of either sign): the sum of 2^63 such records is still a finite float."""
 
 Group = tuple[str, ...]
 """The values of the transform's ``group_by`` columns, in its order."""
@@ -62,9 +62,9 @@ class Records:
     """The result of one call of `read`, as columns: the i-th entries of the first six columns form the i-th record.
 
     ``indices``: the index of each record's message. ``rejected``: rejections by that index. ``non_finite``: the number
-    of messages whose value is NaN or infinite, which would make every sum with it meaningless. Other messages that are
-    neither rejected nor records are excluded: no specification names the metric, it has the name of an aggregate, it
-    lacks a required field, or a filter excludes it.
+    of skipped messages whose value is NaN or infinite; such a value would make every sum meaningless. Other messages
+    that are neither rejected nor records are excluded: no specification names the metric, it has the name of an
+    aggregate, it lacks a required field, or a filter excludes it.
     """
 
     specification_ids: list[str] = field(default_factory=list)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes the output rows of a period from its partials: usages, rolled up in one or two stages.
 
-One stage: the partials of all windows of the period are merged, then become usages. Two stages: the partials of each
-ten-minute window become separate rolled-up rows, which are then combined into the rows of the period. With avg, this is
-an average of averages: a window with few records has the same weight as a window with many.
+One stage: the partials of all windows of the period are merged and then converted to usages. Two stages: the partials
+of each ten-minute window become separate rolled-up rows, which are then combined into the rows of the period. With avg,
+this is an average of averages: a window with few records has the same weight as a window with many.
 
-These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. A rate uses the
+These differences from monasca-transform are deliberate. Windows use event time, not arrival time. A rate uses the
 latest quantity, not the average. A rate is computed for each group, not only for the first. The count of a rate is the
 number of its records, not twice that number. A rate whose oldest quantity is zero is dropped and counted instead of
 stopping the job. The specification always determines name and period. Sums do not depend on the order of their parts.
@@ -31,7 +31,7 @@ from monasca_common.pipeline.windows import period_start_ms
 
 ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
 """The reasons for dropping a row: a rate whose oldest quantity is zero, and a quantity beyond the range of a float."""
-# A component of another package may require all groups together.
+# Other components may require all groups together, so only these are applied block by block.
 _USAGES = frozenset(("fetch_quantity", FETCH_QUANTITY_UTIL, CALCULATE_RATE))
 _SETTERS = frozenset(("rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period"))
 

@@ -178,12 +178,12 @@ class Retention:
     def __init__(self, offset_store: OffsetStore, job: str, retention_ms: int) -> None:
         self._offset_store = offset_store
         self._job = job
-        # Keep one more day, because a record within retention can belong to a day that began before it.
+        # Keep one more day, because a record within the retention can belong to a day that began earlier.
         self._kept_ms = retention_ms + DAY_MS
         self._applied_ms = 0
 
     def apply(self, now_ms: int) -> int:
-        """Remove old partials at most once an hour. Returns the number of removed rows."""
+        """Remove old partials, at most once an hour. Return the number of removed rows."""
         if now_ms - self._applied_ms < _EVERY_MS:
             return 0
         self._applied_ms = now_ms

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes usages (one row per group from the partials of one window or period), and operations on quantities.
+"""Computes usages (one row per group from the partials of one window or period), and defines operations on quantities.
 
 Each is an entry point of ``monasca_common.pipeline.usages`` or ``monasca_common.pipeline.operations``.
 """
@@ -86,8 +86,8 @@ def _fetched(transform: Transform, partials: Mapping[Group, Partial]) -> Aggrega
 
 
 def _utilised(transform: Transform, partials: Mapping[Group, Partial]) -> Aggregate:
-    """Return ``(100 - idle) * total / 100``, or the total if idle is missing or zero. Count and times come from the
-    quantity."""
+    """Return ``(100 - idle) * total / 100``, or the total if idle is missing or zero. Count and times are those of the
+    total."""
     found = _fetched(transform, partials).usages
     idle = {
         _joined(transform, usage): usage.quantity
