@@ -2,9 +2,9 @@
 """Creates the alarms of new series, and adds new series to the alarms that they join.
 
 A series joins every alarm whose ``match_by`` values are equal to its own for all keys that both have. If there is no
-such alarm, the series begins a new alarm, which exists once it has a series of every sub-expression. The result does
-not depend on the order within a batch: series with the most values are processed first, so a series of a host joins the
-alarms of the host's devices.
+such alarm, the series starts a new alarm, which is created once it has a series of every sub-expression. The result
+does not depend on the order within a batch: series with the most values are processed first, so a series of a host
+joins the alarms of the host's devices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
 from monasca_common.storage.sql import schema, tables
 
 Values = tuple[str, ...]
-"""The values of ``match_by``, in its order; empty for keys that the series lacks."""
+"""The values of the ``match_by`` keys, in their order; empty for keys that the series lacks."""
 _Positions = tuple[int, ...]
 
 
@@ -137,8 +137,8 @@ _NewBySub = dict[str, dict[Values, int]]
 
 
 def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, now_ms: int) -> int:
-    """Store the series of the batch, create their alarms, and return the number of new alarms. The transaction holds
-    the lock on definitions."""
+    """Store the series of the batch, create their alarms, and return the number of new alarms. The transaction must
+    hold the lock on definitions."""
     is_series = _STAGING.c.series_id.is_not(None)
     series = (*staged_rows(_STAGING, batch, staged.attempts), is_series)
     new, joining = _new_series(connection, series)
@@ -152,7 +152,7 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
         _store(connection, definition, joined, alarms, new, now_ms)
         count += len(joined.alarms)
     for sub_expression_id, series_ids in joining.items():
-        # Look up by id, because a database has no statistics of newly staged rows and would compare all pairs of rows.
+        # Look up by id, because a database has no statistics on newly staged rows and would compare all pairs of rows.
         for portion in _portions(series_ids):
             own = _SERIES.c.series_id.in_(portion)
             _add_metrics(connection, _SERIES.c.sub_expression_id == sub_expression_id, own)
@@ -174,7 +174,7 @@ def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 def _new_series(
     connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]
 ) -> tuple[_NewBySub, Mapping[str, list[bytes]]]:
-    """Return the values that are new in their sub-expression and, by sub-expression, the new series with other values,
+    """Return the values that are new in their sub-expression and, by sub-expression, the new series with known values,
     which join existing alarms."""
     row, known = _STAGING.c, _SERIES.c
     is_known = sa.select(known.series_id).where(

@@ -2,10 +2,10 @@
 """Evaluates alarms, batch by batch: measurements are merged into windows, then due windows are evaluated.
 
 Every transaction locks the evaluator's row, so merges and evaluation passes are serialized: an alarm created by a merge
-is in the next pass, and a pass includes all measurements that were read before it.
+is evaluated in the next pass, and a pass includes all measurements that were read before it.
 
-Executors decode each record once, whatever the number of definitions. Each task folds its records before the shuffle,
-so that the shuffle moves windows and series, not records. The driver computes a small batch without Spark.
+Executors decode each record once, regardless of the number of definitions. Each task folds its records before the
+shuffle, so that the shuffle moves windows and series, not records. The driver computes a small batch without Spark.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Evaluation:
         return replace(batch, results=results, stage_seconds=timing.seconds if batch.done or done.alarms else {})
 
     def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Scan, JobProgress]:
-        # A step forward may be correct, for example after a suspended machine resumes; its measurements are then not
-        # too new.
+        # A forward step of the clock may be correct, for example after a suspended machine resumes; measurements since
+        # the step are then not too new.
         latest_ms = max(planned.scan_ms, steady_ms) + FUTURE_MS
         ended, partitions = planned.range_plan.ended, frozenset(planned.range_plan.starts)
         scan = Scan(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
@@ -269,7 +269,7 @@ class RecordFold:
 
     def _report_arrivals(self, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
-        # The last record by offset instead of time, because a producer's clock can be a day ahead.
+        # Use the last record by offset, not by time, because a producer's clock can be a day ahead.
         last = greatest(partitions, zip(offsets, kafka_ms, strict=True))
         self.on_arrivals(last, {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletes windows and series that no evaluation needs, in portions. Each portion is one transaction, so a change of a
-definition waits for one portion.
+definition waits for at most one portion.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Cleanup:
                 some, is_left = ids[start : start + PORTION], True
                 while is_left:
                     with writing() as connection:
-                        # The deletion of a definition or an alarm locks the same rows in a different order.
+                        # Avoid a deadlock: deletions of definitions and alarms lock the rows in a different order.
                         definitions.lock_version(connection)
                         stored = watermark.load(connection, self._job)
                         if stored is None:
@@ -79,7 +79,7 @@ def delete_series(connection: sa.Connection, sub_expression_ids: Sequence[str], 
 
 
 def delete_windows(connection: sa.Connection, sub_expression_ids: Sequence[str], stored: EvaluatorState) -> bool:
-    """Delete the windows that no evaluation needs. `delete_series` runs first. Return whether more such windows may
+    """Delete the windows that no evaluation needs. Call `delete_series` first. Return whether more such windows may
     remain."""
     is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
     from_ms = _needed_from(stored.delay_ms, stored.evaluated_to_ms)

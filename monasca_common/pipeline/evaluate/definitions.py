@@ -55,8 +55,8 @@ def match_key(values: Sequence[str]) -> bytes:
 
 @dataclass(slots=True)
 class _Candidates:
-    """The sub-expressions of one tenant and name. ``by_pair``: the sub-expressions with dimensions, indexed by one of
-    their dimensions."""
+    """The sub-expressions of one tenant and metric name. ``by_pair``: the sub-expressions with dimensions, indexed by
+    one of their dimensions."""
 
     without_dimensions: list[IndexedSubExpression] = field(default_factory=list)
     by_pair: dict[_Pair, list[IndexedSubExpression]] = field(default_factory=lambda: defaultdict(list))
@@ -64,7 +64,7 @@ class _Candidates:
 
 class SubExpressionIndex:
     """Finds the sub-expressions that a series belongs to. Each sub-expression is indexed by its rarest dimension, so a
-    series is compared with few sub-expressions even if thousands of definitions have its name."""
+    series is compared with few sub-expressions even if thousands of definitions use its name."""
 
     def __init__(self, sub_expressions: Iterable[IndexedSubExpression]) -> None:
         self._candidates: dict[tuple[str, str], _Candidates] = {}
@@ -114,8 +114,8 @@ class DefinitionsSnapshot:
 
 
 def load_snapshot(connection: sa.Connection, known: DefinitionsSnapshot | None = None) -> DefinitionsSnapshot:
-    """Return ``known`` if no definition has changed since it was read. Call it in a transaction that reads a snapshot
-    or has locked the version."""
+    """Return all definitions; this is ``known`` if none has changed since it was read. Call it in a transaction that
+    reads a snapshot or has locked the version."""
     found = version(connection)
     if known is not None and known.version == found:
         return known
@@ -167,7 +167,7 @@ def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequenc
 
 
 def load_definitions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LoadedDefinition]:
-    """Return the definitions that exist among ``ids``, which are sorted."""
+    """Return the definitions that exist among ``ids``, which must be sorted."""
     sub = alarm_sub_expression.c
     subs: dict[str, list[StoredSubExpression]] = defaultdict(list)
     stored: Select = sa.select(alarm_sub_expression).where(among(connection, sub.definition_id, ids))

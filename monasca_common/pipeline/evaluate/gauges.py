@@ -37,7 +37,7 @@ class EvaluationGauges:
 
 
 def read_gauges(connection: sa.Connection, job: str) -> EvaluationGauges | None:
-    """Return the gauges; None before the first batch."""
+    """Return the gauges, or ``None`` before the first batch."""
     stored = watermark.load(connection, job)
     if stored is None:
         return None
@@ -55,8 +55,8 @@ _SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
 
 
 class EvaluationMetrics(ServiceMetrics):
-    """The gauges as metrics of Prometheus. Ages are computed when metrics are read, so they grow while the job hangs.
-    Without a database there are no metrics."""
+    """Exposes the gauges as Prometheus metrics. Ages are computed when metrics are read, so they grow while the job
+    hangs. While the database is unavailable, there are no metrics."""
 
     def __init__(self, connection: str, job: str, clock: Clock | None = None) -> None:
         super().__init__(PREFIX)

@@ -88,7 +88,7 @@ class PassRunner:
 
     def evaluate_new(self, connection: sa.Connection, stored: EvaluatorState, created_ms: int) -> None:
         """Evaluate alarms that use only ``last`` and were created since ``created_ms``, in the transaction that creates
-        them, so that an alarm starts with its first state. Their windows are never due, so the next pass, which
+        them, so that an alarm has its first state from the start. Their windows are never due, so the next pass, which
         evaluates them again, has the same result. At most one page is evaluated; the next pass evaluates the other
         alarms. The transaction holds the lock on definitions.
         """
@@ -99,7 +99,7 @@ class PassRunner:
             self._new_transitions = self._evaluate(connection, alarms, known, span)
 
     def finish(self) -> PassReport:
-        """Finish the pass that a crash interrupted."""
+        """Finish a pass that a crash has interrupted, if any."""
         self._new_transitions = 0
         with self._offset_store.reading() as connection:
             stored = watermark.load(connection, self._job)
@@ -235,9 +235,9 @@ def load_alarms(
 
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
-    """Delete the changes of a page; ``until_id``: None for the last page. Changes of a definition during the pass are
-    kept for the next pass if the alarm was already evaluated. The changes of alarms with readings from a clock that is
-    ahead are kept as well, because their windows begin after ``seen_ms`` and are evaluated later."""
+    """Delete the changes of a page; ``until_id``: ``None`` for the last page. Changes of a definition during the pass
+    are kept for the next pass if the alarm was already evaluated. The changes of alarms with readings from a clock that
+    is ahead are kept as well, because their windows begin after ``seen_ms`` and are evaluated later."""
     of_page = [_CHANGED.c.alarm_id > after_id]
     if until_id is not None:
         of_page.append(_CHANGED.c.alarm_id <= until_id)

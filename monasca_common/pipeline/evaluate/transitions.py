@@ -84,7 +84,7 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
 
 def _has_changed(before: SubAlarm, now: SubAlarm, *, is_alone: bool) -> bool:
     """Return whether the sub-alarm must be written. A sub-alarm is not written if only its values changed and the alarm
-    has no other sub-alarm, because each evaluation recomputes the values before they are in a message. A crossing
+    has no other sub-alarm, because each evaluation recomputes the values before they appear in a message. A crossing
     changes more than the values."""
     return _decided(before) != _decided(now) or (not is_alone and before.current_values != now.current_values)
 
@@ -222,8 +222,8 @@ def _on_the_wire(sub_alarm: SubAlarm) -> dict[str, Any]:
 
 
 class TransitionPublisher:
-    """Publishes the outbox of alarms: the transitions of passes, and transitions left by a crash of the API. The
-    outbox is cleared after Kafka acknowledges the messages. After a crash in between, the same messages are sent with
+    """Publishes the outbox of alarms: the transitions of passes, and transitions left by a crash of the API. The outbox
+    is cleared after Kafka acknowledges the messages. After a crash in between, the same messages are sent again with
     the same ids."""
 
     def __init__(
@@ -259,7 +259,7 @@ class TransitionPublisher:
             return outbox.waiting(connection, _MOST_AT_ONCE)
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
-        """Return the acknowledged rows, and rows that Kafka never accepts, because these would block other rows."""
+        """Return the acknowledged rows, and the rows that Kafka will never accept, which would block other rows."""
         values = [row.value for row in rows]
         try:
             values = values if self._writer is None else self._writer.values(values)

@@ -76,7 +76,7 @@ class EvaluatorState:
 
 def initial(scan: Scan, delay_ms: int) -> EvaluatorState:
     """Return the state before the first batch, whose scan is ``scan``. It begins at most a day before the scan, because
-    every minute since then is evaluated, and a producer's clock can be late."""
+    every minute since then is evaluated, and a producer's clock can be behind."""
     first_ms = min(scan.arrivals, default=scan.scan_ms)
     return EvaluatorState(min(max(first_ms, scan.scan_ms - DAY_MS), scan.scan_ms), delay_ms)
 
@@ -186,7 +186,7 @@ class SteadyTime:
         return self._time_ms
 
     def compare(self, kafka_ms: Collection[int]) -> None:
-        """Compare the clock with Kafka's timestamps ``kafka_ms`` of the last records."""
+        """Compare the clock with ``kafka_ms``, Kafka's timestamps of the last records."""
         if self._stepped_at is None or not kafka_ms:
             return
         self._stepped_at = self._clock.monotonic()
@@ -195,7 +195,7 @@ class SteadyTime:
 
 
 def load(connection: sa.Connection, job: str) -> EvaluatorState | None:
-    """Return the stored state; None before the first batch."""
+    """Return the stored state, or ``None`` before the first batch."""
     row = connection.execute(sa.select(alarm_evaluator).where(alarm_evaluator.c.job == job)).one_or_none()
     return None if row is None else _state(row)
 

@@ -29,9 +29,9 @@ from monasca_common.storage.sql.tables import (
 )
 
 LAST_WINDOW = 0
-"""``last`` has no windows: its readings are stored under this start."""
+"""``last`` has no windows: its readings are stored with this window start."""
 _UNENDING_MS = 2**62
-# The maximum number of buffered readings of one window before they are folded.
+# The maximum number of readings of one window that are buffered before they are folded.
 _MOST_PENDING = 256
 
 # Creating a named tuple from a tuple takes a third less time than calling its class.
@@ -39,7 +39,7 @@ _reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__n
 
 
 class FoldedRow(NamedTuple):
-    """A window with its partial, or a series: either ``window_start`` or ``series_id`` is None. For ``last``, only
+    """A window with its partial, or a series: either ``window_start`` or ``series_id`` is ``None``. For ``last``, only
     ``readings`` is used. ``dimensions``: the dimensions of the series, as JSON. ``received``: the arrival time of its
     first record in Kafka.
     """
@@ -79,7 +79,7 @@ class _FoldedWindow:
         sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
         if sub.function == "last":
             self.pending = list(runs(sub, readings))
-            # otherwise, all readings would be sorted for each reading
+            # otherwise, each further reading would sort all readings
             self.most_pending = 2 * len(self.pending) + _MOST_PENDING
         elif readings:
             added = WindowPartial.of(sub, readings)
@@ -96,7 +96,7 @@ class _FoldedWindow:
 
 class FoldedSeries:
     """The windows of one sub-expression that receive the readings of one series. ``created_ms``: the creation time of
-    the definition, whose alarms only later records create.
+    the definition. Records that arrived earlier are ignored.
     """
 
     __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "received_ms", "series")
@@ -125,13 +125,13 @@ class FoldedSeries:
             self.received_ms = received_ms
 
     def row(self) -> FoldedRow | None:
-        """Return the row of the series, or None without a reading."""
+        """Return the row of the series, or ``None`` if it has no reading."""
         is_empty = self.received_ms == _UNENDING_MS
         return None if is_empty else _series_row(self._target, self.series, self.received_ms)
 
 
 class WindowFold:
-    """The windows and series of one task. Its memory grows with their number. Not thread-safe."""
+    """The windows and series of one task. Memory grows with their number. Not thread-safe."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, bytes], dict[int, _FoldedWindow]] = {}
@@ -198,7 +198,7 @@ def _series_row(target: MatchTarget, series: Series, received_ms: int) -> Folded
 
 
 def _names(target: MatchTarget) -> tuple[str, int, bytes, str]:
-    """Return the names of the first columns of a row."""
+    """Return the values of the first columns of a row."""
     stored = target.sub_expression
     return stored.id, stored.windows, target.key, json_text.write(list(target.values)).decode()
 
