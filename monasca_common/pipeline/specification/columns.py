@@ -22,7 +22,7 @@ PLAIN = (
     "event_type",
     "metric_id",
 )
-# Elsewhere, the project is the tenant (see `check`).
+# There is no entry for project_id, because `check` replaces it with tenant_id.
 PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "tenant_id": (("dimensions", "tenantId"), ("dimensions", "tenant_id"), ("dimensions", "project_id")),
     "resource_uuid": (("dimensions", "instanceId"), ("dimensions", "resource_id")),

@@ -87,7 +87,7 @@ class JsonRows:
 
 
 def load(pre_transforms: Path | None = None, transforms: Path | None = None) -> Specifications:
-    """Read specifications from files of JSON lines; without a name, the shipped specifications.
+    """Read specifications from files of JSON lines. ``None`` selects the shipped file.
 
     Raises `InvalidSpecifications` and `OSError`.
     """
@@ -124,8 +124,8 @@ Row = tuple[int, str, Any]
 
 
 def _each(rows: JsonRows, parse: Callable[[Fields], tuple[str, Any]], faults: list[RowFault]) -> Iterator[Row]:
-    """Yield row numbers, names and values. Values with faults are included, so that their other fields are checked,
-    too."""
+    """Yield row numbers, names and values. Values with faults are included, so that their other fields are also
+    checked."""
     for number, line in enumerate(rows.lines, start=1):
         text = line.encode() if isinstance(line, str) else line
         if not text.strip():
@@ -191,7 +191,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         second_by = _second_by(parameters)
         if second_operation == RATE and (name != CALCULATE_RATE or rolls_up):
             rule = (
-                f"is a rate, which needs usage {CALCULATE_RATE} and excludes {_ROLLUP}: it compares oldest and latest"
+                f"is a rate, which requires usage {CALCULATE_RATE} without {_ROLLUP}: it compares oldest and latest"
             )
             parameters.report("pre_hourly_operation", [rule])
     transform = Transform(
@@ -224,7 +224,7 @@ def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
             pipeline.report("setters", [f"must contain {setter}: otherwise, the output has no name or no period"])
     inserts = _texts(pipeline, "insert", _one_of(_INSERTS))
     if isinstance(pipeline.members.get("insert"), list) and (_TWO_STAGES in inserts) == (_ONE_STAGE in inserts):
-        pipeline.report("insert", [f"must have one of {_TWO_STAGES} (two stages) and {_ONE_STAGE} (one stage)"])
+        pipeline.report("insert", [f"must contain either {_TWO_STAGES} (two stages) or {_ONE_STAGE} (one stage)"])
     return usage or "", setters, _TWO_STAGES in inserts
 
 
@@ -263,7 +263,7 @@ def _dimensions(parameters: Fields) -> tuple[Dimension, ...]:
     for name in keys:
         parameters.report(key, (f"{name!r}, as a dimension's name, {fault}" for fault in POSTED.key.faults(name)))
     for name in sorted({name for name in keys if keys.count(name) > 1}):
-        parameters.report(key, [f"names the dimension {name!r} more than once: one value would hide the other"])
+        parameters.report(key, [f"names the dimension {name!r} more than once: one value would replace the other"])
     return tuple(found)
 
 
@@ -274,7 +274,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
         parameters.report(key, ["must be an array"])
         return
     for position, one in enumerate(given or ()):
-        # The fields collect faults separately, which are then reported at the filter's place.
+        # Faults of the filter are collected separately, and then reported with its position.
         violations: list[Violation] = []
         fields = Fields(one, violations)
         _only(fields, _FILTER_FIELDS)
@@ -288,7 +288,7 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
 
 def _pattern(text: Any) -> Pattern:
     if not isinstance(text, str) or not text:
-        raise ValueError("must be a regular expression in a string that is not empty")
+        raise ValueError("must be a regular expression in a non-empty string")
     return Pattern(text)
 
 
@@ -327,10 +327,10 @@ def _texts(fields: Fields, key: str, check: Callable[[str], str] = str, *, least
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(item, str) and item for item in given):
-        fields.report(key, ["must be an array of strings, none of them empty"])
+        fields.report(key, ["must be an array of non-empty strings"])
         return ()
     if len(given) < least:
-        fields.report(key, [f"must have at least {least}"])
+        fields.report(key, [f"must have a length of at least {least}"])
     found: list[str] = []
     for position, item in enumerate(given):
         try:

@@ -35,8 +35,8 @@ class PreTransform:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Keeps records whose ``column`` contains a match of the pattern, or, if ``include`` is False, does not. A missing
-    column has the value ``NA``.
+    """Keeps records whose ``column`` contains a match of the pattern or, if ``include`` is False, contains none. A
+    missing column has the value ``NA``.
     """
 
     column: str
@@ -59,7 +59,7 @@ class Dimension:
 class Transform:
     """The aggregation of the records of one metric id.
 
-    ``group_by``: columns of the partials' group, in its order. ``operation`` turns a partial into a quantity (``None``
+    ``group_by``: the columns of the partials' groups, in order. ``operation`` turns a partial into a quantity (``None``
     for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation`` combines the rolled-up rows of a
     period's windows; ``None`` if the windows are merged first. ``parameters``: the parameters of its usage and setters.
     ``id``: the metric id and a digest of everything that determines the records of its partials, so that partials of
@@ -115,8 +115,7 @@ class Specifications:
 
     @property
     def outputs(self) -> frozenset[str]:
-        """Return the names of aggregates, which are never input, although they are published to the topic that is
-        read."""
+        """Return the names of aggregates, which are never input, although they are published to the input topic."""
         return frozenset(transform.name for transform in self.transforms.values())
 
     def find(self, specification_id: str) -> Transform | None:

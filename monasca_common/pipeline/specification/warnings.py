@@ -45,7 +45,7 @@ def _of_transform(transform: Transform, fed: set[str]) -> Iterator[str]:
     grouped = {columns.map_and_key(column)[1]: column for column in transform.group_by}
     for dimension in transform.dimensions:
         if dimension.column in columns.BARE and dimension.key in grouped:
-            yield f"the dimension {dimension.key} is equal in all rows: write {grouped[dimension.key]} for its values"
+            yield f"the dimension {dimension.key} is equal in all rows: write {grouped[dimension.key]} instead"
     shown = {dimension.column for dimension in transform.dimensions}
     for column in sorted(transform.distinguishes - shown):
-        yield f"rows that differ only in {column} have the same dimensions, and replace each other: add it to them"
+        yield f"rows that differ only in {column} share all dimensions and replace each other: add it to dimension_list"

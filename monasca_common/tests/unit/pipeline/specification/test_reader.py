@@ -110,7 +110,7 @@ class TransformFaultsTest(FaultsCase):
             ("source", "batch", "one of streaming"),
             ("setters", ["rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period", "x"], "[3] must be"),
             ("setters", ["set_aggregated_metric_name"], "must contain set_aggregated_period"),
-            ("insert", ["prepare_data"], "must have one of insert_data_pre_hourly"),
+            ("insert", ["prepare_data"], "must contain either insert_data_pre_hourly"),
         ):
             row = self.changed()
             row[PARAMETERS]["aggregation_pipeline"] = row[PARAMETERS]["aggregation_pipeline"] | {name: value}
