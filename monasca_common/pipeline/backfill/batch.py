@@ -4,7 +4,7 @@
 The stream (the job ``aggregate``) may run at the same time. A replaced window must contain every record up to the
 stream's offsets, but no later record, because the stream adds later records itself. So backfill computes all records up
 to the stream's offsets, locks these offsets, and replaces the stored windows. If the stream has advanced in the
-meantime, backfill also computes the new records and tries the replacement again.
+meantime, backfill also computes the new records and retries the replacement.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Backfill:
         self._partials = StagedPartials(spark, settings, offset_store, self._clock)
 
     def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> JobProgress:
-        """Compute and replace all windows that overlap [from_ms, to_ms). ``periods`` are published again. Raises
-        `RecordsLost` if the range begins before the log or the retention, and `BackfillStopped`.
+        """Compute and replace all windows that overlap [from_ms, to_ms). ``periods`` counts the periods to publish
+        again. Raises `RecordsLost` if the range begins before the log or the retention, and `BackfillStopped`.
         """
         watcher = watcher or JobWatcher()
         windows = (from_ms // WINDOW_MS * WINDOW_MS, -(-to_ms // WINDOW_MS) * WINDOW_MS)
@@ -126,7 +126,7 @@ class Backfill:
     def _check_range(self, source: Source, from_ms: int) -> None:
         days = self._settings.retention_days
         if from_ms < self._clock.time_ms() - days * DAY_MS:
-            raise RecordsLost(f"the range begins before the {days} days of retention_days: backfill a later time")
+            raise RecordsLost(f"the range begins before the retention of {days} days: choose a later range")
         if not self._offset_store.next_offsets(source):
             raise RecordsLost(f"{source.group} has not read {source.topic} yet: run the job aggregate first")
 
@@ -162,7 +162,7 @@ class Backfill:
             if 0 < extent.first >= starts[partition]:
                 raise RecordsLost(
                     f"{source.topic}/{partition}: the log begins at offset {extent.first}, and earlier records may "
-                    "belong to these windows: backfill a later time, or from the archive"
+                    "belong to these windows: choose a later range, or backfill from the archive"
                 )
         staging.firsts = starts
         return starts
@@ -180,7 +180,7 @@ class Backfill:
         staging.duplicates += taken.duplicates
 
     def _replace(self, source: Source, read: Mapping[int, int], staging: _Staging) -> tuple[int, int]:
-        """Replace the windows. Raises `Fenced` unless everything up to the stream's offsets is read."""
+        """Replace the windows. Raises `Fenced` unless all records up to the stream's offsets were read."""
         here = [OffsetRange(partition, offset, offset) for partition, offset in read.items()]
         specifications = self._settings.specifications
         ids = [transform.id for transform in specifications.transforms.values()]

@@ -42,13 +42,13 @@ class History:
         """Return the records with event times in [from_ms, to_ms) and the connector's columns (``None`` without files),
         and the offset of each partition up to which the archive is complete.
 
-        Raises `RecordsLost` if the range begins before the retention, and `ArchiveUnavailable` while files are not in
-        place.
+        Raises `RecordsLost` if the range begins before the retention, and `ArchiveUnavailable` if files are not placed
+        in time.
         """
         if self._retention_days and from_ms < now_ms - self._retention_days * DAY_MS:
             raise RecordsLost(
                 f"the archive keeps {self._source.topic} for {self._retention_days} days, and the range begins before "
-                "that: backfill a later time"
+                "that: choose a later range"
             )
         files, next_offsets = self._in_place()
         begins: dict[int, int] = {}
@@ -69,7 +69,7 @@ class History:
         return reader.archived_frame(self._spark, self._location, topic, paths, selection), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
-        """Return the files and the next offsets, read while every file is in place."""
+        """Return the files and the next offsets, as soon as every file is in place."""
         deadline = time.monotonic() + _PLACING_SECONDS
         while True:
             next_offsets = self._offset_store.next_offsets(self._source)
@@ -80,7 +80,7 @@ class History:
                 return placed, next_offsets
             if time.monotonic() > deadline:
                 raise ArchiveUnavailable(
-                    f"the archive of {self._source.topic} has files that are not in place: if no archive runs, run it "
-                    "once"
+                    f"the archive of {self._source.topic} has files that are not in place: if the job archive is "
+                    "not running, run it once"
                 )
             time.sleep(_POLL_SECONDS)

@@ -45,8 +45,8 @@ class BackfillJob(Job):
         self._archive = archive_settings(conf) if self._backfill.source == "archive" else None
         if self._archive is not None and self._settings.stream.otlp is not None:
             raise ConfigurationError(
-                f"source in group [{BACKFILL_GROUP}] is archive, but {self._settings.stream.topic!r} has messages of "
-                "OTLP, which are archived by Kafka's time instead of the times of their points: backfill from kafka"
+                f"source in group [{BACKFILL_GROUP}] is archive, but {self._settings.stream.topic!r} has OTLP "
+                "messages, which are archived by Kafka's time instead of the times of their points: backfill from kafka"
             )
 
     def facts(self) -> Mapping[str, object]:

@@ -48,7 +48,7 @@ class Replay:
         if store.folders(layout.staging_folder(self._archive.topic)):
             LOG.warning(
                 "a batch of the archive of %s is running, or was left by a crash: its records are not replayed until "
-                "its files are in place; if no archive runs, run it once",
+                "its files are in place; if the job archive is not running, run it once",
                 self._archive.topic,
             )
         elif not paths:

@@ -78,7 +78,7 @@ class ReplayJob(Job):
         return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))
 
     def _check_topic(self, target: KafkaTarget) -> None:
-        """Require that the topic exists, because otherwise the broker may silently create it with one partition."""
+        """Require that the topic exists, because the broker might otherwise silently create it with one partition."""
         if target.topic not in load_admin(self._conf).topic_ids([target.topic], _SECONDS):
             raise ConfigurationError(f"topic {target.topic!r} does not exist: create it")
 

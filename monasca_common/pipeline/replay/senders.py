@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends archived files to Kafka or to storage, on executors. Each call sends one file and returns the number of its
-messages by result. A call that raises may have sent some messages of the file. Messages keep their ids, and rows keep
+messages by result. A call that fails may have sent some messages of the file. Messages keep their ids, and rows keep
 their keys and versions. So sending a file again after a repeated task or replay adds nothing, and the database keeps
 newer rows.
 """

@@ -83,7 +83,7 @@ _REPLAY = OptionGroup(
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's generator of sample files."""
     return [_REPLAY.listed()]
 
 
