@@ -41,8 +41,8 @@ class RangeReader:
         return frozenset(self._next)
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[PartitionBatch]:
-        """Yield the messages of these ranges, ordered by offset within each partition. Raises `TransportError`,
-        including if an offset is no longer in the log.
+        """Yield the messages of these ranges, ordered by offset within each partition. Raises `TransportError`, for
+        example if an offset is no longer in the log.
         """
         ends = {each.partition: each.end for each in ranges if each.span}
         for each in ranges:

@@ -52,7 +52,7 @@ def numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
 def by_partition(
     partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
 ) -> dict[int, dict[int, Rejection]]:
-    """Return the rejections by partition and offset, the first one of a message with several envelopes."""
+    """Return the rejections by partition and offset: for a message with several envelopes, only the first."""
     found: dict[int, dict[int, Rejection]] = {}
     for index, rejection in rejected.items():
         found.setdefault(partitions[index], {}).setdefault(offsets[index], rejection)

@@ -15,8 +15,8 @@ from monasca_common.pipeline.source.offset_store import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Large polls, because a poll takes as long as reading hundreds of records. A fetch at the end of a range must not wait,
-# because the broker processes Spark's next request (for the end of the partition) only after the fetch.
+# Use large polls, because a poll takes as long as reading hundreds of records. A fetch at the end of a range must not
+# wait, because the broker processes Spark's next request (for the end of the partition) only after the fetch.
 _FETCHING = {
     "max.poll.records": "5000",
     "max.partition.fetch.bytes": str(4 * 1024 * 1024),

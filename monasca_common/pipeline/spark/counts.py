@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value", float, tuple[int, int])
 
-#: Called with the numbers of accepted and rejected records, the newest event time of each partition, and the
-#: number of records that were skipped because their value is not finite.
+#: Called with the counts of accepted and rejected records, the newest event time of each partition, and the count of
+#: records that were skipped because their value is not finite.
 OnCounts = Callable[[int, int, Mapping[int, float], int], None]
 
 

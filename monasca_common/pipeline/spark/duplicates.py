@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes records whose message id is already in the topic, before further computations. The first accounted copy of a
-message is kept; within a batch, the copy with the lowest partition and offset. The search shuffles only ids and places,
-not values.
+"""Removes records whose message id is already in the topic, before further computations. A copy from an earlier batch
+takes precedence; within a batch, the copy with the lowest partition and offset is kept. The search shuffles only ids
+and offsets, not values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
 
 @contextlib.contextmanager
 def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None) -> Iterator[Distinct]:
-    """Yield ``records`` without those that are `repeated` in ``new``; valid until the block ends.
+    """Yield ``records`` without those that are `repeated` in ``new``. The records are valid until the block ends.
 
     ``new`` has the same records with headers, possibly from another read.
     """

@@ -17,7 +17,7 @@ def kafka_connector() -> str:
 
 
 def connector_jars() -> list[Path] | None:
-    """Return the connector's jars, which are fetched if they are not cached; ``None`` if no jars are pinned for this
+    """Return the connector's jars, fetching jars that are not cached, or ``None`` if no jars are pinned for this
     pyspark.
 
     Raises `SparkUnavailable`.

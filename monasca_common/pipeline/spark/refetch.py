@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the complete messages of single offsets, which become dead letters. Reading the key, headers and time of every
+"""Reads the complete messages at single offsets, which become dead letters. Reading the key, headers and time of every
 record with Spark takes more than twice as long as reading only the values.
 """
 
@@ -18,7 +18,7 @@ _SEEK_BEYOND = 2_000
 
 
 def refetch(settings: ConsumerSettings, partition: int, offsets: Iterable[int]) -> Iterator[Message]:
-    """Yield the messages, ordered by offset. Raises `TransportError`, also if an offset is no longer in the log."""
+    """Yield the messages in offset order. Raises `TransportError`, for example if an offset is no longer in the log."""
     missing = sorted(offsets, reverse=True)
     reader = RangeReader(settings, {partition: missing[-1]})
     try:

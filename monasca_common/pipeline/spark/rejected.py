@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishes records that a job rejects to the dead-letter topic, from the executor that read them.
 
-A task returns only after they are acknowledged, so no rejected record of an accounted offset is lost. A task that runs
-twice sends them twice, with the same ids.
+A task returns only after they are acknowledged, so no rejected record before the stored offsets is lost. A task that
+runs twice sends them twice, with the same ids.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RejectedPublisher:
         if producer.health().finished:  # this is needed after a fatal error in an earlier batch
             producer.reopen()
         for portion in portions(letters, producer.settings):
-            # A record that would be too large with the headers of its origin is cut; otherwise it would block all
+            # A record that would be too large with the headers of its origin is truncated; otherwise it would block all
             # further batches.
             dead_letters.shrink_to_fit(portion, lambda left: producer.publish(self.topic, left).raise_for_undelivered())
 

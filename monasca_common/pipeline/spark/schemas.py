@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the envelopes of batches: a message is an envelope in JSON or Avro, or a request of OTLP with many.
+"""Reads the envelopes of batches: a message is an envelope in JSON or Avro, or an OTLP request with many envelopes.
 
-The driver resolves the ids of Avro schemas of a batch, and executors decode without a registry. A task records unknown
-ids and then returns nothing. The driver resolves these ids and runs the batch again, so only the first batch with a
-schema runs twice.
+The driver resolves the ids of Avro schemas of a batch, and executors decode without a registry. A task that finds
+unknown ids records them and stops returning rows. The driver resolves these ids and runs the batch again, so only the
+first batch with a schema runs twice.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_MOST_IDS = 20_000  # unknown ids that one run of a batch records; corrupt values can have any number of ids
+_MOST_IDS = 20_000  # the limit on unknown ids of one run of a batch; corrupt values can have any number
 _ID_END = 5
-_MOST_ENVELOPES = 10_000  # envelopes of several messages of OTLP; one message can have more
+_MOST_ENVELOPES = 10_000  # the limit for several OTLP messages together; one message can have more
 
 
 class BatchSchemas:
@@ -48,8 +48,8 @@ class BatchSchemas:
         self.columns = ("value",) if stream.tenant_header is None else ("value", "tenant")
 
     def run(self, attempt: Callable[[EnvelopeReader], Result]) -> Result:
-        """Call ``attempt`` with a reader of envelopes for executors, and return its result. It is called again if
-        executors find unknown ids. Raises `RegistryUnavailable` if the registry does not return their schemas."""
+        """Call ``attempt`` with a reader of envelopes for executors, and return its result. ``attempt`` is called again
+        if executors find unknown ids. Raises `RegistryUnavailable` if the registry does not return their schemas."""
         if self.reader.schema is None:
             return attempt(self.reader)
         if self._noted is None:
@@ -144,7 +144,7 @@ def envelope_parts(batch: pa.RecordBatch, envelopes: EnvelopeReader) -> Iterator
 
 
 def _otlp_parts(batch: pa.RecordBatch, otlp: OtlpReader) -> Iterator[EnvelopePart]:
-    """Yield parts of limited size, because envelopes have up to 40 times the bytes of their messages."""
+    """Yield parts of limited size, because envelopes can be up to 40 times as large as their messages."""
     values: list[bytes | None] = []
     messages: list[int] = []
     errors: dict[int, InvalidEnvelope] = {}
@@ -179,6 +179,6 @@ def _otlp_reader(stream: StreamSettings) -> EnvelopeReader:
 
 @functools.lru_cache(maxsize=2)
 def _unpickled(schemas: bytes) -> dict[int, EnvelopeSchema | SerializationError]:
-    """Return the schemas; the next task of this process uses them as well."""
+    """Return the schemas; the next task of this process reuses them."""
     found: dict[int, EnvelopeSchema | SerializationError] = pickle.loads(schemas)
     return found

@@ -58,7 +58,7 @@ _PACKAGES = "spark.jars.packages"
 
 
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
-    """Open a session. Raises `SparkUnavailable`, whose message has the remedy."""
+    """Open a session. Raises `SparkUnavailable`, whose message states the remedy."""
     check_installed()
     from pyspark.sql import SparkSession
 
@@ -82,7 +82,7 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
 
 
 def _start_java(options: Mapping[str, str]) -> None:
-    """Start Java, unless it is running. pyspark would pass the options of the first session on Java's command line."""
+    """Start Java, unless it is running. pyspark would put the options on Java's command line, which anyone can see."""
     from pyspark import SparkContext
 
     if _GATEWAY in os.environ:  # spark-submit has started Java
@@ -168,7 +168,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, ConnectionError)  # this is the last call if Spark has ended
+    return (PySparkException, Py4JError, ConnectionError)  # calls raise ConnectionError if Spark has ended
 
 
 def close_session(session: SparkSession) -> None:
@@ -231,7 +231,7 @@ def check_installed() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the line with the reason of an error: Python's error in a task, or Java's last cause. Spark prints many
+    """Return the line with the reason for an error: Python's error in a task, or Java's last cause. Spark prints many
     lines before it.
     """
     lines = _PY4J.sub("", str(error)).splitlines()

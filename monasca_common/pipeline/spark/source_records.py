@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SourceRecords:
-    """Reads records, without duplicates if ``leaves_out`` is set. Its methods are context managers, whose frames are
+    """Reads records, without duplicates if ``leaves_out`` is set. Its methods return context managers, whose frames are
     valid until the block ends."""
 
     def __init__(self, spark: SparkSession, stream: StreamSettings, *, leaves_out: bool) -> None:
@@ -28,8 +28,8 @@ class SourceRecords:
     def topic(
         self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]
     ) -> contextlib.AbstractContextManager[Distinct]:
-        """Yield the records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is
-        skipped."""
+        """Yield the records of ``ranges``. With deduplication, a record with an earlier copy (including in ``below``)
+        is skipped."""
         records = self._records(ranges)
         if not self._leaves_out:
             return contextlib.nullcontext(Distinct(records))
@@ -51,7 +51,7 @@ class SourceRecords:
         from pyspark.sql import functions as f
 
         named = f.filter("headers", lambda header: header["key"] == f.lit(name))
-        # The last header with this name, as the persister reads it.
+        # Use the last header with this name, as the persister does.
         tenant = f.try_element_at(named, f.lit(-1))["value"]
         return self._frame(ranges, headers=True).withColumn("tenant", tenant).drop("headers")
 

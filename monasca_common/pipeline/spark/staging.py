@@ -48,7 +48,7 @@ class StagingTable:
         return f"COPY {self.name} (batch, attempt, staged, {', '.join(self.names)}) FROM STDIN"
 
     def batches(self, partials: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as Arrow's batches."""
+        """Yield the rows as Arrow batches."""
         yield from row_batches(self.rows(partials), arrow_schema(self.columns))
 
 
@@ -144,12 +144,12 @@ def insert(
 
 
 def staged_rows(table: sa.Table, batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition of the rows that these attempts staged for ``batch``."""
+    """Return the condition for the rows that these attempts staged for ``batch``."""
     return table.c.batch == batch, table.c.attempt.in_(attempts)
 
 
 def spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
-    """Return the number of spaces in a text, which joins the sums or readings of several partials."""
+    """Return the number of spaces in a text that joins the sums or readings of several partials."""
     return sa.func.length(column) - sa.func.length(sa.func.replace(column, " ", ""))
 
 
