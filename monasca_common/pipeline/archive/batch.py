@@ -2,8 +2,8 @@
 """Writes each record of a topic to Parquet once.
 
 A batch is a range of offsets of each partition. Executors write its files to a hidden folder. One transaction records
-the files in the manifest and advances the offsets; then the files are moved to the folders of readers. A file that is
-not in the manifest is never moved. A file in the manifest is always moved, by this process or by the next one.
+the files in the manifest and advances the offsets; then the files are moved to the folders that readers use. A file
+that is not in the manifest is never moved. A file in the manifest is always moved, by this process or by the next one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _OWNER = "_archive"
 
 
 class Archiver:
-    """One driver of the job, for one topic. Its caller repeats `step`. A `step` that raises changes only hidden files,
-    which the next step removes."""
+    """One driver of the job, for one topic. Its caller repeats `step`. A `step` that fails leaves hidden files, which
+    the next step places or removes."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Archiver:
         return replace(progress, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 
     def _recover(self, source: Source) -> None:
-        """Place the committed files, and remove files that a crash or a failed batch left."""
+        """Place the committed files, and remove files that a crash or a failed batch left behind."""
         with self._offset_store.writing() as connection:
             # A batch commits while it holds the same lock, and fails if its files were removed.
             manifest.lock(connection, source)
@@ -128,7 +128,7 @@ class Archiver:
 
 
 def check_owner(store: Store, group: str) -> None:
-    """Raises `ConfigurationError` if another group archives here, because each record would be archived twice."""
+    """Raise `ConfigurationError` if another group archives here, because each record would be archived twice."""
     found = store.read_small(_OWNER)
     if not found:  # empty if the disk was full when the file was written
         with store.writing(_OWNER) as stream:

@@ -43,7 +43,7 @@ def hour_folder(topic: str, hour_ms: int) -> str:
 
 
 def hour_of(folder: str) -> int | None:
-    """Return the start of the hour, in ms, of a folder like ``date=2026-01-31/hour=6``."""
+    """Return the start of the hour, in ms, of a folder such as ``date=2026-01-31/hour=6``."""
     try:
         start = datetime.strptime(f"{folder}+0000", "date=%Y-%m-%d/hour=%H%z")
     except ValueError:
@@ -52,7 +52,7 @@ def hour_of(folder: str) -> int | None:
 
 
 def file_name(offsets: Offsets, batch: str) -> str:
-    """Return the name of a file; names sort by their offsets. It includes the batch, because a recreated topic repeats
+    """Return the name of a file. Names sort by offset. The name includes the batch, because a recreated topic repeats
     its offsets."""
     return f"p{offsets.partition:05}-{offsets.first:018}-{offsets.last:018}-{batch}.parquet"
 

@@ -58,7 +58,7 @@ def lock(connection: sa.Connection, source: Source) -> None:
 
 
 def check_new(connection: sa.Connection, source: Source, ranges: Iterable[OffsetRange]) -> None:
-    """Raise `AlreadyArchived` if a file has offsets of these ranges, because the position was moved back."""
+    """Raise `AlreadyArchived` if a file has offsets of these ranges, which means that the position was moved back."""
     table = archive_file.c
     ours = _of(source)
     if source.topic_id is not None:  # a recreated topic begins at offset 0 again

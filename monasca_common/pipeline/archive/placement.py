@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves committed files to the folders of readers, and removes expired files. The manifest decides which files to move
-or remove, so the next process can repeat every step.
+"""Moves committed files to the folders that readers use, and removes expired files. The manifest decides which files to
+move or remove, so the next process can repeat every step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Placement:
 
     def check_staged(self, files: Sequence[ArchivedFile]) -> None:
         """Check that the files are complete and can be placed. The caller holds the lock, so no other process can
-        remove them as orphans. Raises `StagingLost`; `ConfigurationError` for a file that is too large."""
+        remove them as orphans. Raises `StagingLost`, or `ConfigurationError` for a file that is too large."""
         largest_bytes = self._store.largest_bytes
         for file in files:
             size_bytes = self._store.size(file.staged)
@@ -40,7 +40,7 @@ class Placement:
                 )
 
     def place(self, source: Source, files: Sequence[ArchivedFile]) -> None:
-        """Move committed files to the folders of readers."""
+        """Move committed files to the folders that readers use."""
         if not files:
             return
         for file in files:

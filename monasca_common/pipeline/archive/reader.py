@@ -99,7 +99,7 @@ def _headers(headers: Iterable[Mapping[str, Any]] | None) -> tuple[tuple[str, by
 
 @dataclass(frozen=True, slots=True)
 class _FileReader:
-    """Runs on an executor: reads the records at the given paths."""
+    """Reads the records of the files at the given paths, on an executor."""
 
     location: str = field(repr=False)
     topic: str

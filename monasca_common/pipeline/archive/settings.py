@@ -55,7 +55,7 @@ _LOCATION = OptionGroup(ARCHIVE_GROUP, options_of(ArchiveSettings, "location"), 
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's generator of sample files."""
     return [_ARCHIVE.listed()]
 
 

@@ -105,13 +105,13 @@ class Store:
             self._sync(target.rpartition("/")[0])
 
     def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, which need not exist."""
+        """Return the names of the folders in a folder. A missing folder counts as empty."""
         from pyarrow import fs
 
         return [info.base_name for info in self._listed(path) if info.type == fs.FileType.Directory]
 
     def files(self, path: str) -> dict[str, int]:
-        """Return the names and sizes of the files in a folder, which need not exist."""
+        """Return the names and sizes of the files in a folder. A missing folder counts as empty."""
         from pyarrow import fs
 
         return {info.base_name: info.size for info in self._listed(path) if info.type == fs.FileType.File}
@@ -183,7 +183,7 @@ def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
     except (OSError, ValueError) as error:
         # Only the scheme is quoted, because the URI may contain a password.
         raise ConfigurationError(
-            f"the archive's location, a URI of {scheme!r}, cannot be opened: {_brief(error)}"
+            f"the archive's location, a {scheme!r} URI, cannot be opened: {_brief(error)}"
         ) from None
     if not base.strip("/"):
         raise ConfigurationError("the archive's location is a URI without a bucket or folder: name one")

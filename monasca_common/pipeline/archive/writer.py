@@ -6,7 +6,7 @@ complete and on disk. Files of another attempt are never reported; they are remo
 
 The hour comes from the event time, as the models parse it; a message without an event time is filed by Kafka's
 timestamp. An envelope's top-level member identifies its model: ``metric``, ``alarm-transitioned``, ``log`` or
-``event``. An envelope that breaks another rule of its model is archived, too. Event times are computed by Spark's own
+``event``. An envelope that breaks another rule of its model is also archived. Event times are computed by Spark's own
 expressions, because passing each record through Python takes longer than all other steps of the job.
 """
 
@@ -39,7 +39,7 @@ _TEXT = "text"  # the value in JSON
 _REPORT = (
     "path string, partition long, hour long, first long, last long, records long, undated long, bytes long, newest long"
 )
-_MOST_OPEN = 256  # files of a task
+_MOST_OPEN = 256  # the maximum number of open files of a task
 # The values of the other columns are all different, so a dictionary would take time and save nothing.
 _DICTIONARIES = ["partition", "key", "headers.list.element.key"]
 #: The last millisecond of the year 9999. A later time has no date, and counts as missing.
@@ -63,7 +63,7 @@ class StagedFiles:
 def stage_files(
     records: DataFrame, store: Store, topic: str, batch: str, envelopes: EnvelopeReader | None = None
 ) -> StagedFiles:
-    """Write the connector's rows to files in the hidden folder of the batch. Returns these files; each is complete and
+    """Write the connector's rows to files in the hidden folder of the batch. Return these files; each is complete and
     on disk.
 
     ``envelopes``: converts values in Avro to JSON, from which the event time is read. ``None``, or a reader without a
@@ -110,7 +110,7 @@ def stage_files(
 
 @dataclass(frozen=True, slots=True)
 class _AddText:
-    """Runs on an executor: adds the values in JSON, null for values that cannot be read."""
+    """On an executor, adds the values in JSON, or null for values that cannot be read."""
 
     envelopes: EnvelopeReader
 
@@ -124,7 +124,7 @@ class _AddText:
 
 @dataclass(frozen=True, slots=True)
 class _WriteHours:
-    """Runs on an executor: writes the records of a task, and reports its files."""
+    """Writes the records of a task on an executor, and reports its files."""
 
     location: str = field(repr=False)
     folder: str
@@ -143,8 +143,8 @@ class _WriteHours:
 
 
 def _without_null(headers: Column) -> Column:
-    """Replace null by an empty list, because passing a null list to Python takes Spark five times as long as all other
-    fields of a record."""
+    """Replace null with an empty list, because passing a null list to Python takes Spark five times as long as all
+    other fields of a record."""
     from pyspark.sql import functions as sql
 
     return sql.coalesce(headers, sql.array().cast(_HEADERS))
