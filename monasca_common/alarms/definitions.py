@@ -88,7 +88,7 @@ def _span_fault(sub: SubExpression) -> str | None:
     if span <= LONGEST_SPAN_SECONDS:
         return None
     return (
-        f"asks for {sub.periods} periods of {sub.period} s ({sub.text}): period times periods must not exceed "
+        f"has {sub.periods} periods of {sub.period} s ({sub.text}): period times periods must not exceed "
         f"{LONGEST_SPAN_SECONDS} s, which is two weeks"
     )
 

@@ -93,7 +93,7 @@ class AlarmState:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurements of one sub-alarm: its windows from `needed_from_ms` on, by start in ms; or, for ``last``, the
+    """The measurements of one sub-alarm: its windows since `needed_from_ms`, by start in ms; or, for ``last``, the
     readings since the last evaluation, reduced by `runs`."""
 
     windows: Mapping[int, WindowPartial] = field(default_factory=dict)

@@ -20,8 +20,8 @@ from monasca_common.models.limits import MOST_DIMENSIONS, POSTED, TextRule, too_
 FUNCTIONS = ("min", "max", "sum", "count", "avg", "last")
 
 _BLANKS = r" \t\r\n\f\v"
-# The lexer ends a name at a character that no name may contain, so ``a>1||b>2`` needs no spaces. Parentheses belong
-# to the grammar, although values of posted dimensions may contain them. ``models`` has the other rules for names.
+# The lexer ends a name at a character that no name may contain, so ``a>1||b>2`` needs no spaces. Parentheses belong to
+# the grammar, although values of posted dimensions may contain them. The other rules for names are in ``models``.
 _FORBIDDEN = "".join(f"\\x{ord(sign):02x}" for sign in sorted({*POSTED.name.forbidden, *"()"} - {" "}))
 _INNER = rf"(?:(?!\|\|)[^{_FORBIDDEN}])"
 _VISIBLE = rf"(?:(?!\|\|)[^{_FORBIDDEN}{_BLANKS}])"
@@ -115,7 +115,7 @@ class SubExpression:
 
     @property
     def text(self) -> str:
-        """Return the text for the reasons of transitions."""
+        """Return the text that the reasons of transitions show."""
         dimensions = ", ".join(f"{key}={value}" for key, value in self.dimensions)
         return (
             f"{self.function}({self.metric_name}"

@@ -61,13 +61,13 @@ class WindowPartial:
 
     @classmethod
     def of_row(cls, row: Iterable[Any]) -> WindowPartial:
-        """Return the partial of a row's columns from ``record_count`` to ``readings``. Its sums and readings can be
-        concatenated."""
+        """Return the partial of a row's columns from ``record_count`` to ``readings``. Its sums and readings may be
+        concatenations."""
         count, sums, least, greatest, newest_ms, readings = row
         return cls(count, sums_of(sums), least, greatest, newest_ms, readings_of(readings))
 
     def merge(self, other: WindowPartial, sub: SubExpression) -> WindowPartial:
-        """Return the combined partial. ``other`` has other measurements of the same window."""
+        """Return the combined partial. ``other`` has different measurements of the same window."""
         return WindowPartial(
             self.count + other.count,
             exact_sum(self.sums + other.sums),
@@ -78,7 +78,7 @@ class WindowPartial:
         )
 
     def normalised(self, sub: SubExpression) -> WindowPartial:
-        """Return the partial in normal form, if its sums and decisive readings were concatenated from several
+        """Return the partial in normal form. Its sums and decisive readings may be concatenations of those of several
         partials."""
         return replace(self, sums=exact_sum(self.sums), decisive=_earliest(sub, self.decisive))
 

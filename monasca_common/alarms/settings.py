@@ -74,7 +74,7 @@ def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
     settings = storage_settings(conf)
     if settings.driver not in SQL_DRIVERS:
         raise NoAlarmsDatabase(
-            f"[storage] driver is {settings.driver}, which cannot hold alarm definitions, alarms and notification "
+            f"[storage] driver is {settings.driver}, which cannot store alarm definitions, alarms and notification "
             f"methods: set connection in group [{ALARMS_GROUP}] to a URL of postgresql or sqlite"
         )
     return settings

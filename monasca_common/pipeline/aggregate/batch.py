@@ -148,7 +148,7 @@ class StagedPartials:
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
         if windows is not None:
-            # Records that exceed the retention in the meantime still count, because the replaced windows contain them.
+            # Records whose retention ends in the meantime still count, because the replaced windows contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         decoder = functools.partial(
             RecordDecoder, pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder()

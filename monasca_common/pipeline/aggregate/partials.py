@@ -26,7 +26,7 @@ _Key = TypeVar("_Key")
 
 
 class PartialKey(NamedTuple):
-    """``group``: the values of the transform's ``group_by`` columns, in its order."""
+    """``group``: the values of the transform's ``group_by`` columns, in the same order."""
 
     specification_id: str
     window_ms: int

@@ -28,7 +28,7 @@ MOST_QUANTITY = 2.0**960
 """The largest quantity (about 9.7e288, of either sign): the sum of 2^63 such records is still a finite float."""
 
 Group = tuple[str, ...]
-"""The values of the transform's ``group_by`` columns, in its order."""
+"""The values of the transform's ``group_by`` columns, in the same order."""
 
 _UNREADABLE = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
 _FAR = f"must be a number between -{MOST_QUANTITY:.1e} and {MOST_QUANTITY:.1e}, because larger values overflow sums"

@@ -78,7 +78,7 @@ KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _MOST_REMEMBERED = 200_000
 _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
 
-#: Called with the offset and Kafka's time of the last record in each partition, and with the starts of the buckets
+#: Called with the offset and Kafka's timestamp of the last record in each partition, and with the starts of the buckets
 #: (`BUCKET_MS`) in which a record arrived.
 OnArrivals = Callable[[Mapping[int, tuple[int, int]], Set[int]], None]
 

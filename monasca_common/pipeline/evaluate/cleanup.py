@@ -39,7 +39,7 @@ class Cleanup:
         self._ran_ms = 0
 
     def run(self, now_ms: int) -> None:
-        """Run a deletion, unless the last run was less than five minutes ago. Raises `EvaluatorFenced`."""
+        """Delete such rows, unless the last run was less than five minutes ago. Raises `EvaluatorFenced`."""
         if now_ms < self._ran_ms + _EVERY_MS:
             return
         with self._offset_store.reading() as connection:

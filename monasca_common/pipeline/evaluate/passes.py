@@ -90,7 +90,7 @@ class PassRunner:
         """Evaluate alarms that use only ``last`` and were created since ``created_ms``, in the transaction that creates
         them, so that an alarm has its first state from the start. Their windows are never due, so the next pass, which
         evaluates them again, has the same result. At most one page is evaluated; the next pass evaluates the other
-        alarms. The transaction holds the lock on definitions.
+        alarms. The transaction must hold the lock on definitions.
         """
         alarms = new_alarms(connection, created_ms, self._page_alarms)
         if alarms:

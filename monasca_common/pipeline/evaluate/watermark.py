@@ -102,8 +102,8 @@ def advanced(stored: EvaluatorState, scan: Scan, grace_ms: int) -> EvaluatorStat
 
 
 def _of_topic(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
-    """Restart the watermarks if the topic was recreated or has other partitions, because the watermark of a removed
-    partition would delay evaluation indefinitely. Each partition delays evaluation until it is read."""
+    """Restart the watermarks if the topic was recreated or its partitions have changed, because the watermark of a
+    removed partition would delay evaluation indefinitely. Each partition delays evaluation until it is read."""
     known = (stored.topic_id, stored.watermarks_ms.keys())
     if not scan.partitions or known == (scan.topic_id, scan.partitions):
         return stored
@@ -253,7 +253,7 @@ class Arrivals:
 
     @property
     def last_ms(self) -> dict[int, int]:
-        """Return Kafka's time of the last record of each partition."""
+        """Return Kafka's timestamp of the last record of each partition."""
         return {partition: int(time_ms) for partition, (_, time_ms) in self._last.value.items()}
 
     @property

@@ -102,7 +102,7 @@ def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> N
 
 
 class Heartbeat:
-    """Writes the time every ten seconds within its block, for the job that reads ``sources``. If the database is
+    """Writes the time every ten seconds while its block runs, for the job that reads ``sources``. If the database is
     unavailable, it tries again after ten seconds."""
 
     def __init__(

@@ -78,6 +78,6 @@ class Replay:
             return files.map(self._send).collect()
         except spark_errors() as error:
             raise ReplayFailed(
-                f"{reason(error)}; some of the selected messages were sent: run the replay again, which does not add a "
-                f"message twice"
+                f"{reason(error)}; some of the selected messages were sent; run the replay again: it does not add "
+                f"messages twice"
             ) from error

@@ -71,7 +71,7 @@ def client_options(settings: ConsumerSettings) -> dict[str, str]:
 
 
 def java_security(security: Mapping[str, str]) -> dict[str, str]:
-    """Translate librdkafka's options for TLS and logins to the options of the Java client.
+    """Translate librdkafka's options for TLS and authentication to the options of the Java client.
 
     PEM files are read here and passed as text, because executors on other machines do not have the files.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _NEEDED = ("pyspark", "pandas", "pyarrow")
-# This extends Spark's own pattern, because an option of the Kafka client contains logins.
+# This extends Spark's own pattern, because an option of the Kafka client contains credentials.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
 # One line is logged for each event. By default, a failed task logs hundreds of lines; the job's own log contains the
 # reason.
@@ -64,7 +64,7 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
 
     # Without this variable, the workers run the first `python3` in their path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # py4j logs each call with its arguments, which include options with logins.
+    # py4j logs each call with its arguments, which include options with credentials.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     under_submit = _GATEWAY in os.environ  # the active session has loaded the connector
     options = configuration(settings, [] if under_submit else connector_jars())

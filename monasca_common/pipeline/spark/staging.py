@@ -67,7 +67,7 @@ class StagedAttempts:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Runs on an executor: copies the merged rows of a task to PostgreSQL, in one transaction."""
+    """Copies the merged rows of a task to PostgreSQL on an executor, in one transaction."""
 
     table: StagingTable
     connection: str = field(repr=False)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specifications, which define the aggregated metrics and their aggregation, and come from a file or the database."""
+"""Specifications, which define the aggregated metrics and their computation, and are read from JSON lines."""

@@ -47,8 +47,8 @@ _SYNONYMS = {"project_id": "tenant_id"}
 
 
 def check(column: str, known: tuple[str, ...]) -> str:
-    """Return the canonical name of a column. ``known``: the allowed plain columns. Raises `ValueError` with the rule. A
-    record's project is always its tenant, so both names refer to one column.
+    """Return the canonical name of a column. ``known``: the allowed plain columns. Raises `ValueError`, which states
+    the rule. A record's project is always its tenant, so both names refer to one column.
     """
     kind, separator, key = column.partition("#")
     if (separator and kind in MAPS and key) or (not separator and column in known):

@@ -97,7 +97,7 @@ class AlarmDefinitionsContract(AlarmsCase):
             ({"expression": "avg(mem_total_mb{dev=\\usr\\local\\bin}) gt 0"}, "expression is wrong at character"),
             ({"expression": "max(a, 59) > 0"}, "positive multiple of 60"),
             ({"expression": "max(a) > 0 times 20161"}, "must not exceed 1209600 s"),
-            ({"expression": "max(a) > 0 and min(b, 604800) < 1 times 3"}, "asks for 3 periods of 604800 s"),
+            ({"expression": "max(a) > 0 and min(b, 604800) < 1 times 3"}, "has 3 periods of 604800 s"),
             ({"expression": ""}, "expression is wrong"),
             ({"expression": "(" * 100_000}, "16384"),
             ({"match_by": ["a", "a"]}, "match_by has a duplicate entry"),
