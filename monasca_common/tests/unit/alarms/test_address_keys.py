@@ -191,7 +191,7 @@ class AlarmsDatabaseTest(ConfigurationTestCase):
     def test_influxdb_is_refused_with_the_remedy(self):
         conf = self.configured("[storage]\ndriver = influxdb\n[database]\nconnection = influxdb://h/mon\n")
         error = self.assertRaises(NoAlarmsDatabase, database_settings, conf)
-        self.assertIn("[storage] driver is influxdb, which cannot hold alarm definitions", str(error))
+        self.assertIn("[storage] driver is influxdb, which cannot store alarm definitions", str(error))
         self.assertIn("set connection in group [alarms]", str(error))
 
     def test_a_missing_database_is_reported(self):
