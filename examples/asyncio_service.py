@@ -26,7 +26,7 @@ async def publish(producer: aio.AsyncProducer, topic: str) -> None:
     report = await producer.publish(topic, records)
     while report.retriable:
         await asyncio.sleep(RETRY_PAUSE_SECONDS)
-        report = await producer.retry(report)  # the same messages under the same ids
+        report = await producer.retry(report)  # the same messages with the same ids
     report.raise_for_undelivered()
     print(f"published {report.delivered_count}")
 

@@ -23,12 +23,12 @@ def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int)
             print(f"temporary error: {error}")
         for message in batch:
             if message.message_id in stored:
-                continue  # read again after a crash or a rebalance, and recognized by its id
+                continue  # a duplicate after a crash or a rebalance, recognized by its id
             if message.value is None:
                 continue  # a tombstone, which a topic of readings does not have
             stored[message.message_id] = reading = json.loads(message.value)
             print(f"{message.topic}/{message.partition}/{message.offset} {reading}")
-        # Commit only after storing, because a crash between a commit and the storing would lose messages.
+        # Commit only after storing, because a crash between committing and storing would lose messages.
         for partition, result in consumer.commit(batch).items():
             if result.committed:
                 print(f"committed {partition.topic}/{partition.partition} up to {result.next_offset}")

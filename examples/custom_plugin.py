@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write and read with a serializer that another package registers under a name.
 
-Install the package first (`pip install examples/csv_serializer`). Exit status: 0 if the row that was read equals the
+Install the package first (`pip install examples/csv_serializer`). Exit status: 0 if the row read equals the
 written row, 1 if not, or if no installed package registers the name.
 """
 

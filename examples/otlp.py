@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Send a metric and a log with OpenTelemetry's SDK: ``python otlp.py http://127.0.0.1:8070 ID SECRET``, with the id and
-the secret of an application credential of Keystone."""
+the secret of a Keystone application credential."""
 
 import base64
 import sys
@@ -18,7 +18,7 @@ from opentelemetry.sdk.resources import Resource
 def main(url: str, user: str, secret: str) -> None:
     resource = Resource({"service.name": "shop"})
     headers = {"Authorization": "Basic " + base64.b64encode(f"{user}:{secret}".encode()).decode()}
-    # The exporters repeat a request until this time has passed: longer than a restart of the API.
+    # The exporters repeat a request for this time, which is longer than a restart of the API.
     metrics = OTLPMetricExporter(f"{url}/v1/metrics", headers=headers, timeout=60)
     meters = MeterProvider([PeriodicExportingMetricReader(metrics)], resource)
     logs = LoggerProvider(resource)
@@ -30,7 +30,7 @@ def main(url: str, user: str, secret: str) -> None:
     record = LogRecord(body="three orders", severity_number=SeverityNumber.INFO, severity_text="INFO")
     logs.get_logger("shop").emit(record)
 
-    meters.shutdown()  # sends what has not been sent
+    meters.shutdown()  # sends pending data
     logs.shutdown()
 
 

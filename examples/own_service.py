@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A complete service on one page: it counts readings until SIGTERM, with probes, metrics, dead letters and the audit.
+"""A complete service in one file: it counts readings until SIGTERM, with probes, metrics, dead letters and the audit.
 
 Its options are in ``[tally]``, in ``[kafka_readings]`` for its consumer, and in ``[kafka]`` and ``[audit]``.
 """
@@ -54,7 +54,7 @@ _TALLY = OptionGroup("tally", options_of(TallySettings))
 
 
 def tally_settings(conf: cfg.ConfigOpts) -> TallySettings:
-    """Return the settings. Raises `ConfigurationError`, which names the option."""
+    """Return the settings. Raises `ConfigurationError` with the name of the option."""
     read = GroupReader(conf, _TALLY)
     return read.settings(
         TallySettings,
@@ -107,7 +107,7 @@ class TallyMember(Member):
 
 
 def run(conf: cfg.ConfigOpts, until: Callable[[TallyMember], object]) -> None:
-    """Run the service. ``until``: receives the member before it starts, and can stop it later. Raises
+    """Run the service. ``until`` receives the member before it starts, and can stop it later. Raises
     `ConfigurationError`."""
     settings, metrics = tally_settings(conf), TallyMetrics()
     member = TallyMember(settings, metrics)

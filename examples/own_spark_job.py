@@ -23,7 +23,7 @@ TRANSFORMS = """
 
 
 def specifications() -> pipeline.Specifications:
-    """Return the specifications. Raises `pipeline.InvalidSpecifications`, which names each fault, including unknown
+    """Return the specifications. Raises `pipeline.InvalidSpecifications`, which lists all errors, including unknown
     operations."""
     return pipeline.read(
         pipeline.JsonRows("pre-transforms", PRE_TRANSFORMS.splitlines()),
@@ -41,7 +41,7 @@ def from_columns(spark: SparkSession, table: str) -> DataFrame:
 
 
 def spreads(*metrics: DataFrame) -> DataFrame:
-    """Return one row per host and hour. The frames contain different records."""
+    """Return one row per host and hour. The frames must contain different records."""
     specs = specifications()
     partials = dataframes.merge(*(dataframes.partials(frame, specs) for frame in metrics))
     return dataframes.rows(partials, specs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay dead letters to their original topics after the handler or the input was repaired.
+"""Replay dead letters to their original topics after the handler or the input has been fixed.
 
 `monasca-common dlq replay` does the same for the topics of the services.
 
@@ -20,7 +20,7 @@ OPTIONS = [
 
 
 def replay(producer: kafka.KafkaProducer, consumer: kafka.KafkaConsumer, max_replays: int) -> tuple[int, int, int]:
-    """Return the numbers of replayed, not replayable, and refused dead letters."""
+    """Return how many dead letters were replayed, not replayable, and refused."""
     replayed = skipped = refused = 0
     for letter in DeadLetterReplay(consumer, max_replays=max_replays).send(producer):
         if letter.refusal:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that restarts with new clients after a fatal client error, up to a few times.
+"""A service that restarts with new clients after a fatal client error, a few times at most.
 
 It copies readings to another topic, exactly once for consumers of committed data. Exit status: 0 if it was stopped, or
 received no reading for ``--idle_seconds``; 1 if its supervisor must start it again.
@@ -40,7 +40,7 @@ class Service:
         service resumes from the committed offsets."""
         producer = kafka.load_producer(self._conf)
         consumer = kafka.load_consumer(self._conf, "kafka_readings")
-        with producer, consumer:  # closing takes at most one second longer than its time-out
+        with producer, consumer:  # closing takes at most its time-out plus one second
             processor = kafka.Processor(consumer, self.copy, producer=producer, transactional=True)
             self._stop = processor.stop
             threading.Thread(target=self._stop_when_idle, daemon=True).start()

@@ -93,7 +93,7 @@ def run(conf: cfg.ConfigOpts) -> bool:
         running = pool.submit(processor.run)
         try:
             seen = inspect(inspector, BAD)
-            store.complete.wait(timeout=20)  # a stop leaves messages that wait for a retry for the next run
+            store.complete.wait(timeout=20)  # a stop leaves messages that wait for a retry to the next run
         finally:
             processor.stop()
         report = running.result()  # raises the error that ended the run, if any

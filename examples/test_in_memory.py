@@ -22,7 +22,7 @@ TenantOf = Callable[[str], str]
 
 
 class HeatWatch:
-    """Reads readings, looks up the residents of rooms in a directory, and publishes an alarm for each room that is too
+    """Consumes readings, looks up the residents of rooms in a directory, and publishes an alarm for each room that is too
     hot."""
 
     def __init__(self, conf: cfg.ConfigOpts, tenant_of: TenantOf) -> None:

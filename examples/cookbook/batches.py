@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handle the messages of a partition in batches of up to 500 messages or one second."""
+"""Handle the messages of a partition in batches of up to 500 messages, collected for up to one second."""
 
 from monasca_common import kafka
 from monasca_common.kafka.testing import MemoryKafka

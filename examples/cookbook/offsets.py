@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store each message as exactly one row, with its offset in the same transaction."""
+"""Store each message as exactly one row, and its offset in the same transaction."""
 
 import sqlite3
 from collections.abc import Iterable

@@ -11,7 +11,7 @@ Order = dict[str, Any]
 
 class Orders:
     def __init__(self, reserve: Callable[[bytes, str, int], None]) -> None:
-        """``reserve(order_id, item, count)`` takes items from the stock, only once for each order id.
+        """``reserve(order_id, item, count)`` takes items from the stock, once per order id.
 
         It raises `ConnectionError` while the stock is unavailable.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the number of readings given by the first argument, in JSON and in Avro, and commit them."""
+"""Read as many readings as the first argument states, in JSON and in Avro, and commit them."""
 
 import sys
 from typing import Any
