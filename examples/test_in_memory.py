@@ -22,8 +22,8 @@ TenantOf = Callable[[str], str]
 
 
 class HeatWatch:
-    """Consumes readings, looks up the residents of rooms in a directory, and publishes an alarm for each room that is too
-    hot."""
+    """Consumes readings, looks up the residents of rooms in a directory, and publishes an alarm for each room that is
+    too hot."""
 
     def __init__(self, conf: cfg.ConfigOpts, tenant_of: TenantOf) -> None:
         self._tenant_of = tenant_of
