@@ -41,6 +41,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -296,6 +297,8 @@ class RetryLater(Exception):
     """
 
     def __init__(self, after: float | None = None) -> None:
+        if after is not None and not (isinstance(after, int | float) and 0 <= after < math.inf):
+            raise WrongType(f"after: RetryLater takes seconds (0 or more), or None, not {after!r}")
         super().__init__(
             "a dependency is unavailable"
             if after is None

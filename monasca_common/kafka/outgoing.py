@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, IdentifiedRecords, Record
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transport.base import ANY_PARTITION
 
 # An upper bound of a record's size in a batch beyond key, value and headers; a message over the limit is not sent.
 _BATCH_BYTES = 61 + 32
@@ -29,6 +30,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "value": (bytes | None, "bytes or None"),
     "message_id": (bytes | None, "bytes or None"),
     "timestamp_ms": (int | None, "an int (milliseconds since 1970) or None"),
+    "partition": (int | None, "an int or None"),
     "a header": (tuple, "a tuple of a name and a value"),
     "the name of a header": (str, "a str"),
     "the value of a header": (bytes | None, "bytes or None"),
@@ -53,8 +55,11 @@ def checked(
     check("value", full.value)
     time_ms = full.timestamp_ms  # librdkafka reads 0 as *now*, and a broker refuses a whole batch for a negative time
     check("timestamp_ms", time_ms)
-    if time_ms is not None and time_ms <= 0:
+    if time_ms is not None and not 0 < time_ms < 2**63:
         raise WrongType(f"timestamp_ms is above 0 (milliseconds since 1970), or None for now, not {time_ms}")
+    check("partition", full.partition)
+    if full.partition is not None and not ANY_PARTITION <= full.partition < 2**31:
+        raise WrongType(f"partition is 0 to 2147483647, or None for any, not {full.partition}")
     return full, own_id, size_of(full, full.key, own_id)
 
 
@@ -116,7 +121,7 @@ def size_of(record: Record, key: bytes | None, own_id: bytes | None = None) -> i
 def as_list(records: Iterable[bytes | Record]) -> Sequence[bytes | Record]:
     """Return a copy, because another thread may change the caller's list."""
     if isinstance(records, IdentifiedRecords):
-        return records
+        return records[:]
     if isinstance(records, bytes | bytearray | str | Record):
         raise WrongType(f"publish takes a list, or another iterable, of records, not {type(records).__name__}")
     return list(records)
@@ -162,6 +167,8 @@ def _check_header(header: Any) -> None:
     name, value = header
     check("the name of a header", name)
     check("the value of a header", value)
+    if "\0" in name:
+        raise WrongType("the name of a header must not contain a null character")
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from monasca_common.kafka.errors import (
     ClosedError,
+    DeliveryAbandoned,
     FatalError,
     FencedError,
     RetriableError,
@@ -77,12 +78,14 @@ class Transaction:
         producer: TransactionalProducer,
         clients: ProducerClients,
         refuse_waiting: Callable[[], None],
+        settle_all: Callable[[DeliveryAbandoned], None],
     ) -> None:
-        """``refuse_waiting`` settles messages that wait for their topic's limit."""
+        """``refuse_waiting`` settles messages that wait for their topic's limit, ``settle_all`` all other messages."""
         self._producer = producer
         self._transport = clients.main
         self._tap = clients.tap
         self._refuse_waiting = refuse_waiting
+        self._settle_all = settle_all
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
         self._seeking: list[TransactionalConsumer] = []  # after an abort
@@ -210,6 +213,7 @@ class Transaction:
         except TransportError as error:
             if error.name != _NO_TRANSACTION:
                 raise
+        self._settle_all(DeliveryAbandoned("its transaction was aborted"))  # the next one sends it again if necessary
         self._transport.abort_is_due = False
 
     def _send_back(self, consumer: TransactionalConsumer) -> None:

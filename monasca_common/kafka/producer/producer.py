@@ -297,7 +297,7 @@ class KafkaProducer:
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._clients, self._limits.refuse_waiting)
+        return Transaction(self, self._clients, self._limits.refuse_waiting, self._settle_all)
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -516,6 +516,9 @@ class KafkaProducer:
     def _give_up_all(self, error: DeliveryAbandoned) -> None:
         """Settle all messages, without waiting for brokers. The client returns the bytes of purged messages."""
         self._limits.pause()
+        self._settle_all(error)
+
+    def _settle_all(self, error: DeliveryAbandoned) -> None:
         bulks = self._table.unfinished()
         try:
             if bulks:

@@ -156,8 +156,9 @@ class Serving:
 
     def _notify(self) -> None:
         if self._listening is None:
-            self._listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
-            self._listening.start()
+            listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
+            listening.start()
+            self._listening = listening  # only after the start, which may fail
         self._due.set()
 
     def _listen(self) -> None:

@@ -631,7 +631,7 @@ class Table:
         self._finish_if_settled(bulk)
 
     def _finish_if_settled(self, bulk: Bulk) -> None:
-        if bulk.over or bulk.in_flight or bulk.reservation is not None:
+        if bulk.in_flight or bulk.reservation is not None:
             return
         if not any(attempt.outcome is not _DELIVERED for attempt in bulk.attempts.values()):
             bulk.values = []

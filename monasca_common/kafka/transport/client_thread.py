@@ -303,11 +303,12 @@ class ClientThread:
             self.check()
             if self._ended:
                 raise ClosedError(f"{call.what}: the client is closed")
-            self._ended = call.last
             if self._thread is None:
                 # A daemon thread, because a hanging call must not prevent the end of the process.
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread  # only after the start, which may fail
+            self._ended = call.last
             self._calls.put(call)
 
     def _work(self) -> None:
@@ -365,8 +366,9 @@ class _Watchdog:
         with self._lock:
             self._clients.add(client)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kafka-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="kafka-watchdog", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while True:

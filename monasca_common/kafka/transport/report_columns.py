@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message
@@ -20,6 +20,7 @@ from monasca_common.kafka.transport.base import (
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.reservation import Reservation
 
+T = TypeVar("T")
 _by_sequence = itemgetter(0)
 
 
@@ -28,9 +29,10 @@ class ReportColumns:
 
     def __init__(self) -> None:
         self.bucket_ms: int | None = None  # length of the time buckets that it counts by
-        self._delivered: list[tuple[int, int, int, int]] = []
+        # Other threads add to these while `take` removes from them.
+        self._delivered: deque[tuple[int, int, int, int]] = deque()
         self._undelivered: deque[UndeliveredMessage] = deque()
-        self._counts: Counter[tuple[str, int]] = Counter()
+        self._counted: deque[tuple[str, int]] = deque()
 
     def report(self, sequence: int, error: Any, message: Any) -> None:
         """Collect confluent-kafka's report of a message; ``sequence`` is first, so that a callback can be bound to it.
@@ -89,15 +91,18 @@ class ReportColumns:
 
     def take(self) -> Outcomes:
         """Return the reports since the last call."""
-        delivered, self._delivered = self._delivered, []
-        # other threads may add to it
-        undelivered = [self._undelivered.popleft() for _ in range(len(self._undelivered))]
-        counts, self._counts = self._counts, Counter()
+        delivered = _drained(self._delivered)
+        undelivered = _drained(self._undelivered)
+        counts = Counter(_drained(self._counted))
         if not delivered:
-            return Outcomes(undelivered=undelivered)
+            return Outcomes(undelivered=undelivered, counts=counts)
         delivered.sort(key=_by_sequence)
         sequences, partitions, offsets, sizes = zip(*delivered, strict=True)
         return Outcomes(sequences, partitions, offsets, list(accumulate(sizes)), undelivered, counts)
 
     def _count(self, topic: str, time_ms: int, bucket_ms: int) -> None:
-        self._counts[topic, time_ms // bucket_ms * bucket_ms] += 1
+        self._counted.append((topic, time_ms // bucket_ms * bucket_ms))
+
+
+def _drained(items: deque[T]) -> list[T]:
+    return [items.popleft() for _ in range(len(items))]

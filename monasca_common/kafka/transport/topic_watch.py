@@ -46,8 +46,8 @@ class TopicWatch:
         self.failure: TopicRecreated | None = None
 
     def start(self) -> None:
-        self._started = True
         threading.Thread(target=self._run, name="kafka-topic-watch", daemon=True).start()
+        self._started = True
 
     def add(self, topic: str) -> None:
         """Watch one more topic, from its current id. Only one thread at a time may call this."""

@@ -2,9 +2,9 @@
 """Arguments of a caller are checked before anything is sent, because the client would misinterpret them or crash."""
 
 from monasca_common.kafka.errors import MessageTooLarge, WrongType
-from monasca_common.kafka.message import Record
+from monasca_common.kafka.message import IdentifiedRecords, Record
 from monasca_common.kafka.transport.memory import Fail
-from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
+from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
 
 class TypesTest(ProducerCase):
@@ -19,8 +19,9 @@ class TypesTest(ProducerCase):
         self.assert_refused(b"v", headers={"name": b"value"})
 
     # Rule 21
-    def test_a_header_name_with_a_lone_surrogate_is_refused(self):
-        self.assert_refused(Record(b"v", headers=(("\ud800", b"b"),)))
+    def test_a_header_name_that_kafka_does_not_store_is_refused(self):
+        for name in ("\ud800", "a\0b"):
+            self.assert_refused(Record(b"v", headers=((name, b"b"),)))
 
     def test_an_id_that_is_not_bytes_is_refused(self):
         self.assert_refused(Record(b"v", message_id="id"))
@@ -59,7 +60,7 @@ class TypesTest(ProducerCase):
 
     def test_a_time_that_kafka_does_not_store_is_refused_by_its_name(self):
         producer = self.producer()
-        for timestamp_ms in (0, -1, -5, 1.5, "1"):
+        for timestamp_ms in (0, -1, -5, 1.5, "1", 2**63):
             record = Record(b"v", timestamp_ms=timestamp_ms)
             for call in (
                 lambda record=record: producer.publish("t", [record]),
@@ -67,6 +68,23 @@ class TypesTest(ProducerCase):
             ):
                 self.assertIn("timestamp_ms", str(self.assertRaises(WrongType, call)))
         self.assertEqual([], self.values())
+
+    def test_a_partition_that_is_not_a_number_of_kafka_is_refused_before_it_waits(self):
+        producer = self.producer()
+        for partition in (-2, 2**31, 1.0, "0"):
+            error = self.assertRaises(WrongType, producer.send, "t", Record(b"v", partition=partition))
+            self.assertIn("partition", str(error))
+        self.assertTrue(producer.publish("t", [Record(b"v", partition=0), Record(b"v", partition=-1)]).ok)
+
+    def test_a_caller_may_change_records_that_it_has_published(self):
+        producer, given = self.producer(), IdentifiedRecords([b"first"], [b"id1"])
+        self.broker.disconnect()
+        first = producer.publish("t", given, **AWAY)
+        given.values[0], given.message_ids[0] = b"second", b"id2"
+        second = producer.publish("t", given, **AWAY)
+        self.broker.reconnect()
+        self.assertEqual([True, True], [producer.retry(report).ok for report in (first, second)])
+        self.assertEqual([(b"first", b"id1"), (b"second", b"id2")], list(zip(self.values(), self.ids(), strict=True)))
 
     def test_names_of_headers_count_by_their_bytes(self):
         report = self.warm_producer().publish("t", [Record(b"v", headers=(("\u20ac" * 400_000, b""),))])

@@ -44,6 +44,9 @@ class Client:
     def refuse_waiting(self):
         self.asked.append("refuse")
 
+    def settle_all(self, error):
+        self.asked.append("settle")
+
     def begin_transaction(self):
         self.asked.append("begin")
 
@@ -96,7 +99,7 @@ class TransactionTest(base.BaseTestCase):
         self.client = Client()
 
     def transact(self):
-        with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:
+        with Transaction(self.client, self.client, self.client.refuse_waiting, self.client.settle_all) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
 
     # Rule 20
@@ -136,7 +139,7 @@ class TransactionTest(base.BaseTestCase):
     def test_inputs_of_a_former_assignment_abort_the_transaction_and_are_read_again(self):
         self.client.stale = StaleCommit("revoked")
         self.assertRaises(TransactionError, self.transact)
-        self.assertEqual(["begin", "flush", "flush", "refuse", "abort", "seek"], self.client.asked)
+        self.assertEqual(["begin", "flush", "flush", "refuse", "abort", "settle", "seek"], self.client.asked)
 
     def test_a_fenced_producer_does_not_abort(self):
         self.client.commits = [FencedError("another", name="_FENCED")]
@@ -151,26 +154,27 @@ class TransactionTest(base.BaseTestCase):
         self.assertIn("has not ended", str(error))
         self.assertEqual(["refuse", "abort"], self.client.asked[5:])
         self.transact()
-        self.assertEqual(["refuse", "abort", "flush", "begin"], self.client.asked[7:11])
+        self.assertEqual(["refuse", "abort", "settle", "flush", "begin"], self.client.asked[7:12])
         self.transact()
         self.assertEqual(3, self.client.asked.count("abort"))
 
     def test_the_next_transaction_works_after_ctrl_c_while_a_commit_was_awaited(self):
         ended = TransportError("not valid in state Ready", name="_STATE")  # the error of an abort after a commit
-        again = ["refuse", "abort", "flush", "begin"]
+        again = ["refuse", "abort", "settle", "flush", "begin"]
         for aborts, asked in (([ended], ["begin"]), ([None], ["begin"]), ([LATE, ended], again)):
             client = self.client = Client()
             client.commits, client.aborts = [KeyboardInterrupt()], list(aborts)
             self.assertRaises(KeyboardInterrupt, self.transact)
-            self.assertEqual(["commit", "flush", "refuse", "abort", "seek"], client.asked[3:])
+            settled = [] if aborts[0] is LATE else ["settle"]
+            self.assertEqual(["commit", "flush", "refuse", "abort", *settled, "seek"], client.asked[3:])
             self.transact()
-            self.assertEqual(asked, client.asked[8:-3])
+            self.assertEqual(asked, client.asked[8 + len(settled) : -3])
 
     def test_a_transaction_that_an_interrupt_left_open_is_aborted_by_the_next_one(self):
         self.client.commits, self.client.aborts = [KeyboardInterrupt()], [KeyboardInterrupt()]
         self.assertRaises(KeyboardInterrupt, self.transact)
         self.transact()
-        self.assertEqual(["refuse", "abort", "flush", "begin"], self.client.asked[8:-3])
+        self.assertEqual(["refuse", "abort", "settle", "flush", "begin"], self.client.asked[8:-3])
 
     def test_a_consumer_that_cannot_seek_back_is_reported(self):
         self.client.seeks = [LATE]
@@ -183,14 +187,14 @@ class TransactionTest(base.BaseTestCase):
                 return None
 
         def commit_for_another():
-            with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:
+            with Transaction(self.client, self.client, self.client.refuse_waiting, self.client.settle_all) as transaction:
                 transaction.commit_offsets(Foreign(), INPUTS)
 
         error = self.assertRaises(WrongType, commit_for_another)
         self.assertEqual("commit_offsets takes a KafkaConsumer of this library, not Foreign", str(error))
-        self.assertEqual(["begin", "flush", "refuse", "abort"], self.client.asked)
+        self.assertEqual(["begin", "flush", "refuse", "abort", "settle"], self.client.asked)
 
     def break_down(self):
-        with Transaction(self.client, self.client, self.client.refuse_waiting) as transaction:
+        with Transaction(self.client, self.client, self.client.refuse_waiting, self.client.settle_all) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
             raise ZeroDivisionError

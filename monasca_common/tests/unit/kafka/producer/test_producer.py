@@ -632,6 +632,22 @@ class SendTest(ProducerCase):
         self.assertIsNot(threading.current_thread(), thread)
 
     # Rule 7
+    def test_listeners_are_called_although_their_thread_could_not_be_started_at_first(self):
+        producer, delivered, starts = self.warm_producer(), [], []
+        start = threading.Thread.start
+
+        def fail_once(thread):
+            starts.append(thread.name)
+            if starts == ["kafka-producer-listeners"]:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        self.patch(threading.Thread, "start", fail_once)
+        producer.send("t", b"a", on_delivery=delivered.append)
+        self.wait_until(lambda: delivered)
+        self.assertEqual(["kafka-producer-listeners"] * 2, starts)
+        self.assertTrue(producer.close(60).ok)
+
     def test_a_listener_that_raises_is_counted_and_the_next_one_is_called(self):
         done = threading.Event()
         producer = self.producer()

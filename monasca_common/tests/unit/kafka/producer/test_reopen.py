@@ -11,10 +11,12 @@ from monasca_common.kafka.errors import (
     FatalError,
     FencedError,
     MisuseError,
+    TransactionError,
     TransportError,
 )
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.transport.base import Outcomes
 from monasca_common.kafka.transport.memory import Fail, MemoryProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
@@ -214,6 +216,28 @@ class OpenTransactionTest(ProducerCase):
             self.opened.transaction()  # another transaction, whose block is not entered
             self.assertIn("leave its block", str(self.assertRaises(MisuseError, self.opened.reopen)))
         self.assertEqual((1, [b"a"]), (len(self.clients), self.values()))
+
+    def test_a_message_of_an_aborted_transaction_is_sent_again_although_its_outcome_is_late(self):
+        record = Record(b"a", b"key", message_id=b"mine")
+        client = self.clients[0]
+        self.publish(Record(b"first"), timeout=60)
+
+        def nothing(timeout):
+            self.clock.advance(0.1)
+            return Outcomes()
+
+        with mock.patch.multiple(client, poll=nothing, flush=nothing):
+            self.assertRaises(TransactionError, self.publish, record, timeout=0)
+            self.assertRaises(TransactionError, self.publish, record, timeout=0)
+        self.publish(record, timeout=60)
+        self.assertEqual(["begin", "produce", "commit"], client.asked[-3:])
+        self.assertEqual([b"mine"] * 3, self.ids()[1:])  # this client does not hide those of aborted transactions
+
+    def publish(self, record, timeout):
+        with self.opened.transaction():
+            report = self.opened.publish("t", [record], timeout=timeout)
+            if not report.ok:
+                raise TransactionError("not delivered", report)
 
     def test_a_transaction_that_is_entered_while_it_is_reopened_keeps_its_client(self):
         entered = self.opened.transaction()

@@ -3,6 +3,7 @@
 
 import threading
 import weakref
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -54,6 +55,12 @@ class ClientThreadTest(base.BaseTestCase):
         names = {self.thread.call("commit", lambda _: threading.current_thread(), 5.0) for _ in range(10)}
         self.assertEqual(1, len(names))
         self.assertEqual({True}, {thread.daemon for thread in names})
+
+    def test_a_call_starts_the_thread_if_an_earlier_call_could_not(self):
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            self.assertRaises(RuntimeError, self.thread.call, "commit", lambda left: left, 5.0)
+            self.thread.finish(lambda: None, 0.0)
+        self.assertEqual(5.0, self.thread.call("commit", lambda left: left, 5.0))
 
     def test_a_call_within_a_call_does_not_wait_for_itself(self):
         self.assertEqual("inner", self.thread.call("outer", lambda _: self.thread.call("i", lambda _: "inner", 1), 5.0))
