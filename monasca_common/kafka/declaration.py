@@ -27,7 +27,7 @@ _LONE_DOLLAR = re.compile(r"(?<!\\)\$")
 class _LiteralDollars:
     """An option whose value may contain a literal ``$``, such as a secret; write it as ``$$`` in a configuration file.
 
-    Otherwise oslo.config silently replaces ``$name`` by the value of that option, or raises an error that quotes it.
+    Otherwise oslo.config silently replaces ``$name`` with the value of that option, or raises an error that quotes it.
     """
 
     def _get_from_namespace(self, namespace: Any, group_name: str | None) -> tuple[Any, Any]:
@@ -77,7 +77,7 @@ class Option:
     example: str | None = None
 
     def oslo(self) -> cfg.Opt:
-        """Return the option for oslo.config, without bounds for a secret, because its errors quote the value."""
+        """Return the option for oslo.config. A secret must not have bounds, because oslo.config's errors quote it."""
         make = LiteralOpt if self.secret and self.type is cfg.StrOpt else self.type
         limits: dict[str, Any] = {}
         if self.choices is not None:
@@ -132,7 +132,7 @@ def made_of(*parts: Option | type) -> Mapping[str, Any]:
 
 
 def options_of(settings: type, *names: str) -> tuple[Option, ...]:
-    """Return the options that this class declares, in the order of its fields; with ``names``, only of these fields."""
+    """Return the options that this class declares, in the order of its fields. ``names``: include only these fields."""
     hints = typing.get_type_hints(settings)
     found: list[Option] = []
     for field in dataclasses.fields(settings):
@@ -146,7 +146,7 @@ def options_of(settings: type, *names: str) -> tuple[Option, ...]:
 
 
 def option_of(field: dataclasses.Field[Any], annotation: Any) -> Option | None:
-    """Return the option that one field declares; ``None`` if it is not an option, or combines several."""
+    """Return the option that a field declares, or ``None`` if it is not an option or combines several options."""
     facts = field.metadata.get(_OPTION)
     if facts is None:
         return None

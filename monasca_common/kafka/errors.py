@@ -9,11 +9,11 @@
     │   ├── ClosedError             used after close
     │   ├── ForkedError             used in a child of the process that opened it
     │   ├── WrongType               a topic, key or message of the wrong type
-    │   └── InCallbackError         a waiting call in a callback or signal handler, which it would wait for
+    │   └── InCallbackError         a blocking call in a callback or signal handler, which would wait for itself
     ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
     │   ├── QueueFull               the budget was exhausted until the deadline
     │   ├── MessageTooLarge         larger than the topic accepts; never sent
-    │   │   └── LargerThanBudget    larger than the producer's whole budget; never sent (a QueueFull as well)
+    │   │   └── LargerThanBudget    larger than the producer's whole budget; never sent (also a QueueFull)
     │   ├── DeliveryTimeout         still in flight at the caller's deadline
     │   ├── DeliveryAbandoned       purged, or left in flight by a close
     │   └── DeliveryRefused         the client or the broker refused it (see `cause`)
@@ -26,7 +26,7 @@
     │   └── FatalError              this client cannot continue; open another
     ├── ConsumerError
     │   ├── OffsetOutOfRange        the position is no longer (or not yet) in the log
-    │   ├── TopicRecreated          the topic was deleted and recreated under a reader
+    │   ├── TopicRecreated          the topic was deleted and recreated while it was read
     │   ├── StaleCommit             the partition was revoked since the messages were polled
     │   └── CommitUnknown           no response to a commit in time; uncommitted messages are read again
     ├── TransactionError            the transaction was aborted; its inputs are read again
@@ -71,7 +71,7 @@ class ForkedError(MisuseError):
 
 
 class InCallbackError(MisuseError):
-    """A blocking call in a delivery callback, or in a signal handler that interrupts a call of the producer."""
+    """A blocking call in a delivery callback, or in a signal handler that interrupts a call to the producer."""
 
 
 class WrongType(MisuseError, TypeError):
@@ -172,8 +172,8 @@ class UndeliveredReport(Protocol):
 
 
 class UndeliveredError(MessagingError):
-    """Some messages are not delivered; ``report`` has the outcome of each, also for `KafkaProducer.retry`. The error
-    text contains the error of the first undelivered message."""
+    """Some messages are not delivered. ``report`` has the outcome of each message, and is the argument of
+    `KafkaProducer.retry`. The error text contains the error of the first undelivered message."""
 
     def __init__(self, report: UndeliveredReport) -> None:
         counts = f"{report.delivered_count} delivered, {len(report.failed)} failed, {len(report.unknown)} unknown"
@@ -185,8 +185,8 @@ class UndeliveredError(MessagingError):
 class TransportError(MessagingError):
     """An error from the client library or the broker.
 
-    ``code`` is Kafka's error code (negative for errors of librdkafka, otherwise from a broker), ``name`` its name.
-    ``fatal``: the client cannot be used any more.
+    ``code`` is Kafka's error code (negative for librdkafka's own errors, otherwise from a broker), and ``name`` is its
+    name. ``fatal``: the client cannot be used any more.
     """
 
     def __init__(self, message: str, *, code: int = -1, name: str = "_FAIL", fatal: bool = False) -> None:
@@ -285,7 +285,7 @@ class HandlerError(MessagingError):
 
 
 class DeadLetterLimit(MessagingError):
-    """More messages failed than the limit allows; the message over the limit was neither dead-lettered nor
+    """More messages failed than the limit allows. The message over the limit was neither dead-lettered nor
     committed."""
 
 
@@ -293,7 +293,7 @@ class RetryLater(Exception):
     """Raised by a handler or a serializer: a dependency is unavailable. The batch is handled again later, without limit
     and without dead letters.
 
-    ``after``: seconds to wait; ``None``: the back-off of the retry policy.
+    ``after``: seconds to wait, or ``None`` for the back-off of the retry policy.
     """
 
     def __init__(self, after: float | None = None) -> None:
@@ -319,8 +319,8 @@ class Poison(Exception):
     """Raised by a handler: these messages can never be handled. They become dead letters immediately; the handler
     receives the other messages again.
 
-    ``indices``: positions in the batch of the handler; ``None``: the whole batch. ``reasons``: maps each
-    position to its own reason, and replaces ``indices``.
+    ``indices``: positions in the handler's batch, or ``None`` for the whole batch. ``reasons``: maps each position to
+    its own reason, and replaces ``indices``.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class Poison(Exception):
         self.indices = None if chosen is None else tuple(chosen)
 
     def at(self, index: int) -> Poison:
-        """Return the error of one message."""
+        """Return the error of the message at ``index``."""
         return Poison(self.reasons[index]) if index in self.reasons else self
 
 

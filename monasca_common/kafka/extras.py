@@ -13,8 +13,8 @@ _FOR_DEVELOPERS = frozenset({"test", "lint", "docs", "remote", "tempest"})
 
 
 def remedy(error: ImportError, extra: str = "") -> str:
-    """Return the missing module and the extra to install. ``extra``: the caller's extra, preferred if several extras
-    have the module."""
+    """Return a text with the missing module and the extra to install. ``extra``: the caller's extra, preferred if
+    several extras install the module."""
     missing = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or missing in ("", __package__.partition(".")[0]):
         return str(error)
@@ -26,8 +26,8 @@ def remedy(error: ImportError, extra: str = "") -> str:
 
 
 def extras_with(module: str) -> list[str]:
-    """Return the extras whose requirements include a module; extras for developers are used only if there is no
-    other."""
+    """Return the extras whose requirements include a module; developer extras are returned only if there are no
+    others."""
     wanted = _normalized(module)
     required = map(_REQUIRED_BY.match, importlib.metadata.requires(DISTRIBUTION) or ())
     found = [each["extra"] for each in required if each is not None and _normalized(each["name"]) == wanted]

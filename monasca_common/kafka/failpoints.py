@@ -74,7 +74,7 @@ def arm(name: str, action: str) -> None:
         trap = _Trap("", 0, 0)
     if trap.action not in ("kill", "raise", "sleep") or trap.at < 1:
         raise ConfigurationError(
-            f"fail point {name!r} has action {action!r}: use kill, raise or sleep:<seconds>, then @n"
+            f"fail point {name!r} has action {action!r}: use kill, raise or sleep:<seconds>, optionally with @n"
         )
     _armed[name] = trap
 

@@ -22,8 +22,8 @@ class LogLimit:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, *kind: Hashable) -> str | None:
-        """Return ``None`` if the event is suppressed, otherwise a suffix for its log line with the number of suppressed
-        events."""
+        """Return ``None`` if the event is suppressed; otherwise, return a suffix for its log line with the number of
+        suppressed events."""
         now = self._clock.monotonic()
         with self._lock:
             at, suppressed = self._logged.get(kind, (float("-inf"), 0))

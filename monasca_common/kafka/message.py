@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types: records to send, messages that were read, batches that a poll returns, and counts of deliveries."""
+"""Data types: records to send, messages that were read, batches that a poll returns, and delivery counts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOG = logging.getLogger(__name__)
 Headers = tuple[tuple[str, bytes | None], ...]
 
 MESSAGE_ID_HEADER = "message-id"
-#: Size of the ids that producers create: 11 random characters of the producer, 12 hexadecimal digits of the message.
-#: A caller's id may have any size.
+#: Size of the ids that producers create: 11 random characters per producer and 12 hexadecimal digits per message. A
+#: caller's id may have any size.
 MADE_ID_BYTES = 23
 
 # Kafka's rule, checked here so that no broker receives an invalid name.
@@ -71,14 +71,14 @@ class Record:
 
 
 class IdentifiedRecords(Sequence[Record]):
-    """Records of values with the caller's ids, for `KafkaProducer.publish`: like ``[Record(value, message_id=own_id),
-    ...]``, in a third of the time."""
+    """Records that consist of a value and the caller's id, for `KafkaProducer.publish`: equivalent to
+    ``[Record(value, message_id=own_id), ...]``, but published in a third of the time."""
 
     def __init__(self, values: Iterable[bytes], message_ids: Iterable[bytes]) -> None:
         self.values = list(values)
         self.message_ids = list(message_ids)
         if len(self.values) != len(self.message_ids):
-            text = f"message_ids has {len(self.message_ids)} ids for {len(self.values)} values: give one for each"
+            text = f"message_ids has {len(self.message_ids)} ids for {len(self.values)} values: pass one id per value"
             raise ValueError(text)
 
     def __len__(self) -> int:
@@ -135,10 +135,10 @@ class Columns(ABC):
 
     @abstractmethod
     def column(self, name: str) -> list[Any]:
-        """One of `COLUMNS`."""
+        """Return the column ``name``, one of `COLUMNS`."""
 
     def header(self, name: str) -> list[bytes | None]:
-        """Return the value of the last header with this name of each message, or None."""
+        """Return, for each message, the value of its last header with this name, or ``None`` if it has none."""
         return [dict(headers).get(name) for headers in self.column("headers")]
 
     def pick(self, indices: Sequence[int]) -> Columns:
@@ -149,7 +149,7 @@ class Columns(ABC):
 
 
 class LazyColumns(Columns):
-    """Columns that ``read`` returns on request, by name."""
+    """Columns that ``read`` returns by name, on request."""
 
     def __init__(self, length: int, read: Callable[[str], list[Any]]) -> None:
         self._length = length
@@ -232,8 +232,8 @@ class PartitionBatch(Generic[T_co]):
         self.epoch = epoch
         self._columns = messages if isinstance(messages, Columns) else MessageColumns(messages)
         #: All offsets from here to `next_offset` are accounted for: offsets that are not in this batch were never
-        #: messages (control records, compaction) or are dead letters. A database that stores ranges detects gaps with
-        #: it.
+        #: messages (control records, compaction) or are dead letters. A database that stores ranges can detect gaps
+        #: with it.
         self.start_offset: int = self.offsets[0] if start_offset is None else start_offset
         #: One past the last message: the offset to commit for the whole batch.
         self.next_offset: int = self.offsets[-1] + 1 if next_offset is None else next_offset
@@ -263,8 +263,8 @@ class PartitionBatch(Generic[T_co]):
         return self._columns.column("headers")
 
     def header(self, name: str) -> list[bytes | None]:
-        """Return the value of the last header with this name of each message, ``None`` without one. Cheaper than
-        `headers` for messages of the native client."""
+        """Return, for each message, the value of its last header with this name, or ``None`` if it has none. This is
+        cheaper than `headers` for messages of the native client."""
         return self._columns.header(name)
 
     def message(self, index: int) -> Message[T_co]:
@@ -313,7 +313,7 @@ class PartitionBatch(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The result of one poll: iterates `Message`, partition by partition. Never ignore ``errors``."""
+    """The result of one poll. Iteration yields a `Message` at a time, by partition. Never ignore ``errors``."""
 
     partitions: tuple[PartitionBatch, ...] = ()
     errors: tuple[Exception, ...] = field(default=())
@@ -333,7 +333,7 @@ class OffsetAndEpoch(NamedTuple):
     next_offset: int
 
 
-#: Numbers of delivered messages by topic and by the start of a time bucket, in milliseconds since 1970.
+#: Counts of delivered messages, by topic and start of the time bucket in milliseconds since 1970.
 DeliveryCounts = dict[tuple[str, int], int]
 
 

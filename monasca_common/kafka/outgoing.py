@@ -14,7 +14,7 @@ from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Heade
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION
 
-# An upper bound of a record's size in a batch beyond key, value and headers; a message over the limit is not sent.
+# Upper bounds of the bytes in a batch beyond key, value and headers, because a message over the limit is not sent.
 _BATCH_BYTES = 61 + 32
 _HEADER_BYTES = 10
 PLAIN_OVERHEAD_BYTES = _BATCH_BYTES + _HEADER_BYTES + len(MESSAGE_ID_HEADER) + MADE_ID_BYTES
@@ -56,16 +56,16 @@ def checked(
     time_ms = full.timestamp_ms  # librdkafka reads 0 as *now*, and a broker refuses a whole batch for a negative time
     check("timestamp_ms", time_ms)
     if time_ms is not None and not 0 < time_ms < 2**63:
-        raise WrongType(f"timestamp_ms is above 0 (milliseconds since 1970), or None for now, not {time_ms}")
+        raise WrongType(f"timestamp_ms must be above 0 (milliseconds since 1970), or None for now, not {time_ms}")
     check("partition", full.partition)
     if full.partition is not None and not ANY_PARTITION <= full.partition < 2**31:
-        raise WrongType(f"partition is 0 to 2147483647, or None for any, not {full.partition}")
+        raise WrongType(f"partition must be 0 to 2147483647, or None for any, not {full.partition}")
     return full, own_id, size_of(full, full.key, own_id)
 
 
 class PlainBulk(NamedTuple):
-    """Messages of bytes in columns, their total size in bytes and that of the largest one. ``ids``: the caller's ids,
-    or ``None``."""
+    """Plain messages as columns, their total size, and the size of the largest message, in bytes. ``ids``: the caller's
+    ids, or ``None``."""
 
     values: list[bytes]
     ids: list[bytes] | None
@@ -74,8 +74,8 @@ class PlainBulk(NamedTuple):
 
 
 def plain_bulk(records: Sequence[Any], key: bytes | None) -> PlainBulk | None:
-    """Return records that have only a value, and all or none an id, in columns, without a Python loop; `None` for other
-    records."""
+    """Return the columns, without a Python loop, of records that have only values, or only values and ids; otherwise
+    return ``None``."""
     values: Any = records
     ids: list[bytes] | None = None
     count = len(records)
@@ -99,7 +99,7 @@ def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[
 
 
 def split(items: Sequence[T], size: Callable[[T], int], settings: ProducerSettings) -> Iterator[Sequence[T]]:
-    """Divide messages that wait for room in the budget, so that other messages get room as well."""
+    """Divide messages that wait for room in the budget, so that other messages also get room."""
     most, most_bytes = max(1, settings.budget_messages // BUDGET_SHARE), settings.budget_bytes // BUDGET_SHARE
     start = total = 0
     for index, item in enumerate(items):
@@ -172,4 +172,4 @@ def _check_header(header: Any) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise WrongType("the name of a header is text in UTF-8, and must not have a lone surrogate") from None
+        raise WrongType("the name of a header must be text that UTF-8 can encode, without lone surrogates") from None

@@ -29,5 +29,5 @@ def murmur2(data: bytes) -> int:
 
 def partition_for(key: bytes, partition_count: int) -> int:
     """Return the partition of ``key`` in a topic of ``partition_count`` partitions, as the Java client does."""
-    # Java's toPositive(): drop the sign bit, not the absolute value.
+    # Like Java's toPositive(): clear the sign bit instead of taking the absolute value.
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -79,12 +79,12 @@ def open_consumer(
 
 
 def load_admin(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Admin:
-    """Open an administrator of the cluster that ``group`` connects to. Raises `ConfigurationError`."""
+    """Open an `Admin` of the cluster that ``group`` connects to. Raises `ConfigurationError`."""
     return open_admin(configuration.connection_settings(conf, group))
 
 
 def open_admin(connection: ConnectionSettings) -> Admin:
-    """Open an administrator of the cluster at this connection. Raises `ConfigurationError`."""
+    """Open an `Admin` of the cluster at this connection. Raises `ConfigurationError`."""
     if not connection.has_cluster:
         raise ConfigurationError(
             f"driver={connection.driver} in group [{KAFKA_GROUP}] has no cluster to administer: use driver=kafka"
@@ -157,7 +157,7 @@ def _native_unless(unable: str | None) -> str:
 
 
 def _producer(settings: ProducerSettings, open_transport: OpenTransport) -> KafkaProducer:
-    """Return the producer over a transport; a copy keeps its headers, so it is not traced."""
+    """Return a producer that uses this transport. A verbatim producer is not traced, because copies keep headers."""
     if settings.connection.tracing == "off" or settings.verbatim:
         return KafkaProducer(settings, open_transport)
     from monasca_common.kafka.tracing import TracingProducer
@@ -223,7 +223,7 @@ def memory_consumer(settings: ConsumerSettings, **choices: Any) -> KafkaConsumer
 @functools.lru_cache
 def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> Any:
     """Load the plugin with this name, once. ``option``: the option that contains the name. ``extra``: the extra of this
-    package that installs the requirements of plugins of this namespace.
+    package that installs the plugin's requirements.
 
     Raises `ConfigurationError`, which lists the known names.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ProducerPool`: a producer for each topic, so that an unresponsive topic or partition does not stop other topics. A
-broker processes the requests of a connection in order, and a fatal error ends a client: in a single producer, one topic
-would stop all others.
+"""`ProducerPool`: one producer per topic, so that an unresponsive topic or partition does not stop other topics. With a
+single producer, one topic could stop all others, because a broker processes the requests of a connection in order, and
+a fatal error ends the client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monasca_common.kafka.safe_log import SafeLogger
 LOG = SafeLogger(__name__)
 
 STALLED_AFTER_SECONDS = 5.0  # without an acknowledgement
-_SLOW_SHARE = 0.2  # after this share of the time-out, records go to the partitions that respond
+_SLOW_SHARE = 0.2  # after this share of STALLED_AFTER_SECONDS, records go only to the partitions that respond
 _PROBE_AFTER_SECONDS = 1.0  # after the topic has stalled
 _PROBE_PAUSES = (20.0, 600.0)  # first and longest delay in seconds
 _REOPEN_PAUSES = (1.0, 60.0)
@@ -44,9 +44,9 @@ class PooledProducer:
         self._looked_at = self._sampled_at = self._reopened_at = float("-inf")
         self._reopening, self._reopen_pause = threading.Lock(), _REOPEN_PAUSES[0]
         self._probing, self._probe_at, self._probe_pause = threading.Lock(), 0.0, _PROBE_PAUSES[0]
-        self._acknowledged: dict[int, float] = {}  # start of the latest bulk that each partition has acknowledged
-        self._answering: tuple[int, ...] = ()  # the partitions that respond, while another does not
-        self._unanswered_ids: set[bytes | None] = set()  # message ids without an outcome at the end of their publish
+        self._acknowledged: dict[int, float] = {}  # start time of the latest bulk that each partition acknowledged
+        self._answering: tuple[int, ...] = ()  # the partitions that respond while another does not
+        self._unanswered_ids: set[bytes | None] = set()  # message ids whose outcome was unknown when publish returned
         self._turns = itertools.count()
 
     @property
@@ -64,7 +64,7 @@ class PooledProducer:
         return not self.is_stalled or self._probes(now)
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
-        """Publish records without a key: if a partition does not respond, the records go to partitions that do."""
+        """Publish records that have no key. If a partition does not respond, they go to partitions that do."""
         began, answering = self._monotonic(), self._answering
         partition = answering[next(self._turns) % len(answering)] if answering else None
         chosen = records if partition is None else [_to(partition, record) for record in records]
@@ -99,9 +99,9 @@ class PooledProducer:
         return health
 
     def _has_new_messages(self, unknown: Sequence[Delivery]) -> bool:
-        """Return whether any message is new, and not the repetition of a message without an outcome. A repeated message
-        waits for the attempt in flight, possibly in another partition, so it does not show that its own partition is
-        stuck."""
+        """Return whether any message is new rather than a repetition of a message without an outcome. A repeated
+        message waits for the attempt in flight, possibly in another partition, so it does not show that its own
+        partition is stuck."""
         ids = {delivery.message_id for delivery in unknown}
         are_new = not ids <= self._unanswered_ids
         if len(self._unanswered_ids) + len(ids) > _MAX_UNANSWERED_IDS:
@@ -164,7 +164,7 @@ class ProducerPool:
         return list(self._by_topic.values())
 
     def close(self, timeout: float) -> list[DeliveryReport]:
-        """Close all producers concurrently, within ``timeout`` + 1 s. The reports have the undelivered messages."""
+        """Close all producers concurrently, within ``timeout`` + 1 s. The reports list undelivered messages."""
         with self._opening:
             self._closed = True
         with ThreadPoolExecutor(max(1, len(self._by_topic)), "kafka-pool-close") as threads:

@@ -27,8 +27,8 @@ def _none() -> Mapping[str, str]:
 
 
 def start_ms(start: str, *, where: str = "ConsumerSettings") -> int | None:
-    """Return the time in the option ``start`` in milliseconds since 1970 (UTC if it has no zone); ``None`` for earliest
-    and latest. Raises `ConfigurationError`, which names the place of the option, ``where``."""
+    """Return the time of the option ``start`` in milliseconds since 1970 (in UTC if it has no zone), or ``None`` for
+    earliest and latest. Raises `ConfigurationError`, which names ``where``, the place of the option."""
     if start.lower() in ("earliest", "latest"):
         return None
     try:
@@ -42,7 +42,7 @@ def start_ms(start: str, *, where: str = "ConsumerSettings") -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """TLS and credentials as configured, unchecked; `config.security.checked` converts them to librdkafka's options."""
+    """TLS and credentials as configured; `config.security.checked` checks and converts them to librdkafka options."""
 
     security_protocol: str = option(
         "PLAINTEXT",
@@ -151,8 +151,8 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer. ``verbatim``: write headers as given, for copies: no id is created, moved, or compared
-    with ids in flight. ``tap``: creates the `DeliveryTap` of each producer."""
+    """Settings of a producer. ``verbatim``, for copies: headers are written as given, and no id is created, moved, or
+    compared with ids in flight. ``tap``: creates the `DeliveryTap` of each producer."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -173,8 +173,7 @@ class ProducerSettings:
         maximum=1000,
         librdkafka=("linger.ms", "queue.buffering.max.ms"),
         help="Time that a message may linger so that other messages share its request. Too small: more requests and "
-        "worse "
-        "compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
+        "worse compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
     )
     publish_timeout_seconds: float = option(
         10.0,
@@ -242,7 +241,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """The settings of a consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to
+    """The settings of a consumer. ``topics`` has at least one name. Without ``dead_letter_topic``, dead letters go to
     ``<topic>.dlq``.
 
     ``max_uncommitted_messages``: a partition is paused once this number of its offsets have been read but not
@@ -334,8 +333,7 @@ class ConsumerSettings:
         maximum=_DAY_SECONDS,
         help="Interval of the check for deleted and recreated topics, which stops their readers. Too small: more "
         "requests to the brokers. Too large: a reader detects the change late. 0: never, for a broker without topic "
-        "ids, such as "
-        "the one within librdkafka.",
+        "ids, such as the one within librdkafka.",
     )
     buffer_bytes: int = option(
         64 * MIB,

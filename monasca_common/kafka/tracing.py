@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing with OpenTelemetry: carries the context of a trace (W3C: traceparent, tracestate) in the headers of messages.
+"""Tracing with OpenTelemetry: propagates trace context (W3C traceparent and tracestate) in message headers.
 
-A producer continues its caller's trace if that is sampled, and never starts one. A batch has many messages, so its span
-has no parent, and links the spans that published them. Imported only if ``[kafka] tracing`` is on; the application
-provides the SDK. Without an SDK no trace is sampled, and nothing is carried.
+A producer continues its caller's trace if the trace is sampled, and never starts one. A batch has many messages, so its
+span has no parent, but links to the spans that published them. This module is imported only if ``[kafka] tracing`` is
+not off. The application provides the SDK; without an SDK, no trace is sampled and no context is propagated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRACER = trace.get_tracer("monasca_common")
 PROPAGATOR = TraceContextTextMapPropagator()
 
 _PARENT = "traceparent"
-_FLAG_AT, _SAMPLED = 54, b"13579bdf"  # the digit of a traceparent with the flag *sampled*, and its values
+_FLAG_AT, _SAMPLED = 54, b"13579bdf"  # position of the digit with the flag *sampled*, and the digits that set it
 _MAX_LINKS = 128  # the default limit of SDKs
 
 
@@ -48,15 +48,15 @@ def in_span(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def called(*arguments: Any) -> Any:
         if not is_sampled():
             return call(*arguments)
-        with TRACER.start_as_current_span(name, record_exception=False):  # its text may have data of tenants
+        with TRACER.start_as_current_span(name, record_exception=False):  # its text may contain tenant data
             return call(*arguments)
 
     return called
 
 
 class TracingProducer(KafkaProducer):
-    """A producer whose messages carry the current context. A message that already carries one keeps it, such as a dead
-    letter; a message that would become too large carries none."""
+    """A producer that adds the current trace context to its messages. A message that already has a context, such as a
+    dead letter, keeps it; a message that would become too large gets none."""
 
     def publish(self, topic: str, records: Iterable[bytes | Record], **options: Any) -> DeliveryReport:
         if not is_sampled():
@@ -99,8 +99,8 @@ class TracingProducer(KafkaProducer):
 
 
 class TracingHook(Hook):
-    """Writes a span for each call of the handler, and for each dead letter, with links to the spans that published the
-    messages. The span is current in the handler."""
+    """Creates a span for each handler call and each dead letter, with links to the spans that published the messages.
+    The span of a call is current in the handler."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
@@ -115,7 +115,7 @@ class TracingHook(Hook):
     def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
         span, token = self._open.pop(part, (None, None))
         if span is not None:
-            if trace.get_current_span() is span:  # otherwise it was current in a task of an event loop, which ends
+            if trace.get_current_span() is span:  # otherwise it was current only in a task of an event loop
                 detach(token)
             _end(span, error)
 
@@ -135,7 +135,7 @@ class TracingHook(Hook):
         count: int,
         links: list[trace.Link],
     ) -> trace.Span | None:
-        """Start a span for messages with these links, if any is sampled."""
+        """Start a span with these links to sampled spans, or return ``None`` if there are no links."""
         if not links:
             return None
         attributes = _attributes(self._settings.connection, name, kind, partition[0], count)
@@ -153,10 +153,10 @@ def _end(span: trace.Span, error: BaseException | None) -> None:
 
 
 def _links(parents: Sequence[bytes | None], headers_of: Callable[[int], Headers]) -> list[trace.Link]:
-    """Return links to the sampled spans that published the messages, each once. Invalid contexts are not sampled.
+    """Return one link to each sampled span that published any of the messages. Invalid contexts count as not sampled.
 
-    ``parents``: the header ``traceparent`` of each message. ``headers_of``: called with the index of a message."""
-    if not any(parents):  # the usual case, without the next pass over all messages
+    ``parents``: the header ``traceparent`` of each message. ``headers_of``: maps a message's index to its headers."""
+    if not any(parents):  # the usual case, which does not need the next pass over all messages
         return []
     carried = {
         value: index
@@ -170,7 +170,7 @@ def _links(parents: Sequence[bytes | None], headers_of: Callable[[int], Headers]
 
 
 def _attributes(settings: ConnectionSettings, name: str, kind: str, topic: str, count: int) -> dict[str, Any]:
-    """Return the attributes of OpenTelemetry's conventions for messaging, if they are enabled."""
+    """Return the attributes of OpenTelemetry's messaging conventions, if they are enabled."""
     if settings.tracing != "messaging":
         return {}
     return {

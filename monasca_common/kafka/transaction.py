@@ -67,10 +67,10 @@ class Transaction:
     message or a partition revoked in the meantime aborts it, and then every consumer returns to its committed offsets
     (see `commit_offsets`).
 
-    The end of the block raises `TransactionError` if the transaction was aborted without an exception of the block, or
-    a consumer could not return to its offsets; `FencedError` if another process opened the same transactional id;
-    `FatalError` if it is unknown whether it was committed. An unanswered abort is repeated at the beginning of the next
-    transaction, which raises `TransactionError` if there is still no response.
+    The end of the block raises `TransactionError` if the transaction was aborted although the block raised no
+    exception, or if a consumer could not return to its offsets; `FencedError` if another process opened the same
+    transactional id; and `FatalError` if it is unknown whether the transaction was committed. An unanswered abort is
+    repeated at the start of the next transaction, which raises `TransactionError` if there is still no response.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Transaction:
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
             try:
-                self._refuse_waiting()  # an interrupt may have prevented it, and the flush in `_abort`
+                self._refuse_waiting()  # an interrupt may have prevented this and the flush in `_abort`
                 self._end_aborted()
                 self._producer.flush(self._seconds)
             except RetriableError as late:

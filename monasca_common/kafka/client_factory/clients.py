@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
-_NO_TIMESTAMP, _TIMESTAMP = 0, 1  # the numbers of confluent-kafka
+_NO_TIMESTAMP, _TIMESTAMP = 0, 1  # confluent-kafka's values
 
 
 class ServiceProducer:
@@ -62,7 +62,7 @@ class ServiceProducer:
         return self._settle(report)
 
     def retry(self, report: UndeliveredReport, timeout: float | None = 2) -> int:
-        """Send the messages in the report of an `UndeliveredError` again, under the same ids. Return like `publish`."""
+        """Resend the undelivered messages of an `UndeliveredError` with the same ids. Return the same as `publish`."""
         return self._settle(self._producer.retry(report, timeout=timeout))
 
     def close(self, timeout: float | None = None) -> None:
@@ -96,7 +96,7 @@ class ServiceProducer:
         return len(report.unknown)
 
     def _keep_promises(self, timeout: float = 0) -> None:
-        """Resend failed messages that `publish` reported as queued, under their ids."""
+        """Resend failed messages that `publish` reported as queued, with the same ids."""
         if not self._promised:
             return
         with self._lock:
@@ -159,8 +159,8 @@ class ServiceMessage:
 class ServiceConsumer(RebalanceListener):
     """An endless iterator of `ServiceMessage` and a context manager, for use by one thread.
 
-    Each message is polled separately, so the handler of one message may take nearly ``max_poll_interval_seconds``. Only
-    `commit` commits; services call it when the returned messages are stored.
+    Each message is polled separately, so the handler of one message may take nearly ``max_poll_interval_seconds``.
+    Offsets are committed only by `commit`, which services call once they have stored the returned messages.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients with the signatures that Monasca services use, based on the producer and consumer of this library.
 
-New code uses `load_producer` and `load_consumer`, which report more details. The page on migration lists the
+New code should use `load_producer` and `load_consumer`, which report more details. The migration page lists the
 differences.
 """
 
@@ -18,14 +18,14 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 
 _MEMORY = "memory://"
-# The values of monasca-common 3.8.0. Members of either version can share a group, so a service can be upgraded and
+# The values of monasca-common 3.8.0. Members of both versions can share a group, so a service can be upgraded and
 # downgraded one process at a time, and a killed member is detected within the same time as before.
 _STRATEGY = "range"
 _SESSION_SECONDS = 10.0
 _METADATA_REFRESH_MS = 10_000  # the time until a newly created topic is found; librdkafka's default is five minutes
 _WHERE = "the arguments of the client factory"
 
-# librdkafka options that services pass and that have equivalent options here, whose bounds apply.
+# librdkafka options that services pass and that have equivalents among this library's options, whose bounds apply.
 _FIELDS = {
     name: each
     for each in options_of(ProducerSettings, "budget_messages", "max_message_bytes", "linger_ms", "compression")
@@ -41,7 +41,7 @@ _SECURITY = {
 def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
     """Open a producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: in memory).
 
-    ``config``: options by librdkafka's names, such as ``**{"linger.ms": 20}``, including the options for security, and
+    ``config``: librdkafka options by name, such as ``**{"linger.ms": 20}``, including security options, and
     ``allow_insecure_credentials=True``, which is required to send credentials without TLS. Raises `ConfigurationError`
     for refused options, and if the legacy client is requested.
     """
@@ -71,12 +71,12 @@ def get_kafka_consumer(
     max_commit_interval: float = 30,
     client_id: str = "",
 ) -> ServiceConsumer:
-    """Return a consumer that iterates the messages of one topic; the first message opens it.
+    """Return a consumer that iterates over the messages of one topic; it connects when the first one is requested.
 
-    ``repartition_callback(consumer, partitions)`` is called before partitions are revoked, ``commit_callback()`` when
-    ``max_commit_interval`` seconds have passed since the last commit. ZooKeeper's arguments are ignored: brokers manage
-    groups. A topic that does not exist is logged, and is read once it exists. Raises `ConfigurationError`, also if the
-    legacy client is requested.
+    ``repartition_callback(consumer, partitions)`` is called before partitions are revoked, and ``commit_callback()``
+    when ``max_commit_interval`` seconds have passed since the last commit. The ZooKeeper arguments are ignored, because
+    brokers manage groups. A topic that does not exist is logged, and is read once it exists. Raises
+    `ConfigurationError` for invalid arguments, and if the legacy client is requested.
     """
     _refuse_legacy(use_legacy_client)
     settings = ConsumerSettings(
@@ -118,7 +118,7 @@ def _connection(kafka_url: Sequence[str], client_id: str, secured: SecuritySetti
 
 
 def _taken(raw: dict[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Remove our options from ``raw``, and return their values."""
+    """Remove these options from ``raw``, and return their converted values by option name."""
     taken = {}
     for name, option in options.items():
         if name in raw:

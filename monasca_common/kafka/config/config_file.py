@@ -32,8 +32,8 @@ _warned: set[str] = set()
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
     """Call ``conf(arguments, **names)``; convert its errors to a `ConfigurationError` that quotes no line of a file."""
-    # The error is raised outside the except block, because otherwise the original error would be its context, and it
-    # can quote a line with a password.
+    # The error is raised outside the except block, because otherwise the original error, which can quote a line with a
+    # password, would be its context.
     refused = None
     try:
         conf(arguments, **names)
@@ -95,7 +95,7 @@ def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()
 
 
 def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
-    """Log the replacement of each old option that files set in a group, once. Registered options are omitted, because a
+    """Log, once, why each old option that files set in a group is ignored. Registered options are omitted, because a
     service reads them.
     """
     names = names_in_files(conf)[group.name] - _registered(conf)[group.name.lower()]

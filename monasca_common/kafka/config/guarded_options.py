@@ -63,7 +63,7 @@ _OTHER_NAMES = {
 
 
 def _decided(*settings: type) -> dict[str, str]:
-    """Return the client's options for which these settings have an option."""
+    """Return the librdkafka options that these settings replace, each with the reason for its refusal."""
     return {
         name: f"this library has its own option for it, which is checked: use {each.name}"
         for made in (ConnectionSettings, *settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the old Monasca services, and their replacements, so that old files work unchanged."""
+"""The options of the old Monasca services and their replacements, so that old configuration files work unchanged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldOption:
-    """An old option. ``consumers``: it also exists in groups like ``[kafka_metrics]``. ``note``: its new name, or a
-    reason."""
+    """An old option. ``consumers``: it also exists in groups like ``[kafka_metrics]``. ``note``: its new name, its use,
+    or the reason why it is ignored."""
 
     name: str
     action: Action
@@ -26,10 +26,9 @@ class OldOption:
 
 @dataclass(frozen=True, slots=True)
 class OldGroup:
-    """A group of old files. ``note``: its replacement, and the text to write; ``None``: other services have options in
-    it.
+    """A group in old files. ``note``: the text to log, or ``None`` if other services have options in the group.
 
-    ``options``: the options with a note. An option with `Action.SERVICE` is handled by its reader.
+    ``options``: the options with their own notes. The service reads an option with `Action.SERVICE` itself.
     """
 
     name: str

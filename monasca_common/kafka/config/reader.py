@@ -79,8 +79,8 @@ class GroupReader:
         return ConfigurationError(f"{name} in group [{self.group}] {rule}")
 
     def _read(self, group: str, declared: Option) -> Any:
-        # The error is raised outside the except block, because otherwise the original error would be its context, and
-        # it can quote the value.
+        # The error is raised outside the except block, because otherwise the original error, which can quote the value,
+        # would be its context.
         refused = None
         try:
             return getattr(self._conf[group], declared.name)

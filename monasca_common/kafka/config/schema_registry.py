@@ -77,8 +77,7 @@ class SchemaRegistrySettings:
         choices=_STRATEGIES,
         help="The name under which the schemas of written values are registered, for topics that topic_strategies does "
         "not name. One of the two options is required to write; there is no default, because all writers of a topic "
-        "must "
-        "agree.",
+        "must agree.",
     )
     topic_strategies: Mapping[str, str] = option(
         default_factory=dict,
@@ -87,8 +86,7 @@ class SchemaRegistrySettings:
     schema_files: Mapping[str, str] = option(
         default_factory=dict,
         help="The schema with which values are written to a topic: TOPIC=FILE, or TOPIC:key=FILE for keys; one per "
-        "line. "
-        "Without a file, the latest schema of the subject is read from the registry once.",
+        "line. Without a file, the latest schema of the subject is read from the registry once.",
     )
     reader_schema_files: Mapping[str, str] = option(
         default_factory=dict,
@@ -112,8 +110,8 @@ class SchemaRegistrySettings:
     )
 
     def subject(self, name: str, record_name: Callable[[], str] | None = None) -> str:
-        """Return the name under which a schema is registered. ``name``: TOPIC, or TOPIC:key for keys; ``record_name``:
-        returns the full name of the record. Raises `ConfigurationError` without a strategy, or a record it needs."""
+        """Return the name under which a schema is registered. ``name``: TOPIC, or TOPIC:key for keys. ``record_name``:
+        returns the full name of the record. Raises `ConfigurationError` if the strategy, or its record, is missing."""
         topic, _, field = name.partition(":")
         strategy = self.topic_strategies.get(name, self.subject_name_strategy)
         if strategy is None:
@@ -189,8 +187,8 @@ def _scheme(url: str) -> str | None:
 
 
 def _by_topic(read: GroupReader, option: str, accepts: Callable[[str], bool], rule: str) -> dict[str, str]:
-    """Return the value of each topic. Raises `ConfigurationError` for a line without a topic, or whose value is
-    refused."""
+    """Return the value of each topic. Raises `ConfigurationError` for a line without a topic or with an invalid
+    value."""
     found = {}
     for line in read[option]:
         topic, _, value = (part.strip() for part in line.partition("="))
