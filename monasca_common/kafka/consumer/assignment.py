@@ -28,7 +28,7 @@ class Assignment:
         self.out_of_range: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()  # paused by the caller
         self.ends: dict[TopicPartition, int] = {}  # the end of the log, once all messages before it were polled
-        # Partitions that were revoked or moved during this poll, so that it may have fetched messages from elsewhere.
+        # Partitions that were revoked or moved during this poll, so it may have fetched messages of an old position.
         self.doubtful: set[TopicPartition] = set()
         self._new_ends: set[TopicPartition] = set()  # since the last call of `take_ends`
 
@@ -60,7 +60,7 @@ class Assignment:
             self.doubtful.add(partition)
 
     def epoch(self, partition: tuple[str, int]) -> int | None:
-        """Return the epoch of a partition, ``None`` if it is not owned."""
+        """Return the epoch of a partition, or ``None`` if it is not owned."""
         return self._epochs.get(partition)  # type: ignore[call-overload,no-any-return]
 
     @property
@@ -68,9 +68,9 @@ class Assignment:
         return set(self._epochs)
 
     def reach_ends(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Store the ends of logs that a poll reached. Messages before the ends of doubtful partitions were not
-        returned, so these ends are only returned, and a later poll must reach them again. Partitions without a start
-        offset are ignored."""
+        """Store the ends of logs that a poll reached. Return the doubtful partitions, whose ends a later poll must
+        reach again, because the messages before these ends were not returned. Unowned partitions and partitions
+        without a start offset are ignored."""
         again = []
         for partition, end in ends.items():
             if partition not in self._epochs:
@@ -114,13 +114,13 @@ class Positions:
             self._assignment.doubtful.add(partition)
 
     def rewind(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read the messages of these partitions again that were fetched but not returned."""
+        """Read again the messages of these partitions that were fetched but not returned."""
         known = self._assignment.positions
         dead = self._assignment.out_of_range
         self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})
 
     def lag(self, timeout: float) -> dict[TopicPartition, int]:
-        """Return the lag of each partition from the last fetch, otherwise from a request within ``timeout`` seconds."""
+        """Return the lag of each partition: from its last fetch, or else from a request within ``timeout`` seconds."""
         positions = self._assignment.positions.copy()
         ends = self._transport.fetched_ends(positions)
         missing = positions.keys() - ends.keys()

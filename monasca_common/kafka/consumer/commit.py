@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits that wait for the broker's response, within the caller's time budget.
 
-A broker can delay a commit for 45 seconds. So the client's thread sends the commits one after the other, and closes the
-client after the last one; a caller whose time budget ends earlier gets `CommitUnknown`.
+A broker can delay a commit for 45 seconds. Therefore, the client's thread sends the commits one after the other, and
+closes the client only after the last one. A caller whose time budget ends earlier gets `CommitUnknown`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CommitResult:
     """The result of the commit of one partition: ``committed``, or the reason in ``error``.
 
     ``next_offset`` is the offset to commit. ``error`` is `StaleCommit` (not sent), `CommitUnknown` (no response in
-    time), `TopicRecreated` (not sent), or the `TransportError` of the broker.
+    time), `TopicRecreated` (not sent), or the broker's `TransportError`.
     """
 
     next_offset: int
@@ -60,7 +60,7 @@ class Committer:
     def commit(
         self, progress: Mapping[TopicPartition, OffsetAndEpoch], timeout: float
     ) -> dict[TopicPartition, CommitResult]:
-        """Commit and wait up to ``timeout`` seconds for the responses; one result for each partition."""
+        """Commit, wait up to ``timeout`` seconds for the responses, and return a result for each partition."""
         try:
             call = self.thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
             if self.thread.wait(call, timeout):
@@ -70,7 +70,7 @@ class Committer:
         sent = "was not sent yet" if call.drop() else "has no response yet"
         unknown = CommitUnknown(
             f"the commit of {len(progress)} partitions {sent} after {timeout:.1f} s: is the group's coordinator "
-            "reachable, and is the group permitted? uncommitted messages will be read again"
+            "reachable, and do its ACLs permit the group? uncommitted messages will be read again"
         )
         return {tp: CommitResult(at.next_offset, unknown) for tp, at in progress.items()}
 
@@ -106,5 +106,5 @@ def check_offsets(offsets: Mapping[TopicPartition, object]) -> None:
     for (topic, number), offset in offsets.items():
         if not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
             raise MisuseError(
-                f"{offset!r} is not an offset of {topic}/{number}: a next offset is a whole number, at least 0"
+                f"{offset!r} is not an offset of {topic}/{number}: a next offset must be an integer of at least 0"
             )

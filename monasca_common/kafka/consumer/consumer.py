@@ -40,16 +40,16 @@ _MOST_MESSAGES = 1_000_000  # the client's limit
 _ANSWER_SECONDS = 5.0
 _NAP_SECONDS = 0.1
 _LEAVE_SECONDS = 1.0
-_REVOKE_SHARE = 0.5  # share of max.poll.interval, because a longer revoke costs the membership
+_REVOKE_SHARE = 0.5  # share of max.poll.interval.ms, because a revoke that exceeds it ends the membership
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
-    """The state of a consumer. ``last_client_error``: an error of the whole connection; ``seconds_since_poll``:
+    """The state of a consumer. ``last_client_error``: the last error of the whole client; ``seconds_since_poll``:
     ``None`` before the first poll; ``listener_failures``: the number of exceptions that the rebalance listener raised;
-    ``oldest_call_seconds``: the age of the oldest client call that has not returned, 0 if there is none; ``poisoned``:
-    a call did not return by its deadline, and every call of this consumer raises `FatalError`.
-    ``driver``: ``native``, ``confluent`` or ``memory``."""
+    ``oldest_call_seconds``: the age of the oldest client call that has not returned, or 0 if there is none;
+    ``poisoned``: whether a call did not return by its deadline, so that every call of this consumer raises
+    `FatalError`; ``driver``: ``native``, ``confluent`` or ``memory``."""
 
     last_client_error: TransportError | None
     seconds_since_poll: float | None
@@ -60,7 +60,7 @@ class ConsumerHealth:
 
 
 class KafkaConsumer:
-    """Reads ``settings.topics`` as a member of ``settings.group_id``, or exactly ``partitions``.
+    """Reads ``settings.topics`` as a member of ``settings.group_id``, or reads exactly ``partitions``.
 
     One thread polls, seeks, pauses and closes; any thread may call `commit`, `lag`, `health` and other queries. Each
     offset is that of the *next* message to read. The first call connects; close the consumer after use.
@@ -117,7 +117,7 @@ class KafkaConsumer:
 
     @property
     def listener(self) -> RebalanceListener:
-        """The listener of rebalances. To add another listener, wrap and replace it before the first poll."""
+        """The rebalance listener. To add another one, replace this listener with a wrapper before the first poll."""
         return self._rebalancer.listener
 
     @listener.setter
@@ -126,16 +126,16 @@ class KafkaConsumer:
 
     def poll(self, max_messages: int = 500, timeout: float = 1.0) -> Batch:
         """Return up to ``max_messages`` once a message is available, or an empty batch after ``timeout`` seconds.
-        Rebalances happen in this call, so call this method at least every ``max_poll_interval_seconds``.
-        ``batch.errors`` has errors that do not stop the consumer: `OffsetOutOfRange` of a partition that now waits for
-        a `seek`, `AuthorizationError`, an unknown start offset. A lasting error is repeated at most once a second.
-        Every poll raises `TopicRecreated` once a recreated topic was detected, or the `TransportError` that ended the
-        client.
+        Rebalances happen in this method, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
+        errors that do not stop the consumer: `OffsetOutOfRange` for a partition that now waits for a `seek`,
+        `AuthorizationError`, or the error of an unknown start offset. A lasting error is repeated at most once a
+        second. Once a recreated topic is detected, or the client has failed, every poll raises `TopicRecreated`, or
+        the `TransportError` of the failure.
         """
         self._ready()
         self._not_in_callback("poll")
         if not isinstance(max_messages, int) or not 0 < max_messages <= _MOST_MESSAGES:
-            raise MisuseError(f"max_messages is {max_messages!r}: a poll returns 1 to {_MOST_MESSAGES} messages")
+            raise MisuseError(f"max_messages is {max_messages!r}: it must be an integer from 1 to {_MOST_MESSAGES}")
         timeout = check_seconds(timeout)
         failure = self._watch.failure or self._errors.fatal
         if failure is not None:
@@ -169,7 +169,7 @@ class KafkaConsumer:
         return _NOTHING
 
     def _fetch(self, max_messages: int, timeout: float) -> tuple[Fetched, dict[TopicPartition, int]]:
-        """Return the result of the client, and the ends of logs. If only an end was reached, wait for a message."""
+        """Return the client's result and the ends of logs. If only ends were reached, wait further for a message."""
         errors, ends = self._errors, dict[TopicPartition, int]()
         deadline = self._clock.monotonic() + timeout
         while True:
@@ -205,7 +205,7 @@ class KafkaConsumer:
     ) -> Mapping[TopicPartition, CommitResult]:
         """Commit a whole batch, or next offsets, and wait up to ``timeout`` seconds for the responses.
 
-        Default timeout: ``stop_timeout_seconds``; within `RebalanceListener.revoked` never beyond its deadline.
+        Default timeout: ``stop_timeout_seconds``. A commit in `RebalanceListener.revoked` never exceeds its deadline.
         A batch or `OffsetAndEpoch` of an assignment that has ended is not sent, and its result is ``stale``; a plain
         offset belongs to the current assignment. Raises only `MisuseError`.
         """
@@ -267,12 +267,12 @@ class KafkaConsumer:
         return self._assignment.owned
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset to poll; ``None`` if the partition is not owned or its start is unknown."""
+        """Return the next offset to poll, or ``None`` if the partition is not owned or its start is unknown."""
         self._ready()
         return self._assignment.positions.get(_as_partition(partition))
 
     def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
-        """Return the partitions whose logs `poll` has read to the end since the last call, each with that end.
+        """Return the partitions whose logs `poll` has read to the end since the last call, with these ends.
 
         The end is the next offset to be written; for a reader of committed messages, it is the last stable offset. It
         is after `position` if the log ends with records that are not messages: control records, aborted or compacted
@@ -282,12 +282,12 @@ class KafkaConsumer:
         return self._assignment.take_ends()
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
-        """Return the number of partitions of any topic. Raises `TransportError`, also for an unknown topic."""
+        """Return the number of partitions of any topic. Raises `TransportError`, for example for an unknown topic."""
         self._ready()
         return self._transport.partition_count(topic, check_seconds(timeout))
 
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
-        """Return the id of each topic of this consumer, if the broker reports it; a recreated topic has another id.
+        """Return the id of each topic of this consumer, if the broker reports it; a recreated topic has a new id.
 
         The result is empty if ``topic_check_seconds`` is 0. Raises `TransportError`.
         """
@@ -332,7 +332,7 @@ class KafkaConsumer:
         for time_ms in times_ms.values():
             if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # for the client, -1 means the end
                 raise MisuseError(
-                    f"{time_ms!r} is not a time: use milliseconds since the epoch, a whole number of at least 0"
+                    f"{time_ms!r} is not a time: use milliseconds since the epoch, an integer of at least 0"
                 )
         return self._move(self._transport.offsets_for_times(times_ms, _ANSWER_SECONDS) if times_ms else {})
 
@@ -353,7 +353,7 @@ class KafkaConsumer:
         return self._move({tp: offset for tp, offset in known.items() if offset is not None})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no messages of these partitions until `resume` or a revoke; partitions not owned are ignored."""
+        """Return no messages of these partitions until they are resumed or revoked; unowned ones are ignored."""
         mine = self._mine(partitions)
         self._assignment.paused.update(mine)
         self._rebalancer.apply_pauses(mine)
@@ -378,8 +378,8 @@ class KafkaConsumer:
 
     def limit_calls(self, until: float | None) -> None:
         """End every call of this consumer, including current calls, at ``until`` (in the clock's monotonic time): they
-        raise `RetriableError`, and the result of a commit is `CommitUnknown`. ``None``: no limit. Any thread and signal
-        handlers can call this. `close` has its own time-out and removes the limit.
+        raise `RetriableError`, and the result of a commit is `CommitUnknown`. ``None``: no limit. Any thread or signal
+        handler can call this. `close` has its own time-out and removes the limit.
         """
         self._transport.limit(math.inf if until is None else until)
 

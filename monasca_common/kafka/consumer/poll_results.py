@@ -41,7 +41,7 @@ class PollErrors:
             self._sort_event(event)
 
     def report(self, error: MessagingError) -> None:
-        """Add an error of the rebalance to the next batch."""
+        """Add a rebalance error to the next batch."""
         self._report_once(error, str(error))
 
     def _sort_event(self, event: PartitionEvent) -> None:
@@ -58,8 +58,8 @@ class PollErrors:
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
         if offset is None:
-            # This library never starts without an offset, but the client does if a signal interrupts `on_assign`;
-            # repeat the start.
+            # This library never starts without an offset, but the client does if a signal interrupts `on_assign`. Then
+            # the start is repeated.
             self._assignment.waiting.add(partition)
             return
         position = self._assignment.positions.get(partition)

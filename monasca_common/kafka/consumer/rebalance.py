@@ -23,7 +23,7 @@ _RAISED = object()
 
 
 class RebalanceListener:
-    """Receives rebalances; override the methods that you need. The thread that polls (or closes) calls them.
+    """Receives rebalance events; override the methods that you need. The thread that polls (or closes) calls them.
 
     The next batch reports the exceptions of these methods (a `MessagingError` unchanged, others with a traceback in the
     log), `ConsumerHealth.listener_failures` counts them, and the rebalance continues.
@@ -56,10 +56,10 @@ class GivenStarts(RebalanceListener):
 
 
 class Rebalancer:
-    """`RebalanceCallbacks` that keep the assignment, call the listener, and complete every rebalance.
+    """`RebalanceCallbacks` that update the assignment, call the listener, and complete every rebalance.
 
-    ``report``: adds an error to the next batch. ``stop_seconds``: the budget of one revoke, for the listener and
-    commits together.
+    ``report``: adds an error to the next batch. ``stop_seconds``: the time budget of one revoke, which the listener and
+    commits share.
     """
 
     def __init__(
@@ -117,18 +117,18 @@ class Rebalancer:
     def begin(
         self, partitions: Sequence[TopicPartition], assign: Callable[[Mapping[TopicPartition, int]], None]
     ) -> None:
-        """Read these partitions, which ``assign`` gives to the client."""
+        """Start to read these partitions. ``assign``: assigns them to the client at these offsets."""
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # The protocol requires that partitions without a position are also owned; they remain paused. Their offset is a
-        # number: librdkafka looks up a logical offset, and obeys it even if the position was assigned in the meantime.
+        # The protocol requires that partitions without a position are also owned; they remain paused. Their offset is
+        # not a logical one, which librdkafka would look up and use even if a position was assigned in the meantime.
         assign({tp: positions.get(tp, 0) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)
 
     def catch_up(self) -> None:
-        """Adopt the client's partitions, because a signal's exception can interrupt a callback before its first
-        line."""
+        """Adopt the client's partitions, because the exception of a signal handler can interrupt a callback before its
+        first line."""
         assigned, owned = self._transport.assignment(), self._assignment.owned
         if owned - assigned:
             self.on_lost(sorted(owned - assigned))
@@ -147,7 +147,7 @@ class Rebalancer:
         self.apply_pauses(list(positions))
 
     def apply_pauses(self, partitions: Sequence[TopicPartition]) -> None:
-        """Apply the current pauses to the client, because it keeps a pause after an assignment ends."""
+        """Apply the current pauses to the client, because the client keeps a pause after an assignment ends."""
         still = self._assignment.paused | self._assignment.waiting
         self._transport.pause([tp for tp in partitions if tp in still])
         self._transport.resume([tp for tp in partitions if tp not in still])
@@ -167,8 +167,8 @@ class Rebalancer:
                 return positions
             waiting = len(partitions) - len(positions)
             for error in errors:
-                LOG.warning("%d partitions wait because their start is unknown: %s", waiting, error)
-                self._report(error.with_traceback(None))  # which refers to this frame
+                LOG.warning("%d partitions wait because their start offset is unknown: %s", waiting, error)
+                self._report(error.with_traceback(None))  # the traceback would keep this frame alive
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         return positions
 

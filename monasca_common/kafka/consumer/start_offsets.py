@@ -2,8 +2,8 @@
 """Start offsets of a group: its committed offsets, or the offsets that the option ``start`` selects, which are
 committed immediately.
 
-If ``latest`` were not committed as soon as it is resolved, the group would start at a later end after a crash before
-its first commit, and skip the messages in between.
+If the offsets of ``latest`` were not committed as soon as they are known, a group that crashes before its first commit
+would restart at a later end and skip the messages in between.
 
 The owner of partition 0 commits the start offsets of the whole topic in one request, and the other members wait for
 that commit. Therefore, if partition 0 of a topic has an offset, a partition without an offset was added later. A reader
@@ -33,8 +33,8 @@ _AT_LEAST_SECONDS = 0.1
 class StartPositions:
     """Finds the start offsets of partitions.
 
-    ``start``: see `ConsumerSettings`. ``in_group``: the group assigns the partitions; chosen partitions do not wait
-    for other members. Raises `ConfigurationError` for a ``start`` that is not a time.
+    ``start``: see `ConsumerSettings`. ``in_group``: whether the group assigns the partitions; chosen partitions do not
+    wait for other members. Raises `ConfigurationError` for an invalid ``start``.
     """
 
     def __init__(self, transport: ConsumerTransport, committer: Committer, start: str, *, in_group: bool) -> None:
