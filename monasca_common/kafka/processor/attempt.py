@@ -76,7 +76,7 @@ class Attempts:
             self.lanes.finished(lane, task, then.tasks, then.rest_seconds)
 
     def attempt(self, lane: Lane, task: Task) -> NextTasks:
-        """Call the handler once, and conclude."""
+        """Call the handler once, and `conclude`. A range without messages needs no call."""
         if not len(task.part):
             return self._pass_range(lane, task)
         self.begin(lane, task)
@@ -201,7 +201,7 @@ class Attempts:
         return NextTasks()
 
     def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> NextTasks:
-        """Find the input of an undeliverable output: split the task in halves, without retries."""
+        """Find the input of an undeliverable output by splitting the task into halves, without retries."""
         error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
         if self.transactional:
             raise self._handler_error(task) from error

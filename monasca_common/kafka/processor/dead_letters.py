@@ -56,9 +56,9 @@ _WORD = re.compile(r"\w{3,}")
 class DeadLetters:
     """Publishes messages that cannot be handled to ``topic``, within limits.
 
-    If ``topic`` is ``None``, it is the consumer's ``dead_letter_topic``, or, if that is unset, the origin topic's name
-    with ``.dlq``. ``max_consecutive``: dead letters in a row, per partition; the next one ends the loop. ``max_ratio``:
-    at most ``max_ratio * window`` dead letters are allowed among the last ``window`` messages of all partitions.
+    If ``topic`` is ``None``, the consumer's ``dead_letter_topic`` is used or, if that is unset, the origin topic's name
+    followed by ``.dlq``. ``max_consecutive``: the maximum number of dead letters in a row of a partition; one more ends
+    the loop. ``max_ratio``: at most ``max_ratio * window`` of the last ``window`` messages may be dead letters.
     """
 
     topic: str | None = None
@@ -98,7 +98,7 @@ class DeadLetterPublisher:
         return sorted({self._topic(origin) for origin in self.settings.topics})
 
     def send(self, lane: Lane, task: Task, errors: Sequence[Exception]) -> None:
-        """Publish a dead letter for each message of the task. Return once all are acknowledged; raises `Abandoned`."""
+        """Publish a dead letter per message of the task, and wait until all are acknowledged. Raises `Abandoned`."""
         messages = list(task.part)
         failed_ms = self.clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
         letters = []
@@ -124,8 +124,8 @@ class DeadLetterPublisher:
 
 
 def reason_without_payload(message: Message, error: Exception) -> str:
-    """Return the reason for a dead letter as one line for a log: only the class name of an error whose text is not
-    meant for operators, and without words that the message contains."""
+    """Return the reason for a dead letter as one log line, without words that the message contains. For an error whose
+    text is not meant for operators, return only the name of its class."""
     name = type(error).__name__
     if not isinstance(error, Poison | MessagingError):
         return name
@@ -135,7 +135,7 @@ def reason_without_payload(message: Message, error: Exception) -> str:
 
 
 def dead_letter(message: Message, error: Exception, group: str, attempts: int, first_failed_ms: int) -> Record:
-    """Return the dead letter of a message: its value, key and headers, and its origin. ``error``: the last error.
+    """Return the dead letter of a message, with its value, key, headers and origin. ``error``: the last error.
 
     The id of a dead letter is the same after a crash and another attempt, so that readers can drop the duplicate. The
     dead letter of a replayed message keeps the first origin and the time of the first failure.
@@ -168,7 +168,7 @@ def _text(error: Exception) -> str:
 
 
 def shrink(letter: Record, size: int, limit: int) -> Record:
-    """Cut the value of a dead letter of ``size`` bytes to fit ``limit``, without its origin.
+    """Cut the value of a dead letter of ``size`` bytes so that the dead letter has at most ``limit`` bytes.
 
     If that is not enough, drop the value, the key and the message's headers; the origin remains.
     """
@@ -183,8 +183,8 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
 
 
 def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
-    """``send`` dead letters, and again those that are undelivered while some of them can be cut, because they are too
-    large with the headers of their origin. Raises the `UndeliveredError` of ``send`` if no retry can succeed."""
+    """``send`` dead letters. Resend undelivered ones as long as some can be cut, because the headers with the origin
+    can make them too large. Raises the `UndeliveredError` of ``send`` if no retry can succeed."""
     while letters:
         try:
             send(letters)
@@ -229,9 +229,9 @@ class DeadLetterCount:
     def admit_some(
         self, partition: TopicPartition, errors: Mapping[int, Exception], total: int
     ) -> tuple[list[int], DeadLetterLimit | None]:
-        """`admit` the messages with an error, by position among ``total`` messages, and count all others as passed.
+        """`admit` each message with an error, by its position among ``total`` messages, and count the others as passed.
 
-        Return the admitted positions and, if a limit was crossed after them, its error.
+        Return the admitted positions and, if the next message exceeds a limit, the error.
         """
         admitted: list[int] = []
         following = 0

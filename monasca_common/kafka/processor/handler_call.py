@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a user's handler once: decodes values before the call, gives outputs ids after it, and returns errors.
-The ids of outputs depend only on their input, so that a repeated call after a crash writes the same ids.
+"""Calls a user's handler once: decodes values before the call, assigns ids to outputs after it, and returns errors. The
+ids of outputs depend only on their input, so that a repeated call after a crash writes the same ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Handler = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The result: outputs (by topic) of the first ``handled`` messages; the next ``failed`` messages have ``error``."""
+    """The result: outputs by topic of the first ``handled`` messages, and ``error`` of the next ``failed`` messages."""
 
     handled: int
     outputs: dict[str, list[Record]] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class Call:
 class Caller:
     """Calls ``handler`` with a batch, or with its messages one by one.
 
-    Raises `MisuseError` for a return value that is not an output: every message would fail, so no message becomes a
-    dead letter. Handler errors that derive from `Exception` are returned; other exceptions are raised.
+    Raises `MisuseError` for an invalid return value instead of returning it as a handler's error, because otherwise
+    every message would become a dead letter. A handler's exceptions are returned if they derive from `Exception`.
     """
 
     handler: Handler
@@ -77,7 +77,7 @@ class Caller:
         """Call the handler, and await it if it is an ``async def``, with decoded messages."""
         outputs: list[Output] = []
         handled, failure, is_async = 0, None, self.is_async
-        size = 1 if self.per_message else len(part)  # arguments of each call
+        size = 1 if self.per_message else len(part)  # messages in each call
         for argument in part if self.per_message else (part,):
             if self.per_message and interrupted():
                 break
@@ -96,7 +96,7 @@ class Caller:
         try:
             return Call(handled, identify(outputs, part, self.group), 0 if failure is None else size, failure)
         finally:
-            del failure  # because its traceback refers to this frame, and to the data of the batch
+            del failure  # because its traceback would keep this frame, and the batch's data, alive
 
 
 class Undecodable(Exception):
@@ -109,7 +109,7 @@ class Undecodable(Exception):
 
 def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
     """Return the batch with decoded values; ``None`` remains ``None``. Raises `Undecodable`, or the serializer's
-    `RetryLater`; the handler is not called then."""
+    `RetryLater`; in either case, the handler is not called."""
     if serializer is None:
         return part
     values: list[Any] = []
@@ -161,8 +161,8 @@ def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[st
 
     With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without a source, if there are
     as many outputs as messages, the n-th output is assigned to the n-th message. Such an id also contains a digest of
-    the content: after a wrong assignment, two different records would otherwise have the same id, and one would be
-    lost. Otherwise the id has the first and last offset of the batch.
+    the content, because after a wrong assignment, two different records could have the same id, and one would be lost.
+    If there are more or fewer outputs, the id has the first and last offset of the batch.
     """
     name, number = part.topic_partition
     origin = f"{group}/{name}/{number}"

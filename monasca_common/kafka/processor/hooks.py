@@ -37,8 +37,8 @@ class Hook:
         """These offsets (next to read) will be committed, with or without a transaction."""
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
-        """The commit returned these results by partition: ``None`` is success, `TransactionError` an aborted
-        transaction. This method is not called if the process ends before the result is known."""
+        """The commit returned these results by partition: ``None`` means success, and `TransactionError` means that the
+        transaction was aborted. This method is not called if the process ends before the result is known."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were revoked; their finished work is committed."""

@@ -56,8 +56,8 @@ class OffsetTracker:
                 self._sort(state)
 
     def done_range(self, partition: TopicPartition, epoch: int, first: int, next_offset: int) -> None:
-        """Mark every message received from ``first`` up to, not including, ``next_offset`` as done: handled, or
-        dead-lettered and acknowledged."""
+        """Mark every received message from ``first`` up to but not including ``next_offset`` as done: handled, or
+        published as an acknowledged dead letter."""
         with self._lock:
             state = self._partitions.get(partition)
             if state is not None and state.epoch == epoch:
@@ -71,7 +71,7 @@ class OffsetTracker:
             return {state.partition: OffsetAndEpoch(state.epoch, state.done) for state in self._advanced}
 
     def first_undone(self, partition: TopicPartition) -> int | None:
-        """Return the offset below which everything received is done; ``None`` if nothing was received."""
+        """Return the offset below which all received messages are done, or ``None`` if there are none."""
         with self._lock:
             state = self._partitions.get(partition)
             return None if state is None else state.done

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Processor`, the loop of a service: poll, decode, handle, retry or dead-letter, track, commit.
 
-This module is the polling thread: it polls, fills the lanes and commits the gap-free prefix of done messages. It never
-waits for a handler, so slow handlers and unavailable dependencies do not end its membership in the group. The handler
-threads take tasks from the lanes and run them with `attempt`.
+This module runs on the polling thread, which polls, fills the lanes and commits the gap-free prefix of done messages.
+It never waits for a handler, so slow handlers and unavailable dependencies do not end the membership in the group. The
+handler threads take tasks from the lanes and run them with `attempt`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2  # the loop detects a stop, a failure and the end of a wait within this time
 _PAUSED_POLL_SECONDS = 0.05  # only a poll detects that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
-_COMMIT_PATIENCE_SECONDS = 5.0  # how long the polling thread waits for the response
-_COMMIT_SHARE = 0.25  # maximum share of max.poll.interval; a revoke immediately afterwards has the other half
+_COMMIT_PATIENCE_SECONDS = 5.0  # maximum wait of the polling thread for the response
+_COMMIT_SHARE = 0.25  # maximum share of max.poll.interval.ms; a revoke immediately afterwards can take half of it
 _STALL_SECONDS = 1.0  # time for a full buffer to drain before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
 _BUFFERED_BATCHES = 8  # for large batches: while two batches are handled, two or three more can fill
@@ -79,7 +79,7 @@ class Processor(RebalanceListener):
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets are committed in one
     transaction; an output that can never be delivered (too large) then ends `run` with `HandlerError`. ``serializer``
     decodes values; a message whose value cannot be decoded becomes a dead letter immediately. The consumer's settings
-    limit the buffer, the uncommitted messages and the time to stop. The caller closes consumer and producer.
+    limit the buffer, the uncommitted messages and the time to stop. The caller closes the consumer and the producer.
 
     ``accounted(partition, start, end)`` is for a handler that stores positions elsewhere (in a database, with its
     rows). It moves the position from ``start`` to ``end``, past offsets that need no handler: acknowledged dead
@@ -186,10 +186,10 @@ class Processor(RebalanceListener):
 
     def stop(self, deadline: float | None = None) -> StopReport:
         """Start no more calls, wait up to ``deadline`` seconds for handlers and their outputs, commit, and return the
-        uncommitted work. ``None``: the consumer's ``stop_timeout_seconds``; at most half of
-        ``max_poll_interval_seconds``. Other threads and signal handlers can call it. On a handler thread, on the thread
-        that runs the loop, and five seconds after the deadline, it does not wait: the report has the present state.
-        """
+        uncommitted work. Default: the consumer's ``stop_timeout_seconds``; maximum: half of
+        ``max_poll_interval_seconds``. Other threads and signal handlers can call this. A handler thread and the thread
+        that runs the loop do not wait; others wait until five seconds after the deadline. Their report has the current
+        state."""
         self._shutdown.request(deadline)
         if not self._shutdown.over.is_set():
             self._consumer.limit_calls(self._shutdown.until)
@@ -204,7 +204,7 @@ class Processor(RebalanceListener):
         return self._consumer
 
     def observe(self, hook: Hook) -> None:
-        """Add a hook before `run`."""
+        """Add a hook. Call this before `run`."""
         self._hooks.add(hook)
 
     def retry_now(self) -> None:
@@ -273,15 +273,15 @@ class Processor(RebalanceListener):
         self._inner_listener, self._consumer.listener = self._consumer.listener, self
 
     def _start_handlers(self) -> None:
-        """Start a handler thread for each lane that no started thread handles or can take, up to the limit. If the
-        system has no more threads, the started ones handle all lanes."""
+        """Start handler threads, up to the limit, until there is one for each lane that is ready or in a call. If the
+        system cannot start more threads, the started ones handle all lanes."""
         for thread in self._handlers[self._started : self._lanes.demand()]:
             try:
                 thread.start()
             except RuntimeError as error:
                 if not self._started:
                     raise
-                what = "too few handler threads: raise the system's limit of threads, or configure fewer"
+                what = "too few handler threads: raise the system's thread limit, or configure fewer threads"
                 self._log_ignored(what, error)
                 return
             self._started += 1
@@ -309,7 +309,7 @@ class Processor(RebalanceListener):
             LOG.warning("%s: %s%s", what, error, more)
 
     def _apply_backpressure(self) -> None:
-        """Pause partitions with enough messages in memory, and resume partitions with few."""
+        """Pause partitions that have too many messages in memory, and resume those that have few."""
         patience = self._clock.monotonic() + _STALL_SECONDS
         paused = self._backpressure.paused
         while True:

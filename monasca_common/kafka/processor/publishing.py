@@ -48,7 +48,7 @@ Send = Callable[[str, Sequence[Record]], None]
 
 
 class Abandoned(Exception):
-    """The partition was revoked while its outputs were in flight."""
+    """The task ended before its outputs were acknowledged, and its messages will be read again."""
 
 
 class OutputPublisher(ABC):
@@ -131,9 +131,9 @@ class TransactionalPublisher(OutputPublisher):
         return self._aborted.is_set()
 
     def open(self) -> None:
-        """Before the first poll, end the transaction that an earlier process left open, because its commit could arrive
-        late. Raises `RetriableError`, `FatalError` if the client cannot continue, and errors that no retry can repair.
-        """
+        """End the transaction that an earlier process left open. Call this before the first poll, because the commit of
+        that transaction could arrive late. Raises `RetriableError`, and errors that no retry can repair, such as
+        `FatalError`."""
         self._producer.init_transactions(_INIT_SECONDS)
 
     @contextmanager
@@ -167,9 +167,9 @@ class TransactionalPublisher(OutputPublisher):
             raise TransactionError(f"records for {topic} were not acknowledged in time: {report!r}")
 
     def rewind(self) -> None:
-        """On the polling thread, drop all messages in memory and resume from the committed offsets. While these offsets
-        are unknown, or a handler thread is in a transaction, `aborted` remains true, and this method must be called
-        again."""
+        """Drop all messages in memory and resume from the committed offsets; call this on the polling thread. While
+        these offsets are unknown, or a handler thread is in a transaction, `aborted` remains true, and this method
+        must be called again."""
         Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()
         # This does not wait, because the lock's holder can hang in a call, and the polling thread must continue to

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues between the polling thread and the handlers: tasks, lanes that keep their order, back-pressure and rewinds.
 
-A `Task` is the argument of a handler. A lane is one partition, or with ``order="key"`` one of its keys; its tasks are
-handled strictly in order. At most one thread works on a lane, and a lane that waits after a failure occupies no thread.
+A `Task` has the messages of one handler call. A lane is one partition or, with ``order="key"``, one of its keys; its
+tasks are handled strictly in order. At most one thread works on a lane, and none while it waits after a failure.
 `Backpressure` pauses partitions only when the bounded buffer is full, because a pause discards messages that the client
 has prefetched. `Rewinds` empties lanes whose partition will be read again from an earlier offset.
 """
@@ -39,14 +39,14 @@ class Task:
 
     part: PartitionBatch
     parent: InitVar[Task | None] = None
-    contiguous: bool = field(default=True, kw_only=True)  # it lacks no message of its range, except dead letters
+    contiguous: bool = field(default=True, kw_only=True)  # whether only dead letters of its range are missing
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
     counted: bool = field(init=False, default=False)  # already counted for the limits of dead letters
     tries: int = field(init=False, default=0)  # failed calls with exactly these messages
     waits: int = field(init=False, default=0)  # how many times a dependency was unavailable
-    # Part of a larger batch that exhausted its attempts: it is called once, then halved again.
+    # Part of a larger batch that exhausted its attempts: it gets one more attempt, and is then halved again.
     last_chance: bool = field(init=False, default=False)
     due: float | None = field(init=False, default=None)  # the end of its wait for more messages; None once it is taken
 
@@ -84,7 +84,7 @@ class Task:
         return Task(self.part.without(indices), self)
 
     def slice(self, start: int, stop: int) -> Task | None:
-        """Return a task with consecutive messages; the task itself for all its messages, ``None`` for none."""
+        """Return a task with consecutive messages: this task if it is the whole range, or ``None`` if it is empty."""
         if stop - start == len(self.part):
             return self
         return Task(self.part.slice(start, stop), self) if stop > start else None
@@ -107,7 +107,7 @@ class Lane:
     """A queue of tasks. A lane is ``queued`` for a thread, ``busy`` while a thread works on it, or neither.
 
     ``closing``: no further task is taken; ``dead``: results of the current call are ignored.
-    ``unclaimed``: the start of dead letters that no handler has accounted for yet.
+    ``unclaimed``: the first offset of dead letters that the range of the next task will include.
     """
 
     partition: TopicPartition
@@ -135,7 +135,7 @@ class Lanes:
     """All lanes of a processor. Thread-safe: the polling thread fills them, handler threads empty them.
 
     ``by_key``: each key of a partition has its own lane while it has messages.
-    ``batch_size``: messages that queue in a lane go to the handler together, up to this number, and wait up to
+    ``batch_size``: up to this number of messages that queue in a lane go to the handler together. They wait up to
     ``fill_seconds`` to reach this number.
     """
 
@@ -191,12 +191,12 @@ class Lanes:
             return lane, self._gather(lane)
 
     def demand(self) -> int:
-        """Return the number of threads that the tasks that are handled or can be handled now need."""
+        """Return the number of threads needed for the tasks that are being handled or can be handled now."""
         with self._changed:
             return len(self._ready) + self._calls
 
     def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
-        """Replace the attempted ``task`` by ``remains``, the tasks that are due after a delay."""
+        """Replace the attempted ``task`` with ``remains``, the tasks that are due after ``rest_seconds``."""
         with self._changed:
             remains = tuple(remains)
             lane.busy = False
@@ -215,7 +215,7 @@ class Lanes:
         self.progress.set()
 
     def wake(self, now: float | None = None) -> None:
-        """Queue the lanes whose wait is over at ``now`` (monotonic; ``None``: the clock's time)."""
+        """Queue the lanes whose wait is over at ``now`` (monotonic; default: the current time)."""
         now = self._clock.monotonic() if now is None else now
         with self._changed:
             for lane in [lane for lane in self._resting if lane.resume_at is None or lane.resume_at <= now]:
@@ -223,12 +223,12 @@ class Lanes:
                 self._offer(lane)
 
     def next_wake(self) -> float | None:
-        """Return the time (monotonic) at which the first waiting lane is due."""
+        """Return the time (monotonic) at which the first waiting lane is due, or ``None`` if no lane waits."""
         with self._changed:
             return min((lane.resume_at for lane in self._resting if lane.resume_at is not None), default=None)
 
     def loads(self) -> dict[TopicPartition, Load]:
-        """Return the memory that each partition uses, without partitions that use none."""
+        """Return the memory that each partition uses, except partitions that use none."""
         with self._changed:
             return dict(self._loads)
 
@@ -251,8 +251,8 @@ class Lanes:
             self._unready(lambda lane: lane.closing)
 
     def wait_idle(self, partitions: Collection[TopicPartition], until: float) -> bool:
-        """Wait for current calls with these partitions, until a time (monotonic). Return whether all calls have
-        ended."""
+        """Wait for current calls with messages of these partitions, until ``until`` (monotonic). Return whether all
+        calls have ended."""
         while self.in_flight(partitions):
             remaining = until - self._clock.monotonic()
             if remaining <= 0:
@@ -368,7 +368,7 @@ class Backpressure:
         loads: Mapping[TopicPartition, Load],
         blocked: Collection[TopicPartition] = (),
     ) -> frozenset[TopicPartition]:
-        """Return the partitions to pause. ``blocked``: partitions over another limit, at any load."""
+        """Return the partitions to pause. ``blocked``: partitions to pause at any load."""
         is_full = self.is_full(loads)
 
         def over(partition: TopicPartition, share: float) -> bool:
@@ -403,8 +403,8 @@ class Rewinds:
         self._requested: dict[TopicPartition, int] = {}
 
     def request(self, lane: Lane, offset: int) -> None:
-        """Drop the messages of the lane's partition and have it read again from ``offset``. Ignored for a lane that was
-        already dropped: the messages now in memory are newer, and would not be read again."""
+        """Drop the messages of the lane's partition, which is read again from ``offset``. Ignored if the lane was
+        already dropped, because the messages now in memory are newer, and would not be read again."""
         with self._lock:
             if not lane.dead:
                 self._requested[lane.partition] = offset

@@ -43,7 +43,7 @@ class StopReport:
 
 
 class Shutdown:
-    """The end of one run: any thread requests it, and the running thread executes it. The first failure is the
+    """The end of one run: any thread requests it, and the running thread executes it. The first failure becomes the
     reason."""
 
     def __init__(self, clock: Clock, settings: ConsumerSettings) -> None:
@@ -61,7 +61,7 @@ class Shutdown:
     def begin(self) -> None:
         """Begin the run on the calling thread."""
         if self._runner is not None:
-            raise MisuseError("a Processor runs once: create another one over the same consumer")
+            raise MisuseError("a Processor can run only once: create another one with the same consumer")
         self._runner = threading.current_thread()
         self.over.clear()
 
@@ -92,10 +92,10 @@ class Shutdown:
         return report
 
     def wait(self) -> None:
-        """Wait for the end of the run within `patience`; return immediately before a run and on the running thread."""
+        """Wait up to `patience` for the end of the run; do not wait before a run or on the running thread."""
         if threading.current_thread() is not self._runner and not self.over.wait(self.patience()):
             LOG.warning(STILL_RUNNING)
 
     def patience(self) -> float:
-        """Return for how many seconds the caller of a stop waits, even if the polling thread hangs."""
+        """Return the maximum number of seconds that a stop waits, even if the polling thread hangs."""
         return max(0.0, self.until - self._clock.monotonic()) + _GRACE_SECONDS
