@@ -63,7 +63,7 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
     A message is *failed* only if it is definitely not in the log: the client never sent it, or the broker's response
     excludes an append. ``trouble``: a connection error occurred since the message was queued, so an attempt before the
     rejected one may have been written; then even such a response means *unknown*. (A message that is sent again after
-    an unknown outcome never fails: see `Table`.) ``own_time``: whether the caller set the timestamp.
+    an unknown outcome never becomes *failed*: see `Table`.) ``own_time``: whether the caller set the timestamp.
     """
     if cause.name in PURGED:
         return Outcome.UNKNOWN, DeliveryAbandoned("abandoned by the producer before the broker responded")

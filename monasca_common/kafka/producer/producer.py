@@ -75,9 +75,9 @@ class ProducerHealth:
     the client logs no error for a minute.
 
     ``recreated_topics``: the number of times that a deleted and recreated topic was detected. ``oldest_call_seconds``:
-    the age of the oldest client call that has not returned, 0 if there is none; ``poisoned``: a call did not return by
-    its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent until
-    `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
+    the age of the oldest client call that has not returned, or 0 if there is none. ``poisoned``: whether a call did not
+    return by its deadline. ``finished``: whether the client had a fatal error or is poisoned, so that nothing is sent
+    until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int
@@ -101,7 +101,7 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
         thread, callers = threading.get_ident(), self._table.callers
         if thread in callers:
             raise InCallbackError(
-                f"{method.__name__.strip('_')} waits, and cannot be called in a delivery callback, nor in a signal "
+                f"{method.__name__.strip('_')} waits, and cannot be called in a delivery callback, or in a signal "
                 "handler that interrupts a call of the same producer: use send, or set a flag"
             )
         callers[thread] = None
@@ -114,8 +114,8 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
 
 
 class KafkaProducer:
-    """A thread-safe producer, one for a whole process, and a context manager. Outcomes are never raised as exceptions;
-    only misuse raises (`MisuseError`), and `send` raises `QueueFull` if the budget has no room.
+    """A thread-safe producer for a whole process, and a context manager. Outcomes are never raised as exceptions:
+    sending raises only `MisuseError`, and `send` also raises `QueueFull` if the budget has no room.
     """
 
     def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
@@ -150,8 +150,8 @@ class KafkaProducer:
         """Send a bulk and wait for its outcome.
 
         ``key`` applies to records without a key; ``headers`` are put before those of each record.
-        ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. A message without an outcome by then is
-        *unknown* and still in flight: pass the report to `retry`, never the records to `publish` again.
+        ``timeout`` is in seconds, by default ``[kafka] publish_timeout_seconds``. A message without an outcome by then
+        is *unknown* and still in flight: pass the report to `retry`, and never the records to `publish` again.
         """
         own = as_list(records)
         if topic not in self._limits.ready or self._closed:
@@ -168,9 +168,9 @@ class KafkaProducer:
 
     @_waits
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
-        """Deliver the same messages under the same ids: wait for messages in flight, resend failed or abandoned
-        messages, and keep the outcomes of messages that were delivered or never can be. It is safe to repeat with any
-        earlier report.
+        """Deliver the same messages with the same ids: wait for messages in flight, resend failed or abandoned
+        messages, and keep the outcomes of messages that were delivered or can never be delivered. A retry of any
+        earlier report is safe.
         """
         self._check("retry")
         deadline = self._deadline(timeout)
@@ -196,9 +196,9 @@ class KafkaProducer:
     ) -> bytes | None:
         """Send one message without waiting for its outcome. Return its id (``None`` if ids are off).
 
-        ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report messages without
-        it. The call waits only for room in the budget, and never inside a delivery callback; it raises `QueueFull` if
-        there is no room.
+        ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report only messages
+        without it. The call waits only for room in the budget, and never inside a delivery callback; it raises
+        `QueueFull` if there is no room.
         """
         limit = self._limits.ready.get(topic)
         if (
@@ -228,9 +228,9 @@ class KafkaProducer:
 
     @_waits
     def close(self, timeout: float | None = None) -> DeliveryReport:
-        """Wait for messages in flight, abandon the remaining ones after ``timeout`` seconds, close the client.
+        """Wait for messages in flight, abandon the remaining ones after ``timeout`` seconds, and close the client.
 
-        Takes at most ``timeout`` + 1 s. Returns a report like `flush`, in which abandoned messages are *unknown*.
+        This takes at most ``timeout`` + 1 s. Return a report like `flush`, in which abandoned messages are *unknown*.
         Another close returns the same report.
         """
         self._guard.check()
@@ -252,9 +252,9 @@ class KafkaProducer:
     def reopen(self) -> None:
         """Continue with another client after a fatal error (`ProducerHealth.finished`), with the same ids and budget.
 
-        Messages in flight become *unknown*; reports can be retried again. With a transactional id the new client first
-        takes it over; leave the block of a transaction before you reopen. Raises `TransportError` if that fails, and
-        `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed in the meantime.
+        Messages in flight become *unknown*; reports can be retried again. With a transactional id, the new client first
+        takes over this id; leave the block of a transaction before you reopen. Raises `TransportError` or
+        `ConfigurationError` if no client can be opened, which changes nothing, and `ClosedError` after a close.
         """
         self._check("reopen")
         self._check_no_transaction()
@@ -293,7 +293,7 @@ class KafkaProducer:
 
     def transaction(self) -> Transaction:
         """Return a context manager; messages sent and offsets committed in it become visible together or not at all.
-        Needs ``[kafka] transactional_id``; one at a time."""
+        Needs ``[kafka] transactional_id``. Use one transaction at a time."""
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
@@ -304,8 +304,8 @@ class KafkaProducer:
         """Fence an earlier producer with this ``transactional_id``, and end the transaction that it left open.
 
         `transaction` calls it if necessary. Call it before a consumer starts at offsets that the earlier producer
-        committed. ``timeout`` in seconds, ``None``: ``transaction_timeout_seconds``. Raises `RetriableError` if there
-        is no response by then; call it again to continue.
+        committed. ``timeout`` is in seconds, by default ``transaction_timeout_seconds``. Raises `RetriableError` if
+        there is no response by then; call it again to continue.
         """
         self._check("init_transactions")
         if self.settings.transactional_id is None:
@@ -348,7 +348,7 @@ class KafkaProducer:
     def _bulk(
         self, topic: str, records: Sequence[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
-        """Return the bulk of one call; ``plain``: without `DeliveryAttempt` objects if possible. Raises `WrongType`."""
+        """Return the bulk of a call. ``plain``: avoid `DeliveryAttempt` objects if possible. Raises `WrongType`."""
         bulk = Bulk(self._table, topic, self._id_prefix_of(topic), key=key)
         check("topic", topic)
         check("key", key)
@@ -437,8 +437,8 @@ class KafkaProducer:
         on_delivery: DeliveryListener | None,
         limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """Implement `send` for messages other than bare bytes with reserved room. ``limit``: whether to reserve room
-        for plain bytes."""
+        """Implement `send` for messages other than bare bytes with reserved room. ``limit``: the topic's limit, with
+        which room for plain bytes is reserved, or ``None`` to reserve none."""
         thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # it must not wait
         callers[thread] = None

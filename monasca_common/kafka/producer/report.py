@@ -14,7 +14,7 @@ from monasca_common.kafka.producer.table import Bulk, DeliveryAttempt
 class DeliveryReport:
     """The outcomes of a bulk (or of the sends before a flush) at the time of the report.
 
-    It owns the bytes of undelivered messages, so that `KafkaProducer.retry` can send them again under the same ids; it
+    It owns the bytes of undelivered messages, so that `KafkaProducer.retry` can send them again with the same ids. It
     is valid only in its process.
     """
 
@@ -26,7 +26,7 @@ class DeliveryReport:
         self._attempts = attempts
         self._bulk = bulk
         self._delivered_before = delivered_before
-        # Only delivered messages can no longer change, so all other messages are copied now.
+        # Only the outcomes of delivered messages can no longer change, so all other outcomes are copied now.
         outcomes = {index: attempt.snapshot(index) for index, attempt in attempts.items()}
         self._undelivered = {index: each for index, each in outcomes.items() if each[0] is not Outcome.DELIVERED}
 
@@ -67,7 +67,7 @@ class DeliveryReport:
         return any(self._attempts[index].can_be_retried for index in self._undelivered)
 
     def latest(self) -> dict[int, DeliveryAttempt]:
-        """The last attempt of each message that has one; for `KafkaProducer.retry`."""
+        """Return the last attempt of each message that has one, for `KafkaProducer.retry`."""
         return {index: attempt.latest for index, attempt in self._attempts.items()}
 
     def with_attempts(self, latest: Mapping[int, DeliveryAttempt]) -> DeliveryReport:
@@ -75,7 +75,7 @@ class DeliveryReport:
         return DeliveryReport(latest, bulk=self._bulk, delivered_before=self._delivered_before)
 
     def raise_for_undelivered(self) -> None:
-        """Raise `UndeliveredError`, which has this report, unless all messages are delivered."""
+        """Raise an `UndeliveredError` with this report unless all messages are delivered."""
         if self._undelivered:
             raise UndeliveredError(self)
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The serving thread of a producer: the only one that polls and flushes its clients and collects outcomes. A separate
-thread, started by the first call, calls listeners, so that a hanging listener delays no outcome.
+thread, started when the first listener is due, calls listeners, so that a hanging listener delays no outcome.
 
 While a caller waits, the serving thread flushes in short slices, so that linger does not delay it. Callers whose
 outcomes arrived together usually call again together: the next flush waits up to a millisecond for them, because one
 request with all their bulks costs the client and the broker much less than a request for each.
 
-An idempotent librdkafka (2.16) uses a CPU core while a flush has messages behind others in flight, so after some slices
-without outcomes and new callers, the thread mostly polls. Without callers, it polls every few milliseconds, and sleeps
-while nothing is in flight.
+An idempotent librdkafka (2.16) uses a whole CPU core while a flush has messages queued behind others in flight, so
+after some slices without outcomes or new callers, the thread mostly polls. Without callers, it polls every few
+milliseconds, and sleeps while nothing is in flight.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = SafeLogger(__name__)
 
-_IDLE_SECONDS = 1.0  # client-wide errors are noticed at least this often
+_IDLE_SECONDS = 1.0  # client-wide errors are collected at least this often
 _BUSY_SECONDS = 0.005  # outcomes of sends are collected this often
 _SLICE_SECONDS = 0.005
-_MOST_EMPTY_FLUSHES = 4  # flushes without outcomes and new callers; together they take longer than most round trips
+_MOST_EMPTY_FLUSHES = 4  # flushes without outcomes or new callers; together they take longer than most round trips
 _FLUSH_PAUSE_SECONDS = 0.1  # the pause between further flushes
 _RETURN_SECONDS = 0.001  # callers usually call again within this time
 
@@ -125,7 +125,7 @@ class Serving:
         self.idle = False
 
     def _wait_for_callers(self) -> None:
-        """Wait until as many callers wait as before the last outcomes, for at most a millisecond after them."""
+        """Wait until as many callers wait as before the last outcomes, at most a millisecond after these outcomes."""
         while self._waiting() < self._callers and not self._stopping:
             remaining = self._return_deadline - _REAL_TIME.monotonic()
             if remaining <= 0:

@@ -12,8 +12,8 @@ sequence, and `settle` subtracts them from the bulks; `give_up` settles without 
 object gets its outcome in `_settle`.
 
 Every method holds ``lock`` for a short time and never waits with it. Python runs a signal handler only on the main
-thread, at a call or at the end of a loop iteration: steps that a handler must not separate contain neither a call nor a
-loop between them. Only the serving thread collects outcomes, so no signal handler interrupts the collection.
+thread, at a call or at the end of a loop iteration, so there is neither a call nor a loop between steps that a handler
+must not separate. Only the serving thread collects outcomes, so no signal handler interrupts the collection.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class DeliveryAttempt:
 
 
 def next_attempt(old: DeliveryAttempt, bulk: Bulk) -> DeliveryAttempt:
-    """Create another attempt for the same message under the same id."""
+    """Create another attempt for the same message with the same id."""
     return DeliveryAttempt(bulk, old.record, old.message_id, old.size, old.doubtful or old.outcome is _UNKNOWN)
 
 
@@ -148,7 +148,7 @@ class Bulk:
     first: int = 0  # sequence; the table numbers them when it reserves room
     next: int = 0  # sequences before it are reserved
     reservation: Reservation | None = None  # sends take sequences from it until `Table.close_sends`
-    settled: int = 0  # or attached to a message already in flight
+    settled: int = 0  # number of messages that are settled, or attached to one already in flight
     queued_at: float = 0.0  # monotonic seconds
     is_new: bool = True  # not reserved yet
     of_sends: bool = False
@@ -346,7 +346,7 @@ class Table:
             f"and {self.max_bytes} bytes; {why}"
         )
         if self.shut_down:
-            error = DeliveryAbandoned("the producer was closed before there was room; it was not sent")
+            error = DeliveryAbandoned("the producer was closed before there was room; the message was not sent")
         own_error = error
         with self.lock:
             self.reserve(bulk, anyway=True)
@@ -360,7 +360,7 @@ class Table:
     # Settle
 
     def settle(self, outcomes: Outcomes) -> None:
-        """Settle the outcomes of one call of the client."""
+        """Settle messages with the outcomes of one client call."""
         sequences = outcomes.sequences
         with self.lock:
             self.close_sends()
@@ -436,7 +436,7 @@ class Table:
     def attempts_of(self, bulk: Bulk) -> dict[int, DeliveryAttempt]:
         """Return the undelivered messages of a bulk, and its delivered messages that have an attempt, by position."""
         with self.lock:
-            bulk.unsettled()  # each gets one
+            bulk.unsettled()  # creates the attempts of messages in flight
             return {place: attempt.latest for place, attempt in sorted(bulk.attempts.items())}
 
     def take_report(self, waited_for: Iterable[Bulk]) -> tuple[int, list[DeliveryAttempt]]:
@@ -508,7 +508,7 @@ class Table:
         self._trouble_at = self.clock.monotonic()
 
     def start_again(self) -> None:
-        """Restart with another client: earlier errors no longer count."""
+        """Forget earlier errors, because another client is used from now on."""
         self.finished = self.last_error = None
         self._refusals.clear()
         self._trouble_at = float("-inf")
@@ -537,7 +537,7 @@ class Table:
                 bulk.size -= attempt.size
 
     def _identify(self, bulk: Bulk) -> None:
-        """Give messages with objects their sequences and ids."""
+        """Assign sequences and ids to the messages that have objects."""
         for place, attempt in bulk.attempts.items():
             if attempt.successor is None and attempt.outcome is None:
                 attempt.sequence = bulk.first + place

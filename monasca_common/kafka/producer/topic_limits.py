@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a producer, and the limits of its topics: the client for a topic's messages, and their largest size.
+"""The limits of a producer's topics: the client that sends a topic's messages, and their maximum size.
 
 Any rejection by the broker bumps the idempotent epoch of the whole client and can duplicate adjacent messages, so a
 message that is too large must not be sent at all. A thread requests the limits of all topics that need one; messages
@@ -51,14 +51,14 @@ class TopicLimit:
     sends: Reservation  # the reservation of the next plain sends
     is_atomic: bool  # whether no signal handler interrupts the client's `send`
     known_at: float
-    refusal: DeliveryRefused | None = None  # the error of every message; then ``max_bytes`` is 0
+    refusal: DeliveryRefused | None = None  # the error of every message, if ``max_bytes`` is 0
 
 
 @dataclass(slots=True, eq=False)
 class _Lookup:
     """A topic with an unknown limit, and the bulks that wait for it."""
 
-    impatient_at: float  # then the configured limit is used
+    impatient_at: float  # after this time, the configured limit is used
     due_at: float = 0.0  # in real time, because a test may stop its clock
     bulks: list[Bulk] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class TopicLimits:
     ) -> None:
         """``hand_over`` is called for each waiting bulk once the limit of its topic is known."""
         self.ready = ready
-        self.recreated_topics = 0  # how many times a deleted and recreated topic was detected
+        self.recreated_topics = 0  # number of times that a deleted and recreated topic was detected
         self._table = table
         self._table.on_undelivered = self._on_undelivered
         self._settings = settings
@@ -102,14 +102,14 @@ class TopicLimits:
             self.refuse_waiting()
 
     def _on_undelivered(self, error: TransportError) -> None:
-        """Handle the client's error of one message."""
+        """Handle the client's error for one message."""
         if isinstance(error, FatalError):
             self._table.last_error = error  # the error applies to all messages
         if error.name == "MSG_SIZE_TOO_LARGE":
             self.ready.clear()  # a topic's limit was lowered after the request
 
     def wait_for(self, bulk: Bulk) -> TopicLimit | None:
-        """Return the limit of the bulk's topic; `None` if the bulk waits for the limit, or was refused."""
+        """Return the limit of the bulk's topic, or ``None`` if the bulk waits for the limit or was refused."""
         topic = bulk.topic
         with self._table.lock:
             limit = self.ready.get(topic)
@@ -194,7 +194,7 @@ class TopicLimits:
             limit, is_late = self._limit_of(self._clients.main, 0, DeliveryRefused(cause, permanent=False)), True
             LOG.warning("topic %r has a small limit, and its client cannot be opened; messages fail: %s", topic, cause)
         with self._table.lock:
-            # Otherwise the clients were replaced, or another request has opened one, which the next request uses.
+            # If not, the clients were replaced, or another request has opened a client, which the next request uses.
             is_unique = limit.refusal is not None or self._clients.find(batch_bytes) in (None, limit.transport)
             is_current = is_unique and self._lookups.get(topic) is lookup
             if is_current:
@@ -250,4 +250,4 @@ class TopicLimits:
 
 
 def _not_sent() -> DeliveryAbandoned:
-    return DeliveryAbandoned("given up before the limit of its topic was known; it was not sent")
+    return DeliveryAbandoned("abandoned before the limit of its topic was known; it was not sent")
