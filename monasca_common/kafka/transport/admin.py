@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of a cluster: topics and offsets. Each call waits for the brokers' response.
 
-The only importer of `confluent_kafka.admin`. Every error is a `TransportError`; all times are seconds.
+Only this module imports `confluent_kafka.admin`. Every error is a `TransportError`; all times are in seconds.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from monasca_common.kafka.transport.error_translation import translate
 T = TypeVar("T")
 
 # librdkafka's largest request time-out: a response after librdkafka's time-out can abort the process (librdkafka#4605).
-# So `Admin` times out first, and closes the client.
+# Therefore, `Admin` times out first, and closes the client.
 _CLIENT_SECONDS = 3600.0
 _REASON_SECONDS = 1.0
-"""Time between the time-out of librdkafka or the broker and our own, in which the reason can arrive."""
+"""Time between the time-out of librdkafka or the broker and that of `Admin`, in which the reason can arrive."""
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
@@ -56,8 +56,8 @@ _MOVE_SECONDS = 0.2
 
 
 def repeat_after_moves(ask: Callable[[float], T], timeout: float) -> T:
-    """Return ``ask(seconds left)``, which is repeated after temporary errors of brokers, such as those of a leader or
-    coordinator that has just moved, at most for ``timeout`` seconds. ``ask``: a request that changes nothing."""
+    """Return the result of ``ask(seconds left)``. For up to ``timeout`` seconds, repeat it after temporary errors of
+    brokers, for example while a leader or coordinator moves. ``ask``: a request that changes nothing."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -70,8 +70,8 @@ def repeat_after_moves(ask: Callable[[float], T], timeout: float) -> T:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; item i of each tuple belongs to partition i and contains broker ids; ``None`` stands for a missing
-    leader. ``topic_id`` changes when a topic is deleted and recreated.
+    """One topic. Item i of each tuple belongs to partition i and has broker ids, or ``None`` for a missing leader.
+    ``topic_id`` changes when a topic is deleted and recreated.
     """
 
     name: str
@@ -84,21 +84,21 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """``partitions``: the partitions that live members read. ``subscribes``: its members share whole topics; other
-    groups only store the offsets of partitions that their clients choose themselves. ``is_settled``: no rebalance is in
-    progress."""
+    """``partitions``: the partitions that live members read. ``subscribes``: whether members share whole topics; other
+    groups only store the offsets of partitions that their clients choose themselves. ``is_settled``: whether no
+    rebalance is in progress."""
 
     partitions: frozenset[TopicPartition] = frozenset()
     subscribes: bool = False
     is_settled: bool = True
 
     def has(self, partition: TopicPartition) -> bool | None:
-        """Return whether a live member reads the partition; ``None``: unknown during a rebalance."""
+        """Return whether a live member reads the partition, or ``None`` if this is unknown during a rebalance."""
         return partition in self.partitions or (False if self.is_settled else None)
 
 
 class Admin:
-    """An administrator of the cluster that ``options`` (librdkafka's names) connect to, from the first call.
+    """An admin client of the cluster that ``options`` (librdkafka's names) describe. The first call connects.
 
     Its connections and threads end with the last reference to it. Several threads may call it concurrently.
 
@@ -205,7 +205,7 @@ class Admin:
             time.sleep(_LOOK_AGAIN_SECONDS)
 
     def _unserved(self, partitions: Mapping[str, int], earlier: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-        """Return topics without a leader for each partition, or whose leaders do not report the same new id."""
+        """Return topics in which a partition has no leader, or whose leaders do not report the same new id."""
         try:
             answer = self._metadata(timeout=1.0)
         except TransportError:
@@ -276,7 +276,7 @@ class Admin:
         return {topic: len(leaders) for topic, leaders in self.leaders(timeout).items()}
 
     def leaders(self, timeout: float = 10.0) -> dict[str, dict[int, int | None]]:
-        """Return the leader of each partition of each topic that this principal may see; ``None`` without a leader."""
+        """Return the leader of each partition (``None`` if it has none) of each topic that this principal may see."""
         topics = self._metadata(timeout=timeout).topics.values()
         return {
             topic.topic: {each.id: each.leader if each.leader >= 0 else None for each in topic.partitions.values()}
@@ -313,11 +313,11 @@ class Admin:
         return {TopicPartition(tp.topic, tp.partition): int(left.low_watermark) for tp, left in answer.items()}
 
     def broker_ids(self, timeout: float = 10.0) -> set[int]:
-        """Return the available brokers."""
+        """Return the ids of the available brokers."""
         return set(self._metadata(timeout=timeout).brokers)
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """Return the offset of the oldest record, or the next offset if there is no record."""
+        """Return the offset of each partition's oldest record, or the next offset if there is no record."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), timeout)  # type: ignore[no-untyped-call]
 
     def end_offsets(
@@ -332,7 +332,7 @@ class Admin:
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float = 10.0
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record that is not older than this time; ``None`` if every record is older."""
+        """Return the offset of the first record that is not older than the time, or ``None`` if all are older."""
         specifications = {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
         found = self._offsets(specifications, timeout)
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
@@ -345,14 +345,14 @@ class Admin:
         return {group.group_id for group in answer.valid}
 
     def group_members(self, group: str, timeout: float = 10.0) -> list[tuple[str, str]]:
-        """Return the client id and the address of each live member of a consumer group; none if it does not exist."""
+        """Return the client id and address of each live member of a consumer group; empty if the group is missing."""
         lacking = (KafkaError.GROUP_ID_NOT_FOUND,)
         found = repeat_after_moves(partial(self._described, [group], lacking), timeout)[group]
         return [(member.client_id, member.host) for member in found.members] if found else []
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
-        """Return the partitions that live members of each consumer group read; empty for a group without members, or of
-        another kind such as Kafka Connect's workers. ``timeout``: see `offsets_of`."""
+        """Return the partitions that live members of each consumer group read. They are empty for a group without
+        members, or of another kind, such as Kafka Connect workers. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
         lacking = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
         for some in _portions(groups, _GROUPS_AT_ONCE):
@@ -393,8 +393,8 @@ class Admin:
         }
 
     def _check_coordinators(self, groups: list[str], timeout: float) -> None:
-        """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes at a request for a
-        group's offsets to such a broker (librdkafka#5040), but not at a request for the group."""
+        """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes if it requests a
+        group's offsets from such a broker (librdkafka#5040), but not if it requests the group's description."""
         futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
         # Other errors: the group is unknown or of another kind.
         moved = [found for _, found in self._outcomes(futures, timeout) if isinstance(found, RetriableError)]
@@ -432,7 +432,7 @@ class Admin:
         # If a leader has died, the client returns no result and no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
-            self._close_client(time.monotonic())  # the client would continue to ask the supposed leader
+            self._close_client(time.monotonic())  # the client would continue to send requests to the former leader
             raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader did not report its offset")
         return offsets
 
@@ -444,7 +444,7 @@ class Admin:
             try:
                 answer.set_result(self._client.list_topics(timeout=timeout, **arguments))
             except BaseException as error:
-                answer.set_exception(error.with_traceback(None))  # the traceback would refer to this frame
+                answer.set_exception(error.with_traceback(None))  # the traceback would keep this frame alive
 
         threading.Thread(target=ask, name="kafka-metadata", daemon=True).start()
         return self._answer(answer, timeout, timeout + _REASON_SECONDS)
@@ -460,7 +460,7 @@ class Admin:
                 try:
                     raise outcome
                 finally:
-                    del outcome  # because its traceback refers to this frame
+                    del outcome  # because its traceback would keep this frame alive
             found[what] = None if isinstance(outcome, TransportError) else outcome
         return found
 
@@ -486,7 +486,7 @@ class Admin:
         try:
             answer = future.result(left)
         except KafkaException as error:
-            # The traceback refers to the callers' frames, one of which refers to the future with this error.
+            # The traceback refers to the callers' frames, and one of them refers to the future with this error.
             raise self._fault(error) from error.with_traceback(None)
         except concurrent.futures.TimeoutError as error:
             raise self._fault(KafkaError(KafkaError._TIMED_OUT, f"{timeout} s without a response")) from error
@@ -501,8 +501,8 @@ class Admin:
         if fault.name not in _UNANSWERED:
             return fault
         return type(fault)(
-            f"{fault}: no response from {self._servers}: check that these brokers are up, and bootstrap_servers and "
-            "security_protocol",
+            f"{fault}: no response from {self._servers}: check that these brokers are up, and check bootstrap_servers "
+            "and security_protocol",
             code=fault.code,
             name=fault.name,
             fatal=fault.fatal,

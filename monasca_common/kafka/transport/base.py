@@ -92,7 +92,7 @@ class ProducerTransport(ABC):
         """Queue messages of bytes under the sequences from ``first``; return how many the client accepted. The caller
         passes the first message that the client did not accept to `produce_record`, which raises the error.
 
-        ``ids``: the prefix of their ids (`message_id`), or a list with the id of each; ``None``: no ids.
+        ``ids``: the prefix of their ids (`message_id`), a list with the id of each, or ``None`` for no ids.
         """
         accepted = 0
         try:
@@ -256,7 +256,7 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def fetched_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends of logs as of their last fetches, without a request; without logs that were not fetched."""
+        """Return the ends of logs as of their last fetches, without a request; logs not fetched yet are omitted."""
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """Return the first existing offset in each log."""
@@ -280,7 +280,7 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def group_metadata(self) -> Any:
-        """Return the metadata for `ProducerTransport.send_offsets`, requested at each call."""
+        """Return the current metadata of the group for `ProducerTransport.send_offsets`."""
 
     @abstractmethod
     def close(self) -> None:

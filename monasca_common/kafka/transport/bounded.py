@@ -16,15 +16,15 @@ from monasca_common.kafka.transport.client_thread import ClientThread
 from monasca_common.kafka.transport.reservation import Reservation
 
 # librdkafka has no time-out for a commit. One commit ended by itself after 144 s because the coordinator did not
-# answer.
+# respond.
 COMMIT_SECONDS = 300.0
-_BEGIN_SECONDS = 10.0  # no time-out either; only waits for the client's own thread
+_BEGIN_SECONDS = 10.0  # this call has no time-out either, but only waits for the client's own thread
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _direct(method: Method) -> Method:
-    """Call the client's method on its caller's thread; for methods that do not wait for a broker, or that keep their
+    """Call the client's method on its caller's thread, because it does not wait for a broker, or always keeps its
     time-out."""
 
     def call(bounded: Any, *arguments: Any) -> Any:
@@ -71,7 +71,7 @@ class BoundedProducer(ProducerTransport):
             "transactional_id, which ends the transaction either way, and resume from the committed offsets",
         )
         self.thread.on_poison = self._give_up
-        # No Python frame between the producer and C.
+        # The producer calls C without a Python frame in between.
         self.send = client.send  # type: ignore[method-assign]
         self.produce = client.produce  # type: ignore[method-assign]
 
@@ -79,7 +79,7 @@ class BoundedProducer(ProducerTransport):
     def poisoned(self) -> bool:
         return self.thread.failure is not None
 
-    # The client's methods replace both while there is a client.
+    # The client's methods replace these two while there is a client.
 
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: Reservation) -> bytes | None:
         return None
@@ -96,7 +96,7 @@ class BoundedProducer(ProducerTransport):
         client.produce_record(*arguments)
 
     count = _direct(ProducerTransport.count)
-    # The administrator, a separate client, waits by itself.
+    # The `Admin`, a separate client, limits its own waits.
     max_message_bytes = _direct(ProducerTransport.max_message_bytes)
     topic_ids = _direct(ProducerTransport.topic_ids)
 
@@ -183,7 +183,7 @@ class BoundedConsumer(ConsumerTransport):
             remedy="Close the consumer and open another: it resumes from the committed offsets",
         )
         self.thread.on_poison = self._give_up
-        # A separate client, which keeps its time-outs, so that these calls and commits do not delay each other.
+        # A separate client requests topic ids, on a separate thread, so that they and commits do not delay each other.
         self.topic_thread = ClientThread("kafka-consumer-topics", client.clock, remedy="Restart the process")
 
     @property

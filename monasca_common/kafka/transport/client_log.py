@@ -14,7 +14,7 @@ _DIFFERENT_EACH_TIME = re.compile(r"\d+ms|, \d+ identical error\(s\) suppressed"
 
 
 class ClientLog:
-    """A logger for confluent-kafka. It logs equal lines once in 30 seconds, with their count, because a client whose
+    """A logger for confluent-kafka. It logs equal lines once every 30 seconds, with their count, because a client whose
     brokers are all down logs up to twenty lines a second.
     """
 

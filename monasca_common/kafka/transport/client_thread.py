@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread on which a client's calls wait for brokers, each with a deadline.
 
-librdkafka does not keep the time-outs of some calls (its issues 5456 and 5511): a call with 5 s had not returned after
-105 s. Such a call cannot be ended, so it runs on a helper thread, and its caller returns at the deadline. The client is
-then *poisoned*: it gets no more calls, a late result of the call is ignored, and the client remains referenced until
-the call returns, because destroying a client waits for its calls.
+librdkafka exceeds the time-outs of some calls (its issues 5456 and 5511): a call with a time-out of 5 s had not
+returned after 105 s. Such a call cannot be ended, so it runs on a helper thread, and its caller returns at the
+deadline. The client is then *poisoned*: it gets no more calls, a late result of the call is ignored, and the client
+remains referenced until the call returns, because destroying a client waits for its calls.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _WATCH_SECONDS = 1.0
 
 
 class ClientCall(Generic[T]):
-    """A call of the client. The first claim wins: the helper thread claims the call to run it, the caller to drop
-    it."""
+    """A client call. The first claim wins: the helper thread claims the call to run it, and the caller claims it to
+    drop it."""
 
     def __init__(self, what: str, run: Callable[[], T], timeout: float, clock: Clock) -> None:
         self.what = what
@@ -73,7 +73,7 @@ class ClientCall(Generic[T]):
         return self._wait(self._clock, timeout)
 
     def look_again(self) -> bool:
-        """Wait as `wait` does, but only for a short time of the real clock."""
+        """Wait like `wait`, but only for a short time, and in real time."""
         return self._wait(SystemClock(), _LAST_LOOK_SECONDS)
 
     def _wait(self, clock: Clock, timeout: float) -> bool:
@@ -103,7 +103,7 @@ class ClientCall(Generic[T]):
             try:
                 raise error
             finally:
-                del error  # because its traceback refers to this frame
+                del error  # because its traceback would keep this frame alive
         return self._result  # type: ignore[no-any-return]
 
     def discard(self) -> None:
@@ -150,9 +150,9 @@ class ClientThread:
     def call(self, what: str, run: Callable[[float], T], timeout: float) -> T:
         """Return the result of ``run(left)``, with the seconds left for it. ``run`` should not refer to the client
         itself, because the frames of an error would keep the client alive. Raises the exceptions of ``run``,
-        `RetriableError` if earlier calls took all the time or the caller's `limit` comes first, and `FatalError` if it
-        has not returned `GRACE_SECONDS` after its time-out, or the client was already poisoned. Within another call on
-        the helper thread, it runs immediately.
+        `RetriableError` if earlier calls took all the time or the caller's `limit` comes first, and `FatalError` if
+        ``run`` has not returned `GRACE_SECONDS` after its time-out, or the client was already poisoned. Within another
+        call on the helper thread, ``run`` is called immediately.
         """
         if threading.current_thread() is self._thread:
             return run(timeout)
@@ -185,10 +185,10 @@ class ClientThread:
         raise AssertionError("unreachable")
 
     def submit(self, what: str, run: Callable[[], T], timeout: float) -> ClientCall[T]:
-        """Queue a call of ``run``, without waiting for it. After ``timeout`` and `GRACE_SECONDS` the client is
-        poisoned.
+        """Queue a call of ``run``, without waiting for it. If it takes longer than ``timeout`` and `GRACE_SECONDS`, the
+        client is poisoned.
 
-        Raises `FatalError` if it is already poisoned, `ClosedError` after `finish`.
+        Raises `FatalError` if the client is already poisoned, and `ClosedError` after `finish`.
         """
         call = ClientCall(what, run, timeout, self._clock)
         self._put(call)
@@ -268,7 +268,7 @@ class ClientThread:
                 LOG.warning("%s: %s has returned after %.0f s", self._name, what, age)
 
     def oldest_seconds(self) -> float:
-        """Return the age of the oldest call in progress, 0 if there is none."""
+        """Return the age of the oldest call in progress, or 0 if there is none."""
         begun = [watched.since for watched in list(self._watched.values())]
         call = self._current
         if call is not None and call.begun_at is not None:
@@ -347,7 +347,7 @@ class ClientThread:
     def _let_go(self, call: ClientCall[Any]) -> None:
         """Destroy the client of a call that returned late, on the helper thread, and ignore the result."""
         call.discard()
-        LOG.warning("%s: %s has returned; its client was given up and is now destroyed", self._name, call.what)
+        LOG.warning("%s: %s has returned; its client was abandoned and is now destroyed", self._name, call.what)
         while self._watched:
             time.sleep(_LAST_LOOK_SECONDS)
         self._destroy()

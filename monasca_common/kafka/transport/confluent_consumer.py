@@ -96,7 +96,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
         except SystemError as error:
             if isinstance(error.__cause__, KeyboardInterrupt):
                 raise error.__cause__ from None  # raised by a signal handler after the call had returned
-            # The client forgets the exception of a signal that arrives just before it calls us back.
+            # The client loses the exception of a signal that arrives just before the client calls a callback.
             raise KeyboardInterrupt from error
         messages.insert(0, first)
         return grouped(messages, self._topics)
@@ -139,7 +139,7 @@ class ConfluentConsumer(LibrdkafkaConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """Translate the errors of a client call, and do not block other threads."""
+        """Translate the errors of a client call, and let other threads call the client concurrently."""
         token = _IDENTITY.set(self._identity)
         try:
             yield

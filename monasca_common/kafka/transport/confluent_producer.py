@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producing through librdkafka."""
+"""`ProducerTransport` over confluent-kafka's Producer."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class ConfluentProducer(LibrdkafkaProducer):
             raise translate(error) from None
 
     def close(self, timeout: float) -> None:
-        """Destroy the client, which waits for its threads without a limit."""
+        """Destroy the client; this waits for the client's threads without a limit."""
         self._admin = None
         self._produce = _refuse
         del self._client

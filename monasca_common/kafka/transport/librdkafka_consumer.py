@@ -45,8 +45,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._rebalancing = False
         self._closing = False
         self._rebalanced = False  # whether partitions changed since the last reset, while closing
-        # A static member remains in its group while its process restarts, so it must not unsubscribe, because that
-        # leaves the group.
+        # A static member remains in its group while its process restarts, so it must not unsubscribe and leave.
         self._leaves = settings.group_instance_id is None
         self._started: dict[TopicPartition, int] = {}
         self._admin = Admin(admin_options(settings.connection))
@@ -90,7 +89,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
 
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._eager and not self._rebalancing:
-            # The client cannot seek a partition out of range, and an eager member has only one assignment.
+            # The client cannot seek a partition whose position is out of range, so it is assigned again. For an eager
+            # member, an assignment replaces the previous one, so it includes the other partitions.
             current = self.position(self.assignment())
             kept = {tp: self._started.get(tp, OFFSET_INVALID) if at is None else at for tp, at in current.items()}
             positions = {**kept, **positions}
@@ -121,7 +121,7 @@ class LibrdkafkaConsumer(ConsumerTransport):
         self._started[partition] = offset
 
     def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the client's position in each partition; ``None`` before its first message."""
+        """Return the client's position in each partition, or ``None`` before its first message."""
         return _known(self._ask("position", _without_offsets(partitions)))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
@@ -162,8 +162,8 @@ class LibrdkafkaConsumer(ConsumerTransport):
         return found
 
     def partition_count(self, topic: str, timeout: float) -> int:
-        # Do not use the consumer's list_topics: within a rebalance callback, it leaves confluent-kafka's client without
-        # its state, and the next callback of the same poll aborts the process.
+        # Do not use the consumer's list_topics: within a rebalance callback, confluent-kafka's client loses its state
+        # in this call, and the next callback of the same poll aborts the process.
         try:
             return self._admin.partition_count(topic, timeout)
         except ValueError as error:  # raised for an invalid topic name
@@ -198,9 +198,9 @@ def _without_offsets(partitions: Iterable[TopicPartition]) -> dict[TopicPartitio
 
 
 def _known(answers: Mapping[TopicPartition, PartitionAnswer]) -> dict[TopicPartition, int | None]:
-    """Return the offsets of a response; ``None`` for negative values, which mean that there is no offset."""
+    """Return the offsets of a response, or ``None`` for negative values, which mean that there is no offset."""
     errors = [answer.error for answer in answers.values() if answer.error is not None]
     if errors:
-        del answers  # because the traceback of the error refers to this frame
+        del answers  # because the error's traceback would keep this frame alive
         raise errors.pop(0)
     return {tp: answer.offset if answer.offset >= 0 else None for tp, answer in answers.items()}

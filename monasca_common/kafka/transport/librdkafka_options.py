@@ -17,11 +17,11 @@ _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
 
 # After a TLS failure a client waits half of this time between connections, because librdkafka's back-off does not grow
 # then; with librdkafka's default of 100 ms a consumer connects 20 times a second. A connection that lasted longer than
-# this is reopened immediately. With one second, lost responses delayed an API's posts for 8 s instead of 4; half a
-# second does not delay them.
+# this is reopened immediately. With one second, lost responses delayed an API's posts by 8 s instead of 4 s; half a
+# second does not increase the delay.
 _RECONNECT_MS = 500
 
-# librdkafka's queue limits, which also count messages that are being reported, must not be reached before our budget.
+# librdkafka's queue limits, which also count messages that are being reported, must not be reached before the budget.
 _ABOVE_BUDGET = 2
 
 
@@ -56,7 +56,7 @@ def producer_options(settings: ProducerSettings) -> dict[str, object]:
         "queue.buffering.max.kbytes": settings.budget_bytes * _ABOVE_BUDGET // 1024,
     }
     if settings.transactional_id is None:
-        # No time-out: after one, librdkafka bumps the producer epoch, which writes adjacent messages again.
+        # No time-out, because after one, librdkafka bumps the producer epoch, which writes adjacent messages again.
         options["message.timeout.ms"] = 0
     else:
         # librdkafka itself limits message.timeout.ms to the time after which the transaction is aborted.

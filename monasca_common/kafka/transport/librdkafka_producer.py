@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producing through librdkafka: topic requests, which both clients send through an administrator."""
+"""Producing through librdkafka: topic requests, which both producing clients send through an `Admin`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monasca_common.kafka.transport.librdkafka_options import admin_options
 
 
 class LibrdkafkaProducer(ProducerTransport):
-    """A producer with an administrator, which a forked child must keep, like this client. Closing releases it."""
+    """A producer with an `Admin`, which a forked child must not destroy, like the client. A close releases it."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._admin: Admin | None = Admin(admin_options(connection))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of one producer: one for most topics, and one for each smaller size of batches."""
+"""The clients of one producer: one for most topics, and one for each smaller batch size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monasca_common.kafka.transport.bounded import BoundedProducer
 OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
 
 _CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's default
-_CLOSE_SECONDS = 0.5  # how long a close waits for all clients
+_CLOSE_SECONDS = 0.5  # maximum wait of a close for all clients
 
 
 class ProducerClients:
@@ -30,7 +30,7 @@ class ProducerClients:
         on_error: Callable[[TransportError], None],
     ) -> None:
         """``open_transport(batch_bytes, on_error)`` opens a client. Clients in use report client-wide errors to
-        ``on_error``, which is called with ``lock``, as `use` is."""
+        ``on_error``. ``lock`` is held during calls of ``on_error`` and `use`."""
         self.batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
         self.tap = None if settings.tap is None else settings.tap()
         self._open_transport = open_transport
@@ -115,5 +115,5 @@ class ProducerClients:
 
     @property
     def oldest_call_seconds(self) -> float:
-        """The age of the oldest call that has not returned; 0 if there is none."""
+        """The age of the oldest call that has not returned, or 0 if there is none."""
         return max([client.thread.oldest_seconds() for client in self.in_use()], default=0.0)

@@ -47,7 +47,7 @@ class ReportColumns:
             self._count(message.topic(), message.timestamp()[1], self.bucket_ms)
 
     def deliver(self, sequence: int, message: Message) -> None:
-        """Note a delivered message."""
+        """Collect a delivered message."""
         size = len(message.value or b"") + len(message.key or b"")
         self._delivered.append((sequence, message.partition, message.offset, size))
         if self.bucket_ms is not None:
@@ -60,7 +60,7 @@ class ReportColumns:
     def send(
         self, client: ProducerTransport, topic: str, value: bytes, key: bytes | None, reservation: Reservation
     ) -> bytes | None:
-        """Implement `ProducerTransport.send` by `produce_record`. Refused messages are reported as undelivered."""
+        """Implement `ProducerTransport.send` with `produce_record`. Refused messages are reported as undelivered."""
         size = len(value) + len(key or b"") + reservation.overhead
         sequence, given_id = -1, b""
         try:

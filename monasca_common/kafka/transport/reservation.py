@@ -10,7 +10,7 @@ class Reservation:
     """Sequences and bytes for messages of plain bytes; the native client has an equivalent in C.
 
     The sequences from ``next`` to ``end`` and ``left`` bytes are unused. A message uses the bytes of its value and key
-    plus ``overhead``, at most ``largest`` in total. Ids begin with ``id_prefix``; ``None``: no ids.
+    plus ``overhead``, at most ``largest`` in total. Ids begin with ``id_prefix``, or are off if it is ``None``.
     """
 
     __slots__ = ("end", "id_prefix", "largest", "left", "lock", "next", "overhead")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects a topic that was deleted and recreated under a live client, which Kafka itself does not report.
+"""Detects a topic that was deleted and recreated while a client uses it, which Kafka itself does not report.
 
 A reader would continue at its old offset and skip records. Acknowledged messages of a writer may be lost with the old
 topic.
@@ -70,7 +70,7 @@ class TopicWatch:
             ids = self._client.topic_ids(topics, _ANSWER_SECONDS)
         except MessagingError as error:
             if not (self._unanswered or self._stopped):
-                LOG.warning("cannot find out whether topics %s were recreated: %s", ", ".join(topics), error)
+                LOG.warning("cannot determine whether topics %s were recreated: %s", ", ".join(topics), error)
             self._unanswered = True
             return
         self._unanswered = False

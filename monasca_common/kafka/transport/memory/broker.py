@@ -56,7 +56,7 @@ class Changes(threading.Condition):
 
 
 class MemoryBroker:
-    """A broker in memory. The first produce request or subscription creates a topic with one partition."""
+    """A broker in memory. The first produce request or subscription for a topic creates it with one partition."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -93,7 +93,7 @@ class MemoryBroker:
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records and every group's offsets in it.
 
-        Live readers do not notice, because a client's metadata is minutes old. A recreated topic has a new id.
+        Live readers do not notice, because a client's metadata can be minutes old. A recreated topic has a new id.
         """
         with self.changed:
             del self._topics[self._existing(name).name]
@@ -170,7 +170,7 @@ class MemoryBroker:
         """Simulate the end of the member's process: end its session, and never run its consumer again."""
         self._remove_member(group, member_id, "_DESTROY")
 
-    # Queries of tests
+    # Queries for tests
 
     def topics(self) -> tuple[str, ...]:
         with self.lock:
@@ -273,7 +273,7 @@ class MemoryBroker:
 
     @property
     def has_faults(self) -> bool:
-        """Whether faults are injected, which count requests."""
+        """Whether faults are injected; they count requests."""
         return bool(self._injected)
 
     def fetch_fault(self, topic: str) -> KafkaError | None:
@@ -318,7 +318,7 @@ class MemoryBroker:
 
     def _check_new(self, name: str) -> None:
         if name in self._topics:
-            raise ConfigurationError(f"topic {name!r} exists already: delete_topic() first, or use another name")
+            raise ConfigurationError(f"topic {name!r} already exists: call delete_topic() first, or use another name")
         if not is_topic_name(name):
             raise ConfigurationError(f"{name!r} is not the name of a topic: {TOPIC_NAME_RULE}")
         alike = [known for known in self._topics if known.replace(".", "_") == name.replace(".", "_")]

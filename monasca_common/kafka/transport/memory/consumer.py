@@ -34,7 +34,7 @@ _FIELDS: Mapping[str, Callable[[Message], Any]] = {
     "headers": attrgetter("headers"),
 }
 
-# The longest time for which a real coordinator was observed to delay a commit.
+# The longest observed delay of a commit by a real coordinator.
 _COMMIT_SECONDS = 45.0
 _OUT_OF_RANGE = "fetch failed due to requested offset not available on the broker: Broker: Offset out of range"
 
@@ -171,7 +171,7 @@ class MemoryConsumer(ConsumerTransport):
 
     @contextmanager
     def _use(self) -> Iterator[None]:
-        """Hold the broker's lock. Raise an error if the consumer no longer exists."""
+        """Hold the broker's lock. Raise an error if the consumer was closed or killed."""
         with self._broker.changed:
             self._require_life()
             yield
@@ -183,7 +183,7 @@ class MemoryConsumer(ConsumerTransport):
             raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process has ended")
 
     def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, Fetched]:
-        """Wait until the deadline for messages or a rebalance step, which takes precedence; return the step."""
+        """Wait until the deadline for messages or a rebalance step, which takes precedence; return either."""
         while True:
             self._require_life()
             step = self._membership.next_step()

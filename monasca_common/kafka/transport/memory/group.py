@@ -72,7 +72,7 @@ class Group:
         self._targets = balance(self.members.values(), partition_counts)
 
     def next_step(self, member: MemoryMember) -> Step | None:
-        """Return the next step of ``member``; ``None`` if it has no step, or other members must release partitions
+        """Return the next step of ``member``, or ``None`` if it has no step or other members must release partitions
         first."""
         target = self._targets.get(member.member_id, set())
         surplus = member.owned - target

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault injection: what the memory broker does with the n-th request of a kind instead of serving it."""
+"""Fault injection: the faults that the memory broker applies to the n-th request of a kind."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ RequestKind = Literal["produce", "fetch", "commit", "committed", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The broker does not execute the request and returns this error (Kafka's name for it), ``seconds`` late.
+    """The broker does not execute the request and returns ``error`` (Kafka's name of the error), ``seconds`` late.
 
-    ``fatal``: the client cannot continue, like an idempotent producer without permission.
+    ``fatal``: whether the client cannot continue, like an idempotent producer without permission.
     """
 
     error: str
@@ -37,8 +37,8 @@ class LoseAnswer:
     """The broker executes the request, the connection breaks, and the client gets the response to its retry ``seconds``
     later.
 
-    This response reports the success of the first attempt, because the broker recognizes an idempotent producer, or
-    ``error``. ``math.inf``: the client never gets a response.
+    This response has ``error``, or else reports the success of the first attempt, because the broker recognizes an
+    idempotent producer. With ``math.inf`` seconds, the client never gets a response.
     """
 
     seconds: float = 0.1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and their logs: append, read, search by time, and delete by retention. Has no locks."""
+"""Topics and their logs: append, read, search by time, and delete by retention. This module has no locks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BATCH_BYTES = 61  # the header of a batch
 
 
 class PartitionLog:
-    """The records of one partition; ``low`` is its first offset, ``high`` the next offset to be written.
+    """The records of one partition; ``low`` is its first offset, and ``high`` the next offset to be written.
 
-    ``None`` is an offset that no reader gets, such as that of a control record or a compacted record.
+    The record ``None`` has an offset that no reader gets, such as that of a control record or a compacted record.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class PartitionLog:
         return stored
 
     def skip(self, count: int) -> None:
-        """Use this number of offsets without a record."""
+        """Append this number of offsets that have no record."""
         self._records += [None] * count
 
     def read(self, offset: int, limit: int) -> tuple[list[Message], int]:
@@ -50,8 +50,8 @@ class PartitionLog:
         return found, self.low + position
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """Return the first offset whose record is not older than ``timestamp_ms``; the end if there is none.
-        `BEGINNING` and `END` stand for the ends of the log."""
+        """Return the first offset whose record is not older than ``timestamp_ms``, or the end of the log if there is
+        none. `BEGINNING` and `END` stand for the ends of the log."""
         if timestamp_ms in (BEGINNING, END):
             return self.low if timestamp_ms == BEGINNING else self.high
         for index, record in enumerate(self._records):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The membership of a memory consumer in its group: joining, the steps of a rebalance, and the end."""
+"""The membership of a memory consumer in its group: joining, the steps of a rebalance, and leaving."""
 
 from __future__ import annotations
 

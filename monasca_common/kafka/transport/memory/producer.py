@@ -141,7 +141,7 @@ class MemoryProducer(ProducerTransport):
             return error
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """Return topic ids; planned faults do not apply, because tests cannot predict these requests of a producer."""
+        """Return topic ids; injected faults do not apply, because tests cannot predict a producer's topic requests."""
         with self._broker.lock:
             found = [self._broker.find_topic(name) for name in topics]
             return {topic.name: topic.topic_id for topic in found if topic is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients in C, which use the same librdkafka faster. Installing them from source needs a C compiler."""
+"""The clients in C, which use the same librdkafka, but faster. Installing them from source needs a C compiler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fails with the reason if the native client cannot be used, for builds of images and wheels."""
+"""Exits with an error text if the native client cannot be used, for builds of images and wheels."""
 
 import sys
 

@@ -4,7 +4,7 @@
  * 1. Errors and logs: librdkafka calls back without the GIL; the next call returns what the callbacks stored.
  * 2. Arguments and results.
  * 3. Waiting, without the GIL.
- * 4. The life of a client: its last reference destroys it, but never in a forked child. Calls and rows hold references.
+ * 4. The lifetime of a client: its last reference destroys it, except in a forked child. Calls and rows hold references.
  * 5. The functions of librdkafka, and the module. */
 
 #include "client.h"
@@ -65,7 +65,7 @@ notice_t *add_notice(array_t *notices, int kind, int code, const char *text, int
 
 void add_client_notice(client_t *self, int kind, int code, const char *text, const rd_kafka_message_t *message) {
     pthread_mutex_lock(&self->notices_lock);
-    if (self->notices.count < MOST_NOTICES || kind != LOG_LINE) /* librdkafka repeats an error once in 30 s */
+    if (self->notices.count < MOST_NOTICES || kind != LOG_LINE) /* librdkafka repeats an error once every 30 s */
         add_notice(&self->notices, kind, code, text, message->offset, message);
     pthread_mutex_unlock(&self->notices_lock);
 }
@@ -203,7 +203,7 @@ int call(client_t *self, int run(rd_kafka_t *, void *), void *argument) {
     return !code;
 }
 
-/* ---- 4. The life of a client ---- */
+/* ---- 4. The lifetime of a client ---- */
 
 void free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);

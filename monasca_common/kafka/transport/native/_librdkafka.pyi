@@ -2,7 +2,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 # 0: a log line, 1: an error, 2: a fatal error, 3: an undelivered message, 4: an event of a partition, 5: a count; code
-# of the error, syslog level, or counted messages; text, of a count its topic; topic; partition; sequence of an
+# of the error, syslog level, or counted messages; text, or the topic of a count; topic; partition; sequence of an
 # undelivered message, offset of an event, or start of a count's bucket in milliseconds; value; and key
 Notice = tuple[int, int, str, str | None, int, int, bytes | None, bytes | None]
 # delivered messages, each with four 64-bit numbers: sequence, offset, cumulative size, partition; counts; undelivered
@@ -15,7 +15,7 @@ class Error(Exception): ...
 
 class Producer:
     def __init__(self, options: Mapping[str, str], /) -> None: ...
-    # Returns the id; None: not accepted. `reservation` is a `NativeReservation`.
+    # Returns the id, or None if the message was not accepted. `reservation` is a `NativeReservation`.
     def send(self, topic: str, value: bytes, key: bytes | None, reservation: object, /) -> bytes | None: ...
     # Returns the number of messages that were accepted, and raises the error of the first message. `ids`: see
     # `ProducerTransport.produce`. Headers need one value and no ids.
@@ -31,8 +31,8 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] = ...,
         /,
     ) -> int: ...
-    # All waits end after 100 ms, so that Python can handle signals. `poll` waits for the first outcome, `flush` until
-    # nothing is queued.
+    # Waits last at most 100 ms, so that Python can handle signals. `poll` waits for the first outcome, and `flush`
+    # waits until nothing is queued.
     def poll(self, timeout_ms: int, /) -> Outcomes | None: ...
     def flush(self, timeout_ms: int, /) -> Outcomes | None: ...
     queued: int  # messages that are queued, or whose outcomes were not returned
@@ -45,15 +45,15 @@ class Producer:
 Partition = tuple[str, int, int, int]
 
 class Rows:
-    """Messages of one partition; each column is built on first use. The last one releases the messages, which until
-    then keep the client, and the memory of their fetch responses."""
+    """Messages of one partition. Each column is built on first use; the last one releases the messages, which until
+    then keep the client and the memory of their fetch responses alive."""
 
     offsets: list[int]
     keys: list[bytes | None]
     values: list[bytes | None]
     timestamps: list[int | None]
     headers: list[tuple[tuple[str, bytes | None], ...]]
-    # Returns the value of the last header with this name of each message; None: the messages are released.
+    # Returns the value of each message's last header with this name, or None if the messages are released.
     def header(self, name: str, /) -> list[bytes | None] | None: ...
     def __len__(self) -> int: ...
 

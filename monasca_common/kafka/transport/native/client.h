@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The common part of the clients; the GIL protects their fields, unless their comments say otherwise. */
+/* The common part of the clients; the GIL protects their fields, unless a comment states otherwise. */
 
 #ifndef MONASCA_CLIENT_H
 #define MONASCA_CLIENT_H
@@ -16,7 +16,7 @@
 #define MODULE "monasca_common.kafka.transport.native._librdkafka"
 #define INTERFACE 3 /* increase it when _librdkafka.pyi changes; the package has the same number, and compares them */
 
-#define MOST_WAIT_MS 100 /* the longest delay of a signal's handler */
+#define MOST_WAIT_MS 100 /* the maximum delay of a signal handler */
 
 #pragma GCC visibility push(hidden)
 
@@ -34,7 +34,7 @@ enum { LOG_LINE, ERROR, FATAL_ERROR, UNDELIVERED, PARTITION_EVENT, COUNT };
 
 /* A report of librdkafka, kept until the next call returns it. */
 typedef struct {
-    int kind, code; /* of a log line, its syslog level; of a count, its messages */
+    int kind, code; /* code: of an error, the syslog level of a log line, or the messages of a count */
     int64_t number; /* sequence of an undelivered message, offset of an event, start of a count's bucket */
     int partition;
     const char *text, *topic; /* the text of a count is its topic */
@@ -49,7 +49,7 @@ typedef struct {
     rd_kafka_queue_t *queue; /* of a consumer, or NULL */
     pid_t pid;
     int closed;            /* calls are refused; the last reference destroys `rk` */
-    int calls;             /* in `call`, without the GIL */
+    int calls;             /* number of calls in progress, without the GIL */
     unsigned long serving; /* the thread in `serve`, or 0 */
     unsigned long closing; /* the thread that closes a consumer, or 0 */
 

@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 #define MOST_POLLED 100000   /* maximum messages of a poll, independent of its argument */
-#define LONGEST_CALL_MS 5000 /* a close waits this long, because a commit may never end */
+#define LONGEST_CALL_MS 5000 /* maximum wait of a close, because a commit may never end */
 
 enum { COLUMNS = 5 };
 
-/* Messages of one partition. They keep the client, and the memory of their fetch responses. */
+/* Messages of one partition. They keep the client and the memory of their fetch responses alive. */
 typedef struct {
     PyObject_HEAD
-    client_t *client; /* NULL: all columns are built, and the messages released */
+    client_t *client; /* NULL: all columns are built, and the messages are released */
     array_t messages;
     PyObject *columns[COLUMNS];
 } rows_t;
@@ -80,7 +80,7 @@ static PyObject *headers_at(const void *from, size_t index) {
 
 static build_item_t *const builders[COLUMNS] = {offset_at, key_at, value_at, timestamp_at, headers_at};
 
-/* Also for a forked child, where no message may be destroyed. */
+/* Also called in a forked child, where no message may be destroyed. */
 static void release_messages(rows_t *self) {
     client_t *client = self->client;
     size_t count = client && client->pid == getpid() ? self->messages.count : 0;
@@ -104,7 +104,7 @@ static PyObject *named_header_at(const void *from, size_t index) {
     return bytes_or_none(value);
 }
 
-/* Nothing else runs while a column is built: no finalizer may release the messages. */
+/* No garbage collection runs while a column is built, because a finalizer could release the messages. */
 static PyObject *build_column(build_item_t *build_item, const void *from, size_t count) {
     int collects = PyGC_Disable();
     PyObject *column = build_list(build_item, from, count);
@@ -165,8 +165,8 @@ static void poll(client_t *client, int timeout_ms) {
     }
 }
 
-/* Adds the message to the rows of its partition: a tuple (topic, partition, rows). Returns 0 with an exception, and
- * does not own the message then. */
+/* Adds the message to the tuple (topic, partition, rows) of its partition. If it returns 0 with an exception, it does
+ * not own the message. */
 static int add_message(consumer_t *self, PyObject *parts, rd_kafka_message_t *message) {
     rows_t *rows = NULL;
     for (Py_ssize_t i = PyList_Size(parts); i > 0 && !rows; i--) { /* usually the last tuple */
@@ -197,8 +197,8 @@ static int restore(consumer_t *self) {
     return 0;
 }
 
-/* Returns (parts, notices), or None. After an exception the next poll returns the errors of partitions, because
- * librdkafka reports some only once. A caller reads messages, and ends of logs, again from its position. */
+/* Returns (parts, notices), or None. After an exception, the next poll returns the errors of partitions, because
+ * librdkafka reports some only once. The caller reads messages, and ends of logs, again from its position. */
 static PyObject *take_fetched(client_t *client) {
     consumer_t *self = (consumer_t *)client;
     if (restore(self) && !self->count && !client->notices.count)
@@ -298,7 +298,7 @@ static int as_partitions(PyObject *object, void *to) {
     return tuple && read == count;
 }
 
-/* The arguments of a call of librdkafka, then its result: partitions, or bytes. */
+/* The arguments of a librdkafka call, and then its result: partitions or bytes. */
 typedef struct {
     rd_kafka_partitions_t *partitions;
     bytes_t bytes;
@@ -335,7 +335,7 @@ static int get_assignment(rd_kafka_t *rk, question_t *asked) {
     return rd.assignment(rk, &asked->partitions);
 }
 
-/* The end of each log as of its last fetch; negative if nothing was fetched yet. */
+/* Gets the end of each log as of its last fetch, which is negative if nothing was fetched yet. */
 static int get_fetched_ends(rd_kafka_t *rk, rd_kafka_partitions_t *partitions) {
     for (int i = 0; i < partitions->cnt; i++) {
         int64_t first;
@@ -345,7 +345,7 @@ static int get_fetched_ends(rd_kafka_t *rk, rd_kafka_partitions_t *partitions) {
     return 0;
 }
 
-/* Bytes that a producer of confluent-kafka also accepts. */
+/* Gets bytes that confluent-kafka's producer also accepts. */
 static int get_group_metadata(rd_kafka_t *rk, question_t *asked) {
     rd_kafka_consumer_group_metadata_t *metadata = rd.consumer_group_metadata(rk);
     if (!metadata) /* another thread closes the client */
@@ -406,7 +406,7 @@ static PyObject *consumer_new(PyTypeObject *type, PyObject *arguments, PyObject 
 }
 
 /* Leaves the group, which calls `on_rebalance`. First waits for the calls of other threads, except a poll, because
- * librdkafka serves no requests while it leaves, such as one for the assignment. */
+ * while it leaves, librdkafka serves no requests, such as one for the assignment. */
 static PyObject *consumer_close(PyObject *object, PyObject *unused) {
     client_t *self = (client_t *)object;
     if (self->closed || self->closing)

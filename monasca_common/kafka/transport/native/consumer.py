@@ -25,8 +25,8 @@ from monasca_common.kafka.transport.native.client import PARTITION_EVENT, Client
 
 LOG = logging.getLogger(__name__)
 
-# Parts of polls whose messages keep the memory of their fetch responses. Beyond this number they are copied, the oldest
-# first.
+# Maximum number of polled parts whose messages keep the memory of their fetch responses. Beyond this number, the oldest
+# are copied.
 _MOST_KEPT = 64
 
 
@@ -112,7 +112,7 @@ class NativeConsumer(LibrdkafkaConsumer):
             self._client.close()
 
     def _copy_kept(self, most: int = 0) -> None:
-        """Copy all but the ``most`` newest parts, so that they no longer keep the client."""
+        """Copy all but the ``most`` newest parts, so that they no longer keep the client alive."""
         while len(self._kept) > most:
             columns = self._kept.popleft()()
             if columns is not None:

@@ -22,7 +22,7 @@
 /* Messages that one thread allocates and another frees make both threads wait for malloc's lock. */
 #define SENDS_BETWEEN_POLLS 100
 
-/* Python reads the array of them: see `Outcomes` in _librdkafka.pyi. */
+/* Python reads an array of these: see `Outcomes` in _librdkafka.pyi. */
 typedef struct {
     int64_t sequence, offset;
     int64_t size; /* bytes of value and key; `take_outcomes` makes them cumulative */
@@ -45,7 +45,7 @@ typedef struct {
 
 /* ---- 1. Delivery reports ---- */
 
-/* Python adds the counts of the same topic and bucket. */
+/* Python adds up the counts of the same topic and bucket. */
 static void count_delivered(producer_t *self, const rd_kafka_message_t *message, int64_t length_ms) {
     int kind;
     int64_t sent_ms = rd.message_timestamp(message, &kind), bucket_ms = sent_ms - sent_ms % length_ms;
@@ -79,7 +79,7 @@ static void clear_outcomes(producer_t *self) {
 
 /* ---- 2. The arrays as Python objects ---- */
 
-/* Sorts by sequence: reports come batch by batch of a partition, each ascending, so most halves are in order. */
+/* Sorts by sequence. Reports arrive in batches of a partition, each in ascending order, so most halves are sorted. */
 static void sort_delivered(delivered_t *items, size_t count) {
     size_t half = count / 2, left = 0, right = half;
     if (count < 2)
@@ -181,9 +181,9 @@ static int as_headers(PyObject *object, void *to) {
     return pairs && read == count;
 }
 
-/* Selects the topic to produce to. Its handle is kept until another is selected, which saves the search by name.
- * It must be the last check of a call: Python code that runs after it, such as a finalizer, may select another topic or
- * close the client. So all code that may run Python code, or allocate a garbage-collected object, precedes it. */
+/* Selects the topic to produce to. Its handle is kept until another topic is selected, which avoids a search by name.
+ * It must be the last check of a call, because Python code that runs after it, such as a finalizer, may select another
+ * topic or close the client. All code that may run Python code, or allocate a garbage-collected object, precedes it. */
 static int select_topic(client_t *self, PyObject *object) {
     const char *name = is_open(self) ? as_text("topic", object) : NULL;
     if (!name)
@@ -241,7 +241,7 @@ static int select_message(message_t *message, PyObject *values, Py_ssize_t place
 }
 
 /* Raises the reason if the first message is not accepted. Like `send`, it holds the GIL, because queueing a message
- * takes less time than reacquiring the GIL can take; so the lists do not change. */
+ * takes less time than reacquiring the GIL can take. Therefore, the lists do not change. */
 static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     producer_t *self = (producer_t *)object;
     message_t message = {.partition = ANY_PARTITION};

@@ -27,8 +27,8 @@ _SEQUENCE, _OFFSET, _SIZE, _PARTITION, _NUMBERS = range(5)  # fields of a delive
 
 
 class NativeReservation(ctypes.Structure):
-    """Like `Reservation`, in memory that `send` reads with the GIL held. Its attributes are read without a Python
-    call, so no signal handler interrupts that."""
+    """Like `Reservation`, but in memory that `send` reads with the GIL held. Its attributes are read without a Python
+    call, so no signal handler interrupts a read."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("next", "end", "left", "largest", "overhead", "prefix_size")),
@@ -62,7 +62,7 @@ class NativeProducer(LibrdkafkaProducer):
         self._notices = ClientEvents(LOG, self.clock, settings.connection.client_id)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = open_client("producer_options", options, _librdkafka.Producer)
-        # no Python frame is between a producer and C
+        # the producer calls C without a Python frame in between
         self.send = self._client.send  # type: ignore[assignment, method-assign]
         self.produce = self._client.produce  # type: ignore[assignment, method-assign]
 
@@ -124,7 +124,7 @@ class NativeProducer(LibrdkafkaProducer):
         return outcomes
 
     def close(self, timeout: float) -> None:
-        """Destroy the client, which waits for its threads without a limit; if a call uses it, when that call ends."""
+        """Destroy the client once no call uses it; this waits for the client's threads without a limit."""
         self._admin = None
         self._client.close()
         del self._client, self.send, self.produce  # remove the references to it

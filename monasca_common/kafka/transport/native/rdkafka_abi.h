@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of librdkafka's binary interface that this extension uses, unchanged since librdkafka 1.6.
  *
- * It uses the library that confluent-kafka has loaded: the build needs no header, and functions are resolved at
- * run time, in the table `rd`. */
+ * It uses the library that confluent-kafka has loaded: the build needs no header, and functions are resolved at run
+ * time and stored in the table `rd`. */
 
 #ifndef MONASCA_RDKAFKA_ABI_H
 #define MONASCA_RDKAFKA_ABI_H
@@ -19,7 +19,7 @@ typedef struct rd_kafka_queue_s rd_kafka_queue_t;
 typedef struct rd_kafka_error_s rd_kafka_error_t;
 typedef struct rd_kafka_consumer_group_metadata_s rd_kafka_consumer_group_metadata_t;
 
-/* Enumerations of librdkafka: their values, in its order. */
+/* Values of librdkafka's enumerations, in librdkafka's order. */
 enum { RD_KAFKA_PRODUCER = 0, RD_KAFKA_CONSUMER = 1 };
 enum { RD_KAFKA_CONF_OK = 0 };
 enum {
