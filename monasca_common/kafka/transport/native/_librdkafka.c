@@ -4,7 +4,7 @@
  * 1. Errors and logs: librdkafka calls back without the GIL; the next call returns what the callbacks stored.
  * 2. Arguments and results.
  * 3. Waiting, without the GIL.
- * 4. The lifetime of a client: its last reference destroys it, except in a forked child. Calls and rows hold references.
+ * 4. A client's lifetime: its last reference destroys it, except in a forked child. Calls and rows hold references.
  * 5. The functions of librdkafka, and the module. */
 
 #include "client.h"
@@ -203,7 +203,7 @@ int call(client_t *self, int run(rd_kafka_t *, void *), void *argument) {
     return !code;
 }
 
-/* ---- 4. The lifetime of a client ---- */
+/* ---- 4. A client's lifetime ---- */
 
 void free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
