@@ -30,7 +30,7 @@ class Drained:
     """The result of `MemoryKafka.drain`.
 
     ``committed``: next offsets. ``dead_letters``: each dead-lettered message, with its error. ``put_off``: for each
-    partition with uncommitted messages, how many times the handler raised `RetryLater` for the first of them.
+    partition with uncommitted messages, the number of times that the handler raised `RetryLater` for the first one.
     """
 
     committed: Mapping[TopicPartition, int]
@@ -68,16 +68,16 @@ class MemoryKafka(fixtures.Fixture):
         return ConnectionSettings(bootstrap_servers=self.bootstrap_servers, driver="memory", client_id=client_id)
 
     def producer_settings(self, **changes: Any) -> ProducerSettings:
-        """Return settings of a producer; ``changes`` are fields of `ProducerSettings`."""
+        """Return producer settings; ``changes`` are fields of `ProducerSettings`."""
         return ProducerSettings(**{"connection": self.connection(), **changes})
 
     def consumer_settings(self, topic: str, group: str = "test-group", **changes: Any) -> ConsumerSettings:
-        """Return settings of a consumer of one topic; ``changes`` are fields of `ConsumerSettings`."""
+        """Return consumer settings for one topic; ``changes`` are fields of `ConsumerSettings`."""
         fields = {"connection": self.connection(), "topics": (topic,), "group_id": group, **changes}
         return ConsumerSettings(**fields)
 
     def producer(self, **changes: Any) -> KafkaProducer:
-        """Open a producer of this broker; the fixture closes it."""
+        """Open a producer for this broker; the fixture closes it."""
         producer = plugins.memory_producer(self.producer_settings(**changes))
         self.addCleanup(producer.close, 1.0)
         return producer
@@ -91,7 +91,7 @@ class MemoryKafka(fixtures.Fixture):
         partitions: Iterable[TopicPartition] | None = None,
         **changes: Any,
     ) -> KafkaConsumer:
-        """Open a consumer of this broker; the fixture closes it."""
+        """Open a consumer for this broker; the fixture closes it."""
         settings = self.consumer_settings(topic, group, **changes)
         consumer = plugins.memory_consumer(settings, listener=listener, partitions=partitions)
         self.addCleanup(consumer.close)
@@ -100,9 +100,9 @@ class MemoryKafka(fixtures.Fixture):
     def drain(self, processor: Processor, timeout: float = 10.0) -> Drained:
         """Run a processor until all messages in its consumer's partitions are committed, and stop it.
 
-        Waits after failures are shortened. It does not wait for a partition whose handler repeatedly raises
-        `RetryLater` (see ``put_off``). Raises the handler's exception if it ends the run, otherwise the reason for the
-        end. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the remaining offsets.
+        Waits after failures are shortened. Partitions whose handler repeatedly raises `RetryLater` are not waited for
+        (see `Drained`). Raises the handler's exception if it ends the run, or any other error that ends it. Raises
+        `TimeoutError`, which names the remaining offsets, after ``timeout`` seconds of real time.
         """
         observer, consumer, end = _Observer(), processor.consumer, Future[None]()
         processor.observe(observer)

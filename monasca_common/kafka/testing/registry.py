@@ -17,11 +17,11 @@ import fixtures
 
 
 class MemoryRegistry(fixtures.Fixture):
-    """A registry at ``url`` during a test. It checks only Avro schemas, with the package avro: whether they can read
-    values of the latest version (the compatibility level BACKWARD).
+    """A registry at ``url`` during a test. It checks only Avro schemas, with the package avro: they must be able to
+    read values of the latest version (the compatibility level BACKWARD).
 
     ``fault``: a status that every request gets, ``"hang"`` (no response while it is set), ``"drip"`` (a response that
-    never ends) or ``None``. ``login``: the value of the header ``Authorization`` that requests need, if any.
+    never ends) or ``None``. ``login``: the required value of the header ``Authorization``, or ``None``.
     ``requests``: the method and path of each request.
     """
 
@@ -41,7 +41,7 @@ class MemoryRegistry(fixtures.Fixture):
         self.start()
 
     def start(self) -> None:
-        """Listen; after a stop, at the same port as before."""
+        """Accept connections; after a stop, on the same port as before."""
         port = urlsplit(self.url).port or 0
         self._ended.clear()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
