@@ -40,12 +40,12 @@ class AsyncConsumer:
         self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
         self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
         self._using = asyncio.Lock()  # a poll or a seek
-        # its batch was not returned yet; the poll may belong to an earlier event loop
+        # a poll whose batch was not returned yet; it may belong to an earlier event loop
         self._polled: Future[Batch] | None = None
 
     async def poll(self, max_messages: int | None = None, timeout: float = 1.0) -> Batch:
-        """Return up to ``max_messages`` (``None``: the option ``batch_size``) once a message is available, like
-        `KafkaConsumer.poll`; an empty batch after ``timeout`` seconds.
+        """Return up to ``max_messages`` (default: the option ``batch_size``) once a message is available, or an empty
+        batch after ``timeout`` seconds, like `KafkaConsumer.poll`.
 
         A cancelled poll loses no messages: the next call returns its batch.
         """
@@ -116,8 +116,7 @@ class AsyncConsumer:
         await self.close()
 
     async def _move(self, seek: Callable[[], Result], partitions: Collection[TopicPartition] | None) -> Result:
-        """Seek, and drop the messages of these partitions (`None`: all partitions) from the batch of a cancelled
-        poll."""
+        """Seek, and drop the messages of these partitions (``None``: all) from the batch of a cancelled poll."""
         async with self._using:
             moved = await call_on(self._polling, seek)
             if self._polled is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`AsyncProcessor`: runs a `Processor` whose handler is an ``async def``.
 
-It uses `Processor`'s polling thread, ordered lanes, retries, dead letters and commits. Here a
-dispatcher thread takes tasks from the lanes, at most ``concurrency`` at a time, and each runs as a task of the event
-loop. Everything that may wait on a thread (decoding, outputs, dead letters) runs on the ``threads`` of the processor.
+It uses the `Processor`'s polling thread, ordered lanes, retries, dead letters and commits. A dispatcher thread takes
+tasks from the lanes, at most ``concurrency`` at a time, and each runs as a task of the event loop. Work that may block
+a thread (decoding, outputs, dead letters) runs on the ``threads`` of the processor.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class AsyncProcessor:
         self._ended: asyncio.Future[StopReport] | None = None
 
     async def run(self) -> StopReport:
-        """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Only once.
+        """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Call this only once.
 
         A cancellation stops the run: calls have ``stop_timeout_seconds`` to return, and finished messages are committed
-        before `CancelledError` is raised. A second cancellation ends this wait. The remaining calls are then cancelled.
+        before `CancelledError` is raised. A second cancellation ends this wait, and the remaining calls are cancelled.
         """
         if self._ended is not None:
             raise MisuseError("an AsyncProcessor runs only once: create a new AsyncProcessor with a new Processor")
@@ -80,7 +80,7 @@ class AsyncProcessor:
 
     async def stop(self, deadline: float | None = None) -> StopReport:
         """Start no more calls, wait up to ``deadline`` seconds for those in flight, commit, and return the uncommitted
-        work, like `Processor.stop`. Within a handler it does not wait."""
+        work, like `Processor.stop`. A call within a handler does not wait."""
         self._shutdown.request(deadline)
         if not self._shutdown.over.is_set():
             self._processor.consumer.limit_calls(self._shutdown.until)

@@ -34,7 +34,7 @@ class LoopWaiter(Waiter):
         self._future = future
 
     def set(self) -> None:
-        self.is_over = bool  # false, because the table sets it only once
+        self.is_over = bool  # always false, so that the table calls `set` only once
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._future.get_loop().call_soon_threadsafe(self.end, True)
 
@@ -68,8 +68,8 @@ class SentBulk:
 class AsyncProducer:
     """A producer for the tasks of one event loop, over ``producer``, which other threads may use at the same time.
 
-    Outcomes are never raised as exceptions; only misuse raises (`MisuseError`), and `send` raises `QueueFull` if there
-    is no room. An asynchronous context manager that closes ``producer``.
+    Outcomes are never raised as exceptions: sending raises only `MisuseError`, and `send` also raises `QueueFull` if
+    there is no room. An asynchronous context manager that closes ``producer``.
     """
 
     def __init__(self, producer: KafkaProducer) -> None:
@@ -101,7 +101,7 @@ class AsyncProducer:
             raise
 
     async def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
-        """Deliver the same messages under the same ids, like `KafkaProducer.retry`. ``report`` may come from any
+        """Deliver the same messages with the same ids, like `KafkaProducer.retry`. ``report`` may come from any
         producer."""
         self.producer._check("retry")
         deadline = self.producer._deadline(timeout)
@@ -154,8 +154,8 @@ class AsyncProducer:
         return report.with_attempts(report.latest())
 
     async def close(self, timeout: float | None = None) -> DeliveryReport:
-        """Close the producer on a thread, like `KafkaProducer.close`: a cancellation does not stop it, and another
-        close returns the same report."""
+        """Close the producer on another thread, like `KafkaProducer.close`. A cancellation does not stop the close, and
+        another close returns the same report."""
         return await call_on(self._closing, self.producer.close, timeout)
 
     async def __aenter__(self) -> AsyncProducer:
