@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avro by fastavro, with schemas that are parsed once.
+"""Avro with fastavro, whose schemas are parsed once.
 
-fastavro reads hostile values without limits. A schema whose arrays may have items without bytes, or whose records
-without bytes are nested, is refused, because a value of ten bytes could have any number of them. Long decimals are
-refused, because they are converted in quadratic time. A value is first read without its reader schema, because
-fastavro skips fields that this schema does not have without checking for the end of the value, and such a read could
-take years. A recursive schema uses fastavro's Python code, which raises an error for a deeply nested value, whereas its
-C code ends the process.
+fastavro reads hostile values without limits. A schema with an array whose items are encoded in zero bytes, or with
+nested records without bytes, is refused, because a value of ten bytes could have any number of them. Long decimals are
+refused, because converting them takes quadratic time. A value is first read without its reader schema: when fastavro
+skips fields that the reader schema does not have, it does not check for the end of the value, so such a read could take
+years. For a recursive schema, fastavro's Python code is used, which raises an error for a deeply nested value, whereas
+its C code ends the process.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _invalid_field(value: Any, schema: Any) -> str:
 
 
 def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, bool]]) -> tuple[bool, bool]:
-    """Return whether a type contains itself, and whether each of its values has no bytes. ``named``: the named types by
-    full name; ``records``: the inspected records, to which it adds.
+    """Return whether a type is recursive or contains a recursive type, and whether all of its values are encoded in
+    zero bytes. ``named``: the named types by full name. ``records``: the results by record, to which this adds.
 
     Raises `SerializationError` for an array of items without bytes, and for nested records without bytes.
     """
@@ -143,12 +143,12 @@ def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, 
     if kind in ("array", "map"):
         recursive, empty = _inspect(schema["items" if kind == "array" else "values"], named, records)
         if kind == "array" and empty:
-            raise SerializationError("an array of items without bytes is refused: a short value can have billions")
+            raise SerializationError("an array of items of zero bytes is refused: a short value can have billions")
         return recursive, False
     if kind not in _RECORDS:
         return False, kind == "null" or schema.get("size") == 0
     if name not in records:
-        records[name] = True, False  # for the fields of the record itself
+        records[name] = True, False  # the result while its own fields are inspected
         fields = [_inspect(field["type"], named, records) for field in schema["fields"]]
         records[name] = any(recursive for recursive, _ in fields), all(empty for _, empty in fields)
         if records[name][1] and any(field["type"] != "null" for field in schema["fields"]):

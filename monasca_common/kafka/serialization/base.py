@@ -54,7 +54,7 @@ class Serializer(ABC, Generic[S]):
 
     @property
     def headers(self) -> Headers:
-        """The headers of a record with such a value."""
+        """The headers of a record with a value from this serializer."""
         return ((CONTENT_TYPE_HEADER, self.content_type.encode()),)
 
     @abstractmethod
@@ -80,7 +80,7 @@ def takes_context(function: Callable[..., Any]) -> bool:
 
 
 class RawSerializer(Serializer[bytes]):
-    """The serializer of bytes, which it does not change."""
+    """Serializer that passes bytes through unchanged."""
 
     content_type: ClassVar[str] = "application/octet-stream"
 

@@ -2,7 +2,7 @@
 """The frame of values with a schema, as Confluent's serializers write it: byte 0, the schema id in 4 bytes, and the
 value.
 
-Values whose schema's GUID is in a header are also read.
+Values with the GUID of their schema in a header are also read.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         )
 
     def subject(self, context: SerializationContext, schema: T) -> str:
-        """Return the name under which a schema is registered. Raises `ConfigurationError` without a strategy."""
+        """Return the name under which a schema is registered. Raises `ConfigurationError` if no strategy is set."""
         return self.registry.settings.subject(context.option_name, lambda: self.record_name(schema))
 
     def read_schema(self, option: str, path: str) -> tuple[str, T]:
@@ -106,7 +106,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         path = settings.schema_files.get(name)
         try:
             if path is None:
-                subject, remedy = settings.subject(name), f"name a file of {name}"
+                subject, remedy = settings.subject(name), f"name a file for {name}"
                 schema_id, schema = self.registry.latest(subject)
             else:
                 text, schema = self.read_schema("schema_files", path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON (RFC 8259) in UTF-8, without NaN, Infinity and lone surrogates.
 
-orjson writes, because it refuses values that would be read back as other types. msgspec reads, because it reads
-integers of any size exactly. The last of repeated keys is used.
+Values are written with orjson, because it refuses values that would be read back as other types, and read with msgspec,
+because it reads integers of any size exactly. If a key is repeated, its last value is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _check_finite = json.JSONEncoder(allow_nan=False).encode
 
 
 class JsonSerializer(Serializer):
-    """The serializer of plain JSON values."""
+    """A serializer of plain JSON values."""
 
     content_type: ClassVar[str] = "application/json"
 

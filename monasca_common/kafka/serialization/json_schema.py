@@ -22,7 +22,7 @@ _JSON = JsonSerializer()
 
 
 class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
-    """The serializer of plain JSON values with a schema id. Values are checked when they are written and read."""
+    """A serializer of plain JSON values with a schema id. Values are checked when they are written and read."""
 
     content_type: ClassVar[str] = "application/json; framing=schema-id"
     schema_type: ClassVar[str] = "JSON"
@@ -32,7 +32,7 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
             schema = json.loads(text)
             validator = extend(validator_for(schema), {"uniqueItems": _unique_items})
             validator.check_schema(schema)
-            # This registry has no function that retrieves other addresses, so references never leave it.
+            # This registry has no function that retrieves other addresses, so no reference causes a request.
             resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
         except (SchemaError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None

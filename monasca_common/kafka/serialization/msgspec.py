@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataclasses and msgspec structs as JSON, with the checks of `json` and of the types by msgspec."""
+"""Dataclasses and msgspec structs as JSON, with the checks of `json` and msgspec's type checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH = re.compile(r" - at `(\$[^`]*)`$")
 
 
 class MsgspecSerializer(Serializer[S]):
-    """The serializer of values of ``type``: a dataclass, a struct, or a generic type or union of such."""
+    """A serializer of values of ``type``: a dataclass, a struct, or a generic type or union of these."""
 
     content_type: ClassVar[str] = "application/json"
 

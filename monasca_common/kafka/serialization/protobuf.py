@@ -19,7 +19,7 @@ from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
 
 class ProtobufSerializer(FramedSerializer[str, Any]):
-    """The serializer of messages of ``type``, a class that protoc generated."""
+    """A serializer of messages of ``type``, a class that protoc generated."""
 
     content_type: ClassVar[str] = "application/protobuf"
     schema_type: ClassVar[str] = "PROTOBUF"
@@ -52,7 +52,7 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
         payload = start + len(self._indexes)
         if value[start:payload] != self._indexes:
             raise SerializationError(
-                f"the value of schema {key} is another message type of its file than {self.message_type.__name__}"
+                f"the value of schema {key} is of another message type of its file, not {self.message_type.__name__}"
             )
         try:
             return self.message_type.FromString(value[payload:])

@@ -34,10 +34,10 @@ _REUSED = (
 
 
 class SchemaRegistry(RegistryClient, Generic[T]):
-    """The schemas of one format, by id. Thread-safe. ``parse``: returns the parsed schema of a text and of the texts
-    that it refers to, or raises `SerializationError`.
+    """The schemas of one format, by id. Thread-safe. ``parse``: returns the schema parsed from a text and the texts to
+    which it refers, or raises `SerializationError`.
 
-    Schemas in the cache need no registry. A registry that restarts empty may give an id to another schema: cached
+    Schemas in the cache need no registry. A registry that restarts empty may assign an id to another schema, so cached
     schemas are compared with the registry every minute. While one differs, nothing is read or written.
     """
 
@@ -48,7 +48,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._parse = parse
         self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait for a long time
         self._compare_at = float("inf")
-        self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has given to another schema
+        self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has assigned to another schema
         self._unknown: dict[SchemaKey, float] = {}  # the time at which each unknown id was first requested
         self._rejected_at = float("-inf")  # the time at which the last unknown id was rejected
 
@@ -62,8 +62,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             raise RegistryUnavailable(_REUSED.format(*self._reused), MAX_BACKOFF_SECONDS)
 
     def get(self, key: SchemaKey) -> T:
-        """Return the parsed schema, from the cache or the registry. Raises `RegistryUnavailable`; `SerializationError`
-        if the registry still does not have it after ``unknown_id_seconds``, or if it is of another format."""
+        """Return the parsed schema, from the cache or the registry. Raises `RegistryUnavailable`, or
+        `SerializationError` if the registry still lacks it after ``unknown_id_seconds``, or if it has another format.
+        """
         self.check()
         cached = self.cached.get(key)
         return self._fetch(key) if cached is None else cached[1]
@@ -76,8 +77,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
     def schema_id(self, subject: str, text: str, *, register: bool) -> int:
         """Return the id of a schema under this subject. ``register``: register it if it is missing.
 
-        Raises `SchemaRefused`, and the errors of `get`, also if the registry returns an id that another schema has
-        here.
+        Raises `SchemaRefused`, and the errors of `get`, also if the registry returns the id of another cached schema.
         """
         name = "register_schema_full_response" if register else "lookup_schema"
         request = methodcaller(name, subject, Schema(text, self._schema_type))
@@ -140,8 +140,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._rejected_at = self.clock.monotonic()
 
     def _compare(self, client: Any) -> bool:
-        """Compare cached schemas with the registry, and record whether a schema differs. Return whether a schema is the
-        same, or whether the registry has any subject if the cache is empty."""
+        """Compare cached schemas with the registry, and record whether one differs. Return whether any schema is the
+        same or, if the cache is empty, whether the registry has any subject."""
         with self._changing:
             cached = self.cached.copy()
         if not cached:

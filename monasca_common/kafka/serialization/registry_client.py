@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client of a schema registry, with a deadline for each request, and a back-off while it is unavailable.
 
-Each request opens a client: requests are rare, and so a client's connection and cache are neither shared with a forked
-child nor occupied by a registry that hangs.
+Each request opens a client. Requests are rare, and a client's connection and cache are thus neither shared with a
+forked child nor blocked by a registry that hangs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class RegistryClient:
     def ask(self, question: Callable[[Any], Any]) -> Any:
         """Return the response to ``question``, within ``timeout_seconds``. After a failure, no request is sent until a
         back-off has passed, and then only one; other threads do not wait for its response. The back-off after a
-        time-out is at least as long, so a registry that hangs blocks one thread for half of the time. Raises
-        `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
+        time-out is at least as long as the time-out, so a registry that hangs blocks one thread for half of the time.
+        Raises `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
         if not self._asking.acquire(blocking=not self._backoff):
             raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
         try:
@@ -110,7 +110,7 @@ def _client_options(settings: SchemaRegistrySettings) -> dict[str, Any]:
 
 
 def refusal(error: Exception) -> SchemaRefused | None:
-    """Return the error if the registry itself refused the request; ``None`` for a failed login, proxy or server."""
+    """Return the error if the registry itself refused the request, or ``None`` if a login, proxy or server failed."""
     if not isinstance(error, SchemaRegistryError) or error.http_status_code not in (404, 409, 422):
         return None
     text, code = " ".join(str(error.error_message).split())[:_MOST_TEXT], error.error_code

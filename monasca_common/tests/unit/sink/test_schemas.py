@@ -132,7 +132,7 @@ class SchemasTest(RegistryTestCase):
         self.assertIn("the latest schema of its values is not compared: Subject 't-value' not found. (40401)", text)
 
     def test_a_schema_that_cannot_be_read_is_refused(self):
-        bomb = {"type": "array", "items": "null"}  # the decoder refuses arrays of items without bytes
+        bomb = {"type": "array", "items": "null"}  # the decoder refuses arrays of items of zero bytes
         self.register({"type": "record", "name": "Bomb", "fields": [{"name": "id", "type": bomb}]})
         ((text, effect),) = self.findings("avro", 'id = "integer"')
         self.assertEqual("refused", effect)

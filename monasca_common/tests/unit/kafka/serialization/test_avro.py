@@ -38,7 +38,7 @@ class HostileTest(AvroCase):
             self.memory.clear()
             self.memory.answer("POST", "/subjects/first-value/versions", {"schema": '"int"'})
             value = self.written({"type": "array", "items": items}, b"\xfe" * 4 + b"\x0f\0")
-            self.assertIn("items without bytes", self.refused(value))
+            self.assertIn("items of zero bytes", self.refused(value))
 
     def test_a_field_that_the_reader_schema_does_not_have_is_checked(self):
         fields = [*READING["fields"], {"name": "more", "type": {"type": "array", "items": "double"}}]
