@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KafkaClient`: reads topics and end offsets, for monasca-api's health check and monasca-agent's consumer check. New
-code uses `monasca_common.kafka.load_admin`, which also accepts credentials."""
+code should use `monasca_common.kafka.load_admin`, which also accepts credentials."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class KafkaClient:
         return [topic.encode() for topic in self._partitions]
 
     def get_partition_ids_for_topic(self, topic: str | bytes) -> list[int]:
-        """Return the partitions of a topic; empty if it does not exist."""
+        """Return the partitions of a topic, or an empty list if it does not exist."""
         return list(range(self._partitions.get(_text(topic), 0)))
 
     def send_offset_request(self, payloads: Sequence[OffsetRequest]) -> list[OffsetResponse]:
@@ -69,8 +69,8 @@ class KafkaClient:
         ]
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Return the next offset of each partition of ``topic`` for ``group``; 0 if the group has committed no
-        offset."""
+        """Return the next offset of each partition of ``topic`` for ``group``, or 0 if the group has not committed
+        one."""
         partitions = self.get_partition_ids_for_topic(topic)
         if not partitions:
             raise UnknownTopicOrPartitionError(

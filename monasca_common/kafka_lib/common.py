@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error names and data types of monasca-common 3. Each name is an error of this library and may catch more than before:
-`KafkaUnavailableError` was raised if no broker responded, for any reason, so it is `TransportError` here, which
-includes refused credentials.
+"""Error names and data types of monasca-common 3. Each error name is an alias of an error of this library, so an
+``except`` clause may catch more than in monasca-common 3: `KafkaUnavailableError` was raised if no broker responded,
+for any reason, so it is `TransportError` here, which includes refused credentials.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from monasca_common.kafka_lib.client import KafkaClient
 
 
 class SimpleConsumer:
-    """``offsets`` is ``{partition: next offset}``, 0 if the group has committed none. It reads no messages.
+    """``offsets`` is ``{partition: next offset}``, or 0 if the group has not committed one. It reads no messages.
 
     Raises `UnknownTopicOrPartitionError` for a topic that does not exist, and `MisuseError` for ``auto_commit``.
     """
@@ -35,7 +35,7 @@ class SimpleConsumer:
         _refuse("reads no messages")
 
     def get_message(self, *_: object, **__: object) -> NoReturn:
-        """Raises `MisuseError`."""
+        """Raise `MisuseError`, because this class reads no messages."""
         _refuse("reads no messages")
 
     get_messages = get_message

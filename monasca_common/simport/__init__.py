@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ``module:attribute`` names in configurations of services written for monasca-common 3."""
+"""Loads attributes by ``module:attribute`` names in configurations of services written for monasca-common 3."""

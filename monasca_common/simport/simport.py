@@ -13,7 +13,7 @@ from typing import Any
 
 
 class ImportFailed(Exception):
-    """The module cannot be imported; its exception is the ``__cause__``."""
+    """The module cannot be imported; the import error, if any, is the ``__cause__``."""
 
 
 class MissingModule(Exception):

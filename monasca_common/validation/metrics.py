@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks metrics as Python objects, for monasca-api and monasca-agent, with the limits of `monasca_common.models`.
-Accepts and refuses the same metrics as monasca-common 3. The API of this library is stricter: it also refuses NUL and
+"""Checks metrics as Python objects, for monasca-api and monasca-agent, with the limits of `monasca_common.models`. It
+accepts and refuses the same metrics as monasca-common 3. The API of this library is stricter: it also refuses NUL and
 lone surrogates, which databases cannot store (`monasca_common.models.metric.parse_post`).
 """
 
@@ -16,7 +16,7 @@ from monasca_common.models.limits import MOST_META_BYTES, MOST_META_ENTRIES, POS
 
 
 class InvalidMetric(ValueError):
-    """Base class of the errors of this module: the object is not a metric, or breaks a rule for metrics."""
+    """Base class of this module's errors: the object is not a metric, or breaks a rule for metrics."""
 
 
 class InvalidMetricName(InvalidMetric):
@@ -44,14 +44,14 @@ class InvalidTimeStamp(InvalidMetric):
 
 
 def validate(metrics: Any) -> None:
-    """Check a metric, or each metric of a list; a metric is ``{"name", "value", "timestamp"}``, and optionally
-    ``"dimensions"`` and ``"value_meta"``. Raises an `InvalidMetric`, whose text names the metric."""
+    """Check a metric, or each metric of a list. A metric has ``"name"``, ``"value"`` and ``"timestamp"``, and
+    optionally ``"dimensions"`` and ``"value_meta"``. Raises `InvalidMetric`, whose text names the metric."""
     for metric in metrics if isinstance(metrics, list) else [metrics]:
         validate_metric(metric)
 
 
 def validate_metric(metric: Any) -> None:
-    """Check one metric. Raises an `InvalidMetric`, whose text names the metric."""
+    """Check one metric. Raises `InvalidMetric`, whose text names the metric."""
     if not isinstance(metric, Mapping):
         raise InvalidMetric(f"a metric must be an object with name, value and timestamp, not {_shown(metric)}")
     name = _member(metric, "name", InvalidMetricName)
@@ -68,7 +68,7 @@ def validate_metric(metric: Any) -> None:
 
 
 def validate_name(name: Any) -> None:
-    """Raises `InvalidMetricName`."""
+    """Check a metric's name. Raises `InvalidMetricName`."""
     _check(name, POSTED.name, "metric name", InvalidMetricName)
 
 
@@ -85,7 +85,7 @@ def validate_timestamp(timestamp: Any) -> None:
 
 
 def validate_dimensions(dimensions: Any) -> None:
-    """Check keys and values. Raises `InvalidDimensionKey` or `InvalidDimensionValue`."""
+    """Check the keys and values of dimensions. Raises `InvalidDimensionKey` or `InvalidDimensionValue`."""
     if not isinstance(dimensions, Mapping):
         raise InvalidDimensionKey(f"dimensions {_shown(dimensions)} must be an object")
     for key, value in dimensions.items():
@@ -94,12 +94,12 @@ def validate_dimensions(dimensions: Any) -> None:
 
 
 def validate_dimension_key(key: Any) -> None:
-    """Raises `InvalidDimensionKey`."""
+    """Check a dimension's key. Raises `InvalidDimensionKey`."""
     _check(key, POSTED.key, "dimension key", InvalidDimensionKey)
 
 
 def validate_dimension_value(key: Any, value: Any) -> None:
-    """Check a value; ``key`` is only for the error. Raises `InvalidDimensionValue`."""
+    """Check a dimension's value; only the error text uses ``key``. Raises `InvalidDimensionValue`."""
     _check(value, POSTED.value, f"value of dimension {_shown(key)}:", InvalidDimensionValue)
 
 
