@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producers and consumers that report the outcome of every message. Importing this package imports no Kafka client.
 
-This is the public interface: other packages import from here, not from producer, consumer, processor and transport.
+This is the public interface: other packages import from here, not from producer, consumer, processor or transport.
 """
 
 from typing import TYPE_CHECKING, Any

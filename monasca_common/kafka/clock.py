@@ -63,7 +63,7 @@ class Signal:
 
 
 def check_seconds(timeout: float) -> float:
-    """Return the time-out, limited to between 0 and eleven days. Raise `WrongType` if it is not a number."""
+    """Return the time-out, limited to the range from 0 to eleven days. Raise `WrongType` if it is not a number."""
     if not isinstance(timeout, int | float) or math.isnan(timeout):
         raise WrongType(f"timeout: a time-out is a number of seconds, not {timeout!r}")
     return min(max(0.0, timeout), _LONGEST_SECONDS)

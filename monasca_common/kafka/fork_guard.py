@@ -54,7 +54,7 @@ class ForkGuard:
             )
 
     def pin(self, handle: Any) -> None:
-        """Never destroy ``handle``, a native client, in a child (nor, while this guard exists, in this process)."""
+        """Keep ``handle``, a native client, alive in every child (and, while this guard exists, in this process)."""
         self._handles.append(handle)
 
     def unpin(self, closed: Sequence[Any] | None = None) -> None:

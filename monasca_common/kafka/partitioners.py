@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partition of a key, by Kafka's hash, so that all clients of a topic agree.
+"""Computes the partition of a key with Kafka's hash, so that all clients of a topic agree.
 
 librdkafka computes the partition itself (``partitioner=murmur2_random``). This module is for code without a client: the
 memory transport, tests, and services that look up a key.

@@ -37,7 +37,7 @@ class PooledProducer:
     def __init__(self, topic: str, producer: KafkaProducer, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.topic = topic
         self.producer = producer
-        self.used = False  # whether there was anything to publish
+        self.used = False  # whether a publish was requested
         self.is_old = False  # whether a message was unacknowledged for too long at the last check
         self._is_slow = False
         self._monotonic = monotonic
@@ -156,7 +156,7 @@ class ProducerPool:
         with self._opening:
             if topic not in self._by_topic:
                 if self._closed:
-                    raise ClosedError("the pool of producers is closed")
+                    raise ClosedError("the producer pool is closed")
                 self._by_topic[topic] = PooledProducer(topic, self._open_producer(topic))
             return self._by_topic[topic]
 

@@ -38,7 +38,7 @@ _MAX_LINKS = 128  # the default limit of SDKs
 
 
 def is_sampled() -> bool:
-    """Return whether the current trace is sampled. The first check is the only cost without a current span."""
+    """Return whether the current trace is sampled. Without a current span, only the first, cheap check is needed."""
     return bool(get_current()) and trace.get_current_span().get_span_context().trace_flags.sampled
 
 

@@ -104,9 +104,9 @@ class Transaction:
     def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
         """Commit the offsets of a batch (or the given offsets) for ``consumer`` if the transaction commits.
 
-        With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks: required
-        if another thread polls the consumer, because only that thread may seek. Raises `WrongType` for a consumer that
-        cannot take part in a transaction.
+        With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks. This is
+        required if another thread polls the consumer, because only that thread may seek. Raises `WrongType` for a
+        consumer that cannot take part in a transaction.
         """
         if not isinstance(consumer, TransactionalConsumer):
             raise WrongType(f"commit_offsets takes a KafkaConsumer of this library, not {type(consumer).__name__}")

@@ -19,7 +19,7 @@ from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, TopicPartition
 
-_SLICE_SECONDS = 0.2  # one call on the polling thread; a close or a seek after a cancelled poll waits for that call
+_SLICE_SECONDS = 0.2  # duration of a poll on the thread; a close or seek after a cancelled poll waits for that poll
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ class AsyncConsumer:
         self.consumer = consumer
         self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
         self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
-        self._using = asyncio.Lock()  # a poll or a seek
+        self._using = asyncio.Lock()  # held by a poll or a seek
         # a poll whose batch was not returned yet; it may belong to an earlier event loop
         self._polled: Future[Batch] | None = None
 

@@ -125,5 +125,5 @@ def _taken(raw: dict[str, str], options: Mapping[str, Option]) -> dict[str, Any]
             try:
                 taken[option.name] = option.oslo().type(raw.pop(name))
             except ValueError as error:
-                raise ConfigurationError(f"{name} in {_WHERE} is refused, correct it: {error}") from None
+                raise ConfigurationError(f"{name} in {_WHERE} is refused; correct it: {error}") from None
     return taken

@@ -125,7 +125,7 @@ def _unreadable(error: Exception) -> ConfigurationError:
         number = getattr(error.__context__, "lineno", None)
         place = error.config_file if number is None else f"line {number} of {error.config_file}"
         return ConfigurationError(f"{place} is neither [group] nor name = value: correct it")
-    return ConfigurationError(f"the configuration cannot be read, correct it or --config-file: {error}")
+    return ConfigurationError(f"the configuration cannot be read; correct it or --config-file: {error}")
 
 
 def warn_once(text: str) -> None:

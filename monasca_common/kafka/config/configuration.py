@@ -117,7 +117,7 @@ def bootstrap_servers(brokers: Sequence[str], *, where: str) -> str:
         if not match or not 0 < int((match[2] or ":9092")[1:]) < 65_536:
             raise ConfigurationError(
                 f"bootstrap_servers in {where}: {broker!r} is not host:port: write names or addresses "
-                "([2001:db8::1]:9092 for IPv6) without a protocol, which is the option security_protocol"
+                "([2001:db8::1]:9092 for IPv6) without a protocol, which security_protocol sets"
             )
     return ",".join(brokers)
 

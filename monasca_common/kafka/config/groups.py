@@ -87,7 +87,7 @@ _OLD_NAMES = {
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 
-# The options for clients that choose topics and positions themselves.
+# Groups of clients that choose topics and positions themselves, and have only connection options.
 _CONNECTION_GROUPS = frozenset({"mirror_source", "mirror_target"})
 
 _REMOVED = {

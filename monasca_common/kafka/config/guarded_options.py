@@ -31,7 +31,7 @@ _REFUSED_OF_PRODUCERS = {
     "publish_timeout_seconds, which limits only the wait",
     "message.send.max.retries": "with fewer retries, outcomes are unknown and messages are duplicated: use "
     "publish_timeout_seconds",
-    "partitioner": "keys would be assigned to other partitions than in Java and Spark: set the partition of each "
+    "partitioner": "keys would be assigned to different partitions than in Java and Spark: set the partition of each "
     "record",
     "queuing.strategy": "the order of messages would be lost: remove it",
     "batch.size": "the library keeps batches below the topic's limit: remove it, or use batch.num.messages",
@@ -65,7 +65,7 @@ _OTHER_NAMES = {
 def _decided(*settings: type) -> dict[str, str]:
     """Return the librdkafka options that these settings replace, each with the reason for its refusal."""
     return {
-        name: f"this library has its own option for it, which is checked: use {each.name}"
+        name: f"this library has its own, checked option for it: use {each.name}"
         for made in (ConnectionSettings, *settings)
         for each in options_of(made)
         for name in each.librdkafka

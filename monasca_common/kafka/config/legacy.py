@@ -47,7 +47,7 @@ OLD_OPTIONS = (
     OldOption("database_batch_size", Action.RENAMED, "batch_size", consumers=True),
     OldOption("group", Action.RENAMED, "group_id in [kafka_notifications]"),
     OldOption("alarm_topic", Action.RENAMED, "topic in [kafka_notifications]"),
-    OldOption("notification_retry_topic", Action.IGNORED, "retries are rows of the database"),
+    OldOption("notification_retry_topic", Action.IGNORED, "retries are stored in the database"),
     OldOption("enabled", Action.SERVICE, "whether the persister runs this consumer", consumers=True),
     OldOption("num_processors", Action.SERVICE, "how many processes the persister starts", consumers=True),
     OldOption("metrics_topic", Action.SERVICE, "where the API sends metrics"),
@@ -55,7 +55,7 @@ OLD_OPTIONS = (
     OldOption("logs_topics", Action.SERVICE, "where the API sends logs"),
     OldOption("alarm_state_transitions_topic", Action.SERVICE, "where alarm transitions are sent"),
     OldOption("notification_topic", Action.IGNORED, "GET /v2.0/notifications returns notifications"),
-    OldOption("periodic", Action.IGNORED, "periodic notifications are rows of the database"),
+    OldOption("periodic", Action.IGNORED, "periodic notifications are stored in the database"),
     *(OldOption(name, Action.IGNORED, _ZOOKEEPER, consumers=True) for name in ("zookeeper_path", "path", "partitions")),
     *(
         OldOption(name, Action.IGNORED, _BUFFERS, consumers=True)
@@ -71,7 +71,7 @@ OLD_OPTIONS = (
     OldOption("legacy_kafka_client_enabled", Action.IGNORED, "the client with ZooKeeper was removed", consumers=True),
     OldOption("max_offset_lag", Action.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
     *(OldOption(name, Action.IGNORED, _NEVER_USED) for name in ("async", "is_async", "compact", "wait_time")),
-    OldOption("auto_commit", Action.IGNORED, "offsets are committed when their messages are done"),
+    OldOption("auto_commit", Action.IGNORED, "offsets are committed after their messages are handled"),
     *(OldOption(name, Action.IGNORED, _ALWAYS_ACKNOWLEDGED) for name in ("ack_time", "max_retry")),
     OldOption("drop_data", Action.IGNORED, "data is never dropped; tests use driver = memory"),
     OldOption("queue_buffering_max_messages", Action.IGNORED, "see budget_messages"),
@@ -84,6 +84,6 @@ OLD_GROUPS = (
         (OldOption("verbose", Action.IGNORED, "oslo.log has no such option; see debug"),),
     ),
     OldGroup("zookeeper", f"{_ZOOKEEPER}; remove the group"),
-    OldGroup("kafka_periodic_notifications", "periodic notifications are rows of the database; remove the group"),
-    OldGroup("kafka_retry_notifications", "retries are rows of the database; remove the group"),
+    OldGroup("kafka_periodic_notifications", "periodic notifications are stored in the database; remove the group"),
+    OldGroup("kafka_retry_notifications", "retries are stored in the database; remove the group"),
 )

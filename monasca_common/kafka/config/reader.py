@@ -90,7 +90,7 @@ class GroupReader:
 
 
 def _refusal(group: str, declared: Option, error: Exception) -> ConfigurationError:
-    rule = f"is refused, correct it: {config_file.broken_rule(error)}"
+    rule = f"is refused; correct it: {config_file.broken_rule(error)}"
     if declared.secret:
         rule = "cannot be read: a $ in its value must be written $$ (the value is a secret and is not shown)"
     return ConfigurationError(f"{declared.name} in group [{group}] {rule}")

@@ -156,7 +156,7 @@ def registry_settings(conf: cfg.ConfigOpts) -> SchemaRegistrySettings:
         scheme = _scheme(url.strip())
         if scheme is None:
             raise read.error(
-                "url", "is not an http or https URL with a valid port and without user, password and query: correct it"
+                "url", "is not an http or https URL with a valid port and without user, password or query: correct it"
             )
         has_login = settings.username or settings.bearer_token
         if has_login and not (scheme == "https" or settings.allow_insecure_credentials):

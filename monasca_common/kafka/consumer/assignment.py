@@ -22,7 +22,7 @@ class Assignment:
     def __init__(self) -> None:
         self._epochs: dict[TopicPartition, int] = {}
         self._last_epoch = 0
-        self.starts: dict[TopicPartition, int] = {}  # the start offset of each assignment
+        self.starts: dict[TopicPartition, int] = {}  # the offset at which each partition started
         self.positions: dict[TopicPartition, int] = {}  # offset of the next message that a poll returns
         self.waiting: set[TopicPartition] = set()  # partitions without a known position
         self.out_of_range: set[TopicPartition] = set()

@@ -70,7 +70,7 @@ class Committer:
         sent = "was not sent yet" if call.drop() else "has no response yet"
         unknown = CommitUnknown(
             f"the commit of {len(progress)} partitions {sent} after {timeout:.1f} s: is the group's coordinator "
-            "reachable, and do its ACLs permit the group? uncommitted messages will be read again"
+            "reachable, and do the ACLs permit the group? uncommitted messages will be read again"
         )
         return {tp: CommitResult(at.next_offset, unknown) for tp, at in progress.items()}
 

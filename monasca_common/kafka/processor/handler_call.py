@@ -74,7 +74,7 @@ class Caller:
         raise AssertionError("only an async def waits")
 
     async def handle(self, part: PartitionBatch[Any], interrupted: Callable[[], bool]) -> Call:
-        """Call the handler, and await it if it is an ``async def``, with decoded messages."""
+        """Call the handler with decoded messages, and await it if it is an ``async def``."""
         outputs: list[Output] = []
         handled, failure, is_async = 0, None, self.is_async
         size = 1 if self.per_message else len(part)  # messages in each call

@@ -168,7 +168,7 @@ class Processor(RebalanceListener):
         self._inner_listener = consumer.listener  # the caller's listener, which is called after this one
         self._chosen: set[TopicPartition] = set()  # partitions whose start the caller's listener returned
         self.ignored_errors: Counter[str] = Counter()  # temporary errors and `RetryLater`, by class
-        self._counting = threading.Lock()  # counted by the polling thread and handler threads
+        self._counting = threading.Lock()  # for `ignored_errors`, which several threads update
 
     def run(self) -> StopReport:
         """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Can be called only
@@ -432,7 +432,7 @@ def _check_arguments(
     """Raise `ConfigurationError` with the remedy for the first broken rule."""
     rules = (
         (order in ("partition", "key"), f"order={order!r}: it must be 'partition' or 'key'"),
-        (threads >= 1, f"threads={threads}: at least 1 must call the handler"),
+        (threads >= 1, f"threads={threads}: at least 1 thread must call the handler"),
         (
             dead_letters is None or producer is not None,
             "dead_letters without a producer: pass the producer that sends them",

@@ -385,7 +385,7 @@ class KafkaProducer:
         return None if without_ids else self._id_prefix
 
     def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
-        """Hand over a bulk once the budget has room for it. At the deadline settle it and return the error."""
+        """Hand over a bulk once the budget has room for it. At the deadline, settle it and return the error."""
         table = self._table
         while not table.reserve(bulk):
             is_over = self._serving.wait(lambda: table.has_room(bulk) or not table.can_have_room(bulk), deadline)
@@ -440,7 +440,7 @@ class KafkaProducer:
         """Implement `send` for messages other than bare bytes with reserved room. ``limit``: the topic's limit, with
         which room for plain bytes is reserved, or ``None`` to reserve none."""
         thread, callers = threading.get_ident(), self._table.callers
-        is_inside = thread in callers  # it must not wait
+        is_inside = thread in callers  # then this call must not wait
         callers[thread] = None
         try:
             given_id = None

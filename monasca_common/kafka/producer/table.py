@@ -45,7 +45,7 @@ from monasca_common.kafka.producer.outcome import PURGED, DeliveryListener, Outc
 from monasca_common.kafka.transport.base import Outcomes, ProducerTransport, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.reservation import Reservation
 
-# librdkafka reports identical connection errors of a broker once in 30 s, so an unreported error occurs at most 30 s
+# librdkafka reports identical connection errors of a broker once per 30 s, so an unreported error occurs at most 30 s
 # after a reported one.
 _SILENT_SECONDS = 35.0
 _SENDS = 4096  # number of sends reserved for one topic at a time
@@ -163,7 +163,7 @@ class Bulk:
 
     def add(self, attempt: DeliveryAttempt) -> None:
         place = len(self.attempts)
-        self.attempts[place] = attempt  # no call after this: no signal handler interrupts it
+        self.attempts[place] = attempt  # no call after this, so no signal handler interrupts it
         self.next = place + 1
         self.size += attempt.size
 
@@ -316,7 +316,7 @@ class Table:
                 reservation = bulk.reservation
                 if reservation is not None:
                     reservation.close()
-                if bulk.reservation is not None:  # no call follows: a signal handler could end it
+                if bulk.reservation is not None:  # no call follows, because a signal handler could close it
                     if self._next == bulk.next:
                         self._next = bulk.reservation.next  # the remaining sequences are still unused
                     self.messages -= bulk.next - bulk.reservation.next
@@ -382,7 +382,7 @@ class Table:
                 if attempt.outcome is None and attempt.successor is None:
                     bulk, why = attempt.bulk, error
                     if attempt.record is None:
-                        attempt.size = bulk.size // bulk.in_flight  # an estimate: only the client knows it
+                        attempt.size = bulk.size // bulk.in_flight  # an estimate, because only the client knows it
                         why = DeliveryAbandoned(f"{error}; the client kept its bytes, so it cannot be sent again")
                         why.permanent = True
                     self._settle(attempt, outcome, why)
@@ -473,7 +473,7 @@ class Table:
                     known.add(attempt)
                     attempt.for_flush = True
                     size = attempt.size
-                    self._undelivered += [attempt]  # no call after this: no signal handler interrupts it
+                    self._undelivered += [attempt]  # no call after this, so no signal handler interrupts it
                     self.messages += 1
                     self.bytes += size
             self._delivered += delivered

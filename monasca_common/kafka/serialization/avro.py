@@ -39,7 +39,7 @@ class AvroSchema(NamedTuple):
 
 
 class AvroSerializer(FramedSerializer[AvroSchema, Any]):
-    """The serializer of plain values (dictionaries for records) as Avro with a schema id."""
+    """A serializer of plain values (dictionaries for records) as Avro with a schema id."""
 
     content_type: ClassVar[str] = "application/avro"
     schema_type: ClassVar[str] = "AVRO"

@@ -102,7 +102,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         return self._cache(key, schema, names)
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> T:
-        # Apicurio does not return the type, and the client then assumes AVRO; null means AVRO, too.
+        # Apicurio does not return the type, and the client then assumes AVRO; null also means AVRO.
         if schema.schema_type not in (self._schema_type, "AVRO", None):
             raise SerializationError(f"schema {key} is {schema.schema_type}, not {self._schema_type}")
         text = schema.schema_str or ""

@@ -71,8 +71,8 @@ class RegistryClient:
             self._asking.release()
 
     def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
-        """Return the response or the error of a thread that can be abandoned, because the client's time-out applies to
-        each part of a response."""
+        """Send a request on a thread that can be abandoned, because the client's time-out applies to each part of a
+        response. Return the response or the error."""
         response: Future[Any] = Future()
 
         def run() -> None:

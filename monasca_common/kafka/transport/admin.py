@@ -136,7 +136,7 @@ class Admin:
         threading.Thread(target=last_reference.clear, name="kafka-admin-close", daemon=True).start()
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
-        """Return when ``count`` brokers are known; raise the last `TransportError` at the time-out."""
+        """Wait until ``count`` brokers are known; raise the last `TransportError` at the time-out."""
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -229,7 +229,7 @@ class Admin:
         return {number: self._topic_ids_at(topics, number) for number in sorted(brokers)}
 
     def _topic_ids_at(self, topics: Iterable[str], broker: int) -> dict[str, str]:
-        """Return the topics' ids at this broker; empty without a response. The client sends the request to the
+        """Return the topics' ids at this broker, or no ids if there is no response. The client sends the request to the
         controller in its latest metadata, which under KRaft is a random broker, so request metadata until it names this
         broker."""
         with contextlib.suppress(TransportError):
@@ -429,7 +429,7 @@ class Admin:
 
         answer = repeat_after_moves(ask, timeout)
         offsets = {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
-        # If a leader has died, the client returns no result and no error.
+        # If a leader is down, the client returns neither a result nor an error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
             self._close_client(time.monotonic())  # the client would continue to send requests to the former leader
@@ -474,7 +474,7 @@ class Admin:
                 yield what, error
 
     def _result(self, future: concurrent.futures.Future[Any], timeout: float, asked: float | None = None) -> Any:
-        """Return the response to an administrative request that was sent at ``asked`` (default: now)."""
+        """Return the response to an admin request that was sent at ``asked`` (default: now)."""
         asked = time.monotonic() if asked is None else asked
         try:
             return self._answer(future, timeout, asked + timeout - time.monotonic())

@@ -146,7 +146,7 @@ class ProducerTransport(ABC):
     @abstractmethod
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
         """Return each topic's ``max.message.bytes`` or its error (unknown topic, no permission), with one request.
-        Raises `TransportError` if there is no response. Several threads call it."""
+        Raises `TransportError` if there is no response. Several threads may call this."""
 
     @abstractmethod
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
@@ -225,7 +225,7 @@ class ConsumerTransport(ABC):
     @abstractmethod
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
         """Within ``on_assign``: start the given partitions at these offsets (incrementally if the protocol is
-        incremental). Otherwise: give owned partitions new positions, which also resumes those out of range."""
+        incremental). Otherwise: set new positions of owned partitions, which also resumes those out of range."""
 
     @abstractmethod
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:

@@ -304,7 +304,7 @@ class ClientThread:
             if self._ended:
                 raise ClosedError(f"{call.what}: the client is closed")
             if self._thread is None:
-                # A daemon thread, because a hanging call must not prevent the end of the process.
+                # A daemon thread, because a hanging call must not prevent the process from exiting.
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread  # only after the start, which may fail

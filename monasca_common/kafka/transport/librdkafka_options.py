@@ -35,7 +35,7 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
 
 
 def admin_options(connection: ConnectionSettings) -> dict[str, object]:
-    """Return the options of a producer's or consumer's `Admin`, which retries for as long as that client."""
+    """Return the options of a producer's or consumer's `Admin`, which reconnects as long as that client exists."""
     return {**_reconnect_options({}), **connection_options(connection)}
 
 

@@ -45,7 +45,7 @@ class MemoryProducer(ProducerTransport):
     """A producer of the broker behind ``settings.connection.bootstrap_servers``.
 
     It sends immediately, within `produce`, one record per request (so that ``batch_bytes`` has no effect); while the
-    broker is unreachable, it queues. Records without a key go to the partitions in turn, not at random as in
+    broker is unreachable, it queues messages. Records without a key go to the partitions in turn, not at random as in
     librdkafka, so that tests are repeatable.
     """
 

@@ -19,7 +19,7 @@ from monasca_common.kafka.transport.refused_options import make_client
 
 T = TypeVar("T")
 
-# Indexed by the levels of syslog, from "emergency" to "debug".
+# Indexed by syslog level, from "emergency" to "debug".
 _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _LOG_LINE, _FATAL_ERROR, PARTITION_EVENT = 0, 2, 4
 

@@ -60,7 +60,7 @@ class ConfigCheckTest(CommandCase):
     def test_the_group_of_the_former_periodic_topic_is_noted(self):
         text = f"{_GOOD}{_KEYS}[kafka_periodic_notifications]\ntopic = 60-seconds-notifications\n"
         notes = self.notes(text, service="notification")
-        self.assertIn("[kafka_periodic_notifications] is ignored (topic): periodic notifications are rows", notes)
+        self.assertIn("[kafka_periodic_notifications] is ignored (topic): periodic notifications are stored", notes)
 
     def test_a_removed_name_is_a_fault(self):
         (fault,) = self.faults(f"{_GOOD}{_KEYS}[storage]\nmax_results = 9\n")
