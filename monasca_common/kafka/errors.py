@@ -172,7 +172,7 @@ class UndeliveredReport(Protocol):
 
 
 class UndeliveredError(MessagingError):
-    """Some messages are not delivered. ``report`` has the outcome of each message, and is the argument of
+    """Some messages are not delivered. ``report`` has the outcome of each message, and can be passed to
     `KafkaProducer.retry`. The error text contains the error of the first undelivered message."""
 
     def __init__(self, report: UndeliveredReport) -> None:

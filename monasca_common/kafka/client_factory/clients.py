@@ -62,7 +62,7 @@ class ServiceProducer:
         return self._settle(report)
 
     def retry(self, report: UndeliveredReport, timeout: float | None = 2) -> int:
-        """Resend the undelivered messages of an `UndeliveredError` with the same ids. Return the same as `publish`."""
+        """Retry the undelivered messages of an `UndeliveredError` with the same ids. Return the same as `publish`."""
         return self._settle(self._producer.retry(report, timeout=timeout))
 
     def close(self, timeout: float | None = None) -> None:

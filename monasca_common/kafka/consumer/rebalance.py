@@ -120,8 +120,8 @@ class Rebalancer:
         """Start to read these partitions. ``assign``: assigns them to the client at these offsets."""
         self._assignment.add(partitions)
         positions = self._find_starts(partitions)
-        # The protocol requires that partitions without a position are also owned; they remain paused. Their offset is
-        # not a logical one, which librdkafka would look up and use even if a position was assigned in the meantime.
+        # The protocol requires that partitions without a position are also owned; they remain paused. Their offset is a
+        # number, because librdkafka looks up a logical offset and uses it even if a position was assigned since then.
         assign({tp: positions.get(tp, 0) for tp in partitions})
         self._assignment.started(positions)
         self.apply_pauses(partitions)

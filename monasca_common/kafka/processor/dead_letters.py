@@ -57,8 +57,8 @@ class DeadLetters:
     """Publishes messages that cannot be handled to ``topic``, within limits.
 
     If ``topic`` is ``None``, the consumer's ``dead_letter_topic`` is used or, if that is unset, the origin topic's name
-    followed by ``.dlq``. ``max_consecutive``: the maximum number of dead letters in a row of a partition; one more ends
-    the loop. ``max_ratio``: at most ``max_ratio * window`` of the last ``window`` messages may be dead letters.
+    followed by ``.dlq``. ``max_consecutive``: maximum dead letters in a row per partition; one more ends the loop.
+    ``max_ratio``: at most ``max_ratio * window`` of the last ``window`` messages of all partitions are dead letters.
     """
 
     topic: str | None = None

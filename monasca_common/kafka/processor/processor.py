@@ -187,9 +187,9 @@ class Processor(RebalanceListener):
     def stop(self, deadline: float | None = None) -> StopReport:
         """Start no more calls, wait up to ``deadline`` seconds for handlers and their outputs, commit, and return the
         uncommitted work. Default: the consumer's ``stop_timeout_seconds``; maximum: half of
-        ``max_poll_interval_seconds``. Other threads and signal handlers can call this. A handler thread and the thread
-        that runs the loop do not wait; others wait until five seconds after the deadline. Their report has the current
-        state."""
+        ``max_poll_interval_seconds``. Other threads and signal handlers can call this. On a handler thread and on the
+        thread that runs the loop, it does not wait; on others, it waits until at most five seconds after the deadline.
+        If the run has not ended by then, the report has the current state."""
         self._shutdown.request(deadline)
         if not self._shutdown.over.is_set():
             self._consumer.limit_calls(self._shutdown.until)

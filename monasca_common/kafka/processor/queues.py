@@ -39,7 +39,7 @@ class Task:
 
     part: PartitionBatch
     parent: InitVar[Task | None] = None
-    contiguous: bool = field(default=True, kw_only=True)  # whether only dead letters of its range are missing
+    contiguous: bool = field(default=True, kw_only=True)  # whether it has its whole range except dead letters
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
