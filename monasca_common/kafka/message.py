@@ -313,7 +313,7 @@ class PartitionBatch(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The result of one poll. Iteration yields a `Message` at a time, by partition. Never ignore ``errors``."""
+    """The result of one poll. Iterating yields each `Message`, partition by partition. Never ignore ``errors``."""
 
     partitions: tuple[PartitionBatch, ...] = ()
     errors: tuple[Exception, ...] = field(default=())

@@ -74,8 +74,8 @@ class PlainBulk(NamedTuple):
 
 
 def plain_bulk(records: Sequence[Any], key: bytes | None) -> PlainBulk | None:
-    """Return the columns, without a Python loop, of records that have only values, or only values and ids; otherwise
-    return ``None``."""
+    """Return records that have only values, or only values and ids, as columns, without a Python loop. For other
+    records, return ``None``."""
     values: Any = records
     ids: list[bytes] | None = None
     count = len(records)

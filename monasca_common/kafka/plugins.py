@@ -79,12 +79,12 @@ def open_consumer(
 
 
 def load_admin(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Admin:
-    """Open an `Admin` of the cluster that ``group`` connects to. Raises `ConfigurationError`."""
+    """Open an `Admin` for the cluster that ``group`` connects to. Raises `ConfigurationError`."""
     return open_admin(configuration.connection_settings(conf, group))
 
 
 def open_admin(connection: ConnectionSettings) -> Admin:
-    """Open an `Admin` of the cluster at this connection. Raises `ConfigurationError`."""
+    """Open an `Admin` for the cluster at this connection. Raises `ConfigurationError`."""
     if not connection.has_cluster:
         raise ConfigurationError(
             f"driver={connection.driver} in group [{KAFKA_GROUP}] has no cluster to administer: use driver=kafka"

@@ -45,7 +45,7 @@ _REVOKE_SHARE = 0.5  # share of max.poll.interval.ms, because a revoke that exce
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
-    """The state of a consumer. ``last_client_error``: the last error of the whole client; ``seconds_since_poll``:
+    """The state of a consumer. ``last_client_error``: the last client-wide error; ``seconds_since_poll``:
     ``None`` before the first poll; ``listener_failures``: the number of exceptions that the rebalance listener raised;
     ``oldest_call_seconds``: the age of the oldest client call that has not returned, or 0 if there is none;
     ``poisoned``: whether a call did not return by its deadline, so that every call of this consumer raises
@@ -169,7 +169,7 @@ class KafkaConsumer:
         return _NOTHING
 
     def _fetch(self, max_messages: int, timeout: float) -> tuple[Fetched, dict[TopicPartition, int]]:
-        """Return the client's result and the ends of logs. If only ends were reached, wait further for a message."""
+        """Return the client's result and the ends of logs. If only ends were reached, keep waiting for a message."""
         errors, ends = self._errors, dict[TopicPartition, int]()
         deadline = self._clock.monotonic() + timeout
         while True:

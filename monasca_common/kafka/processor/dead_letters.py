@@ -58,7 +58,7 @@ class DeadLetters:
 
     If ``topic`` is ``None``, the consumer's ``dead_letter_topic`` is used or, if that is unset, the origin topic's name
     followed by ``.dlq``. ``max_consecutive``: maximum dead letters in a row per partition; one more ends the loop.
-    ``max_ratio``: at most ``max_ratio * window`` of the last ``window`` messages of all partitions are dead letters.
+    ``max_ratio``: at most ``max_ratio * window`` of the last ``window`` messages of all partitions can be dead letters.
     """
 
     topic: str | None = None

@@ -100,7 +100,7 @@ class MemoryKafka(fixtures.Fixture):
     def drain(self, processor: Processor, timeout: float = 10.0) -> Drained:
         """Run a processor until all messages in its consumer's partitions are committed, and stop it.
 
-        Waits after failures are shortened. Partitions whose handler repeatedly raises `RetryLater` are not waited for
+        Waits after failures are shortened. It does not wait for partitions whose handler repeatedly raises `RetryLater`
         (see `Drained`). Raises the handler's exception if it ends the run, or any other error that ends it. Raises
         `TimeoutError`, which names the remaining offsets, after ``timeout`` seconds of real time.
         """

@@ -15,7 +15,7 @@ RequestKind = Literal["produce", "fetch", "commit", "committed", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The broker does not execute the request and returns ``error`` (Kafka's name of the error), ``seconds`` late.
+    """The broker does not execute the request and returns ``error`` (Kafka's name for the error), ``seconds`` late.
 
     ``fatal``: whether the client cannot continue, like an idempotent producer without permission.
     """
