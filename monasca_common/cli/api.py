@@ -24,8 +24,8 @@ class Api(MonascaCommand):
     """Serve the Monasca API over HTTP until SIGTERM or Ctrl-C.
 
     It listens on [api] host and port, with [api] workers processes. When stopped, it completes the requests in flight,
-    waits until Kafka has acknowledged their messages, and ends with status 0. The exit status is 1 if the configuration
-    is invalid, and 3 if a worker cannot start. For example:
+    waits until Kafka has acknowledged their messages, and exits with status 0. The exit status is 1 if the
+    configuration is invalid, and 3 if a worker cannot start. For example:
     monasca-common api --config-file /etc/monasca/api.conf
     """
 
@@ -39,7 +39,7 @@ class Api(MonascaCommand):
             "--config-file",
             action="append",
             metavar="F",
-            help="configuration file of oslo.config; can be repeated, the last value of an option is used (default: "
+            help="oslo.config configuration file; can be repeated: the last value of an option applies (default: "
             "monasca-api.conf in the standard locations)",
         )
 
@@ -67,8 +67,8 @@ class Api(MonascaCommand):
 
 @contextlib.contextmanager
 def metrics_of_all_workers() -> Iterator[None]:
-    """Let prometheus_client count in files that all workers share. Call this before prometheus_client is imported. The
-    folder is taken from the environment, otherwise a temporary folder is used.
+    """Make prometheus_client store its metrics in files that all workers share. Call this before importing
+    prometheus_client. The folder comes from the environment; without one, a temporary folder is used.
     """
     named = os.environ.get(_FOLDER)
     if named is not None:
@@ -81,5 +81,5 @@ def metrics_of_all_workers() -> Iterator[None]:
         yield
     finally:
         folder = os.environ.pop(_FOLDER)
-        if os.getpid() == owner:  # a worker also ends by an exception raised in this block
+        if os.getpid() == owner:  # a worker also exits through an exception raised in this block
             shutil.rmtree(folder, ignore_errors=True)

@@ -40,13 +40,13 @@ _MS = 1000
 
 
 class AuditShow(ClusterCommand, Lister):
-    """Show the numbers of arrived, lost, late and duplicate messages for each topic, time bucket and tier.
+    """Show how many messages arrived, were lost, arrived late or were duplicated, by topic, time bucket and tier.
 
     Verdict OK: all messages arrived. OPEN: messages are missing, but the grace period has not ended. INCOMPLETE:
-    messages are missing after the grace period. UNCOUNTED: no `audit count` reads the topic, so it is unknown which
-    messages arrived. RECREATED: the topic was deleted and recreated, so it is unknown which messages arrived. The exit
-    status is 1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not respond, 3 if there are no reports.
-    For example, the missing messages of the last hour:
+    messages are missing after the grace period. UNCOUNTED: no `audit count` process reads the topic, so it is unknown
+    which messages arrived. RECREATED: the topic was deleted and recreated, so it is unknown which messages arrived. The
+    exit status is 1 if a verdict is INCOMPLETE or UNCOUNTED, 2 if the brokers do not respond, and 3 if there are no
+    reports. For example, show the missing messages of the last hour:
     monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
 
@@ -57,8 +57,8 @@ class AuditShow(ClusterCommand, Lister):
             "--last-seconds",
             type=positive,
             metavar="N",
-            help="length of the time window; too small: older buckets are not shown; too large: reading takes a long "
-            "time (default: window_seconds in group [audit])",
+            help="length of the time window in seconds; too small: older buckets are not shown; too large: reading "
+            "takes a long time (default: window_seconds in group [audit])",
         )
         parser.add_argument("--missing", action="store_true", help="show only rows with lost or late messages")
 
@@ -82,13 +82,13 @@ class AuditShow(ClusterCommand, Lister):
     def _report_excluded(self, totals: AuditTotals) -> None:
         if totals.foreign:
             self.report(
-                f"{totals.foreign} reports have buckets of another length and are excluded: set the same "
+                f"{totals.foreign} reports have a different bucket length and are excluded: set the same "
                 "bucket_seconds in group [audit] of all services"
             )
         if totals.early:
             self.report(
-                f"{totals.early} messages have times more than a day ahead and are excluded: correct the clocks of "
-                "their senders"
+                f"{totals.early} messages have timestamps more than a day in the future and are excluded: correct the "
+                "clocks of their senders"
             )
 
     def _exit_status(self, found: Sequence[Reconciliation], pattern: str) -> int:
@@ -117,10 +117,10 @@ class AuditServe(ServiceCommand):
 class AuditCounting(ServiceCommand):
     """Run the audit counter until SIGTERM: count the messages in topics, and report the counts.
 
-    The counter provides the tier broker of the audit, with which the counts of consumers are compared. With --tier
-    mirror, it counts the copies in another cluster, whose brokers --section names; reports are always sent to the
-    brokers of [kafka]. One process counts all topics; if a second process has the same group, each detects only the
-    duplicates within its own partitions. For example, count the copies of a mirror:
+    The counter provides the audit's tier broker, against which the counts of consumers are checked. With --tier mirror,
+    it counts the copies in another cluster, whose option group --section names; reports are always sent to the brokers
+    of [kafka]. One process counts all topics; if a second process has the same group, each detects only the duplicates
+    within its own partitions. For example, count the copies of a mirror:
     monasca-common audit count --tier mirror --section mirror_target --topic metrics
     """
 
@@ -132,12 +132,12 @@ class AuditCounting(ServiceCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_section(parser)
-        add_topics(parser, "all topics, including new ones, except the topic of reports and Kafka's internal topics")
+        add_topics(parser, "all topics, including new ones, except the report topic and Kafka's internal topics")
         parser.add_argument(
             "--tier",
             choices=(LOG, *sorted(COPIES)),
             default=LOG,
-            help="broker: the cluster that services write and read; mirror: a copy of it (default: %(default)s)",
+            help="broker: the cluster that services use; mirror: a copy of it (default: %(default)s)",
         )
         parser.add_argument(
             "--group",
@@ -166,6 +166,6 @@ def _row(each: Reconciliation) -> tuple[Any, ...]:
 
 
 def _completeness(each: Reconciliation) -> float:
-    """Return the rounded completeness; it is below 1 even if only one message in a million is missing."""
+    """Return the rounded completeness, which is below 1 if even one message in a million is missing."""
     rounded = round(each.completeness, 4)
     return rounded if rounded < 1 or each.completeness == 1 else 0.9999

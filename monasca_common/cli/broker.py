@@ -24,8 +24,8 @@ USER = "monasca"
 class BrokerStart(MonascaCommand):
     """Start Apache Kafka on this machine and run it until Ctrl-C.
 
-    It requires Java 17 or newer. Kafka's jars (44 MB) are fetched at the first start and stored in the user's cache.
-    Clients connect to the loopback address. Topics are created at their first use. Do not use it in production. For
+    The command requires Java 17 or newer. Kafka's jars (44 MB) are fetched at the first start and stored in the user's
+    cache. Clients connect to the loopback address. Topics are created on first use. Do not use this in production. For
     example, start three nodes that keep their data:
     monasca-common broker start --nodes 3 --data-dir /tmp/kafka
     """
@@ -53,7 +53,7 @@ class BrokerStart(MonascaCommand):
             "--data-dir",
             type=Path,
             metavar="D",
-            help="keep the data in this folder for the next start (default: remove the data at the end)",
+            help="keep the data in this folder for the next start (default: delete the data on exit)",
         )
         parser.add_argument("--tls", action="store_true", help="use TLS, with a new certificate authority")
         parser.add_argument(
@@ -64,13 +64,13 @@ class BrokerStart(MonascaCommand):
         parser.add_argument(
             "--registry",
             action="store_true",
-            help="also start a schema registry (Apicurio Registry, 142 MB to fetch once) on port "
-            f"{_REGISTRY_PORT}, or on a free port with --port 0; its schemas are lost at the end",
+            help=f"also start a schema registry (Apicurio Registry, 142 MB to fetch once) on port {_REGISTRY_PORT}, or "
+            "on a free port with --port 0; its schemas are lost on exit",
         )
         add_line_format(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal. Return 0, or 1 if a start fails or a broker ends."""
+        """Serve until a signal. The exit status is 1 if a server cannot start or exits, otherwise 0."""
         cluster = KafkaCluster(
             parsed_args.nodes,
             data_dir=parsed_args.data_dir,
@@ -89,7 +89,7 @@ class BrokerStart(MonascaCommand):
         return 0
 
     def _watch(self, cluster: KafkaCluster, registry: ApicurioRegistry | None) -> None:
-        """Wait until a node or the registry ends, which is an error; a signal raises an interrupt."""
+        """Wait until a node or the registry exits, which is an error. A signal raises an interrupt."""
         servers: dict[str, ServerProcess] = {f"node {node.id}": node for node in cluster.nodes}
         if registry is not None:
             servers["the schema registry"] = registry
@@ -126,7 +126,7 @@ def instructions(cluster: KafkaCluster, registry: ApicurioRegistry | None = None
             *(f"  {name} = {value}" for name, value in service_options(cluster).items()),
             *(("  [schema_registry]", f"  url = {registry.url}") if registry else ()),
             "",
-            "For any client of librdkafka, such as kcat:",
+            "For any librdkafka client, such as kcat:",
             "",
             *(f"  {name}={value}" for name, value in cluster.client_options(USER).items()),
         ]

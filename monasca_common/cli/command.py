@@ -43,7 +43,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class _Help(argparse.HelpFormatter):
-    """Formats help: keeps the paragraphs of a docstring, and each example on its own line."""
+    """Formats help: keeps the paragraphs of a docstring, and puts each example on its own line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = _EXAMPLE_OR_PARAGRAPH.split(text)
@@ -64,7 +64,7 @@ class MonascaCommand(Command):
 
     ``extra``: the extra of this package that installs the command's imports. ``configured``: whether the command has
     the option ``--config-file``. ``reported``: the errors that end the command with one line on standard error and the
-    exit status ``failed``. ``interrupting``: the signals that abort transactions and print results like Ctrl-C.
+    exit status ``failed``. ``interrupting``: the signals that abort transactions and print results, as Ctrl-C does.
     ``terminated``: the exit status after such a signal. ``_status``: the exit status if no error is raised.
     """
 
@@ -184,7 +184,7 @@ class ClusterCommand(MonascaCommand):
         add_section(parser)
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
-        """Raises `ConfigurationError`."""
+        """Return the client and the connection of the option group. Raises `ConfigurationError`."""
         conf = self.read(parsed_args)
         check_section(conf, parsed_args.section)
         return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
@@ -199,7 +199,7 @@ def check_section(conf: cfg.ConfigOpts, section: str) -> None:
 
 @contextlib.contextmanager
 def interrupted_by(signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """Raise an interrupt at these signals. Do nothing outside the main thread: signals cannot be handled there."""
+    """Raise an interrupt at these signals. Outside the main thread, do nothing: signals cannot be handled there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -254,7 +254,7 @@ def interrupts_unwrapped() -> Iterator[None]:
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """End a continuous command normally at Ctrl-C or SIGTERM."""
+    """End a continuous command normally on Ctrl-C or SIGTERM."""
     with contextlib.suppress(KeyboardInterrupt), interrupts_unwrapped():
         yield
 
@@ -262,7 +262,7 @@ def until_interrupted() -> Iterator[None]:
 def positive(text: str) -> int:
     """Parse a positive number."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a number of 1 or greater")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a whole number of 1 or more")
     return int(text)
 
 
@@ -339,7 +339,7 @@ def duration_seconds(text: str) -> int:
 
 
 def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse ``topic`` or ``topic:0,1`` to the topic and its partitions; no partition means all partitions."""
+    """Parse ``topic`` or ``topic:0,1`` into a topic and its partitions; no numbers mean all partitions."""
     topic, _, numbers = text.partition(":")
     chosen = numbers.split(",") if numbers else []
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):

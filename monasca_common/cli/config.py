@@ -59,7 +59,7 @@ _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware"
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings on a service. ``faults``: errors that prevent a start. ``notes``: warnings. ``driver``: the
+    """The findings about a service. ``faults``: errors that prevent a start. ``notes``: warnings. ``driver``: the
     producer's driver, if the options for Kafka are complete."""
 
     faults: tuple[str, ...]

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="F",
-        help=f"configuration file; can be repeated, the last value of an option is used (default: {PROJECT}.conf in "
+        help=f"configuration file; can be repeated: the last value of an option applies (default: {PROJECT}.conf in "
         f"~/.{PROJECT}, ~, /etc/{PROJECT} or /etc)",
     )
 
@@ -47,14 +47,14 @@ def register_own_options(conf: cfg.ConfigOpts) -> None:
 
 
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """Read the files. ``conf``: has options that must be registered before files are read, such as those of oslo.log.
-    Raises `ConfigurationError` for a file that is missing or invalid.
+    """Read the files. ``conf``: holds options that must be registered before the files are read, such as those of
+    oslo.log. Raises `ConfigurationError` if a file is missing or invalid.
     """
     return read_files(parsed_args.config_file, cfg.ConfigOpts() if conf is None else conf)
 
 
 def read_files(files: Sequence[str], conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """Read these files, or the files in the standard locations if none is given."""
+    """Read these files, or the files in the standard locations if no file is named."""
     arguments = [argument for path in files for argument in ("--config-file", path)]
     config_file.read(conf, arguments, project=PROJECT)
     return conf

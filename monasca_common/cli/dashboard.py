@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dashboard``: the dashboard for browsers; ``dashboard password``: its users."""
+"""``monasca-common dashboard``: the web dashboard; ``dashboard password``: an entry for its password file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_CHARACTERS = 12
 class Dashboard(ServiceCommand):
     """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability and load.
 
-    It listens on [dashboard] host and port, and changes no data. The exit status is 0 when stopped, and 1 if the
+    It listens on [dashboard] host and port, and changes no data. The exit status is 0 after a normal stop, and 1 if the
     configuration is invalid or unsafe. For example:
     monasca-common dashboard --config-file /etc/monasca/dashboard.conf
     """
@@ -37,7 +37,7 @@ class Dashboard(ServiceCommand):
 
 
 class DashboardPassword(MonascaCommand):
-    """Print the line of a user for [dashboard] password_file.
+    """Print a user's line for [dashboard] password_file.
 
     The password is read from the terminal or standard input; the line contains only its hash. For example:
     monasca-common dashboard password --user operator
@@ -47,7 +47,7 @@ class DashboardPassword(MonascaCommand):
     configured = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--user", required=True, metavar="U", help="the user's name for logins")
+        parser.add_argument("--user", required=True, metavar="U", help="the name with which the user logs in")
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.operations.dashboard.passwords import password_line

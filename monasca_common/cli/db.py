@@ -24,7 +24,7 @@ from monasca_common.storage.settings import storage_settings
 
 
 class DbUpgrade(MonascaCommand, Lister):
-    """Create the tables of the database, or upgrade them to the schema of this program.
+    """Create the tables of the database, or upgrade them to this program's schema.
 
     The command can be repeated; an up-to-date schema is not changed. A failed upgrade is rolled back. For example:
     monasca-common db upgrade --config-file /etc/monasca/persister.conf
@@ -64,7 +64,7 @@ def _revision(storage: Storage) -> str | None:
 class DbPrune(MonascaCommand, ChangeLister):
     """Remove rows that are older than [storage] retention_days.
 
-    Services can run at the same time. Rows that were removed before an interruption stay removed. For example:
+    Services can run at the same time. Rows that are removed before an interruption stay removed. For example:
     monasca-common db prune --config-file /etc/monasca/persister.conf
     """
 
@@ -83,7 +83,7 @@ class DbPrune(MonascaCommand, ChangeLister):
 class DbStatus(MonascaCommand, ShowOne):
     """Show the schema's revision and the stored offsets.
 
-    The exit status is 1 if this program cannot use the database. For example, for a program:
+    The exit status is 1 if this program cannot use the database. For example, print JSON for a program:
     monasca-common db status --config-file /etc/monasca/persister.conf -f json
     """
 

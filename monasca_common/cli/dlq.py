@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dlq list | show | replay | purge``: dead letters, the messages that no service could handle."""
+"""``monasca-common dlq list | show | replay | purge``: manage dead letters, which no service could handle."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from monasca_common.operations.dead_letters import (
 from monasca_common.operations.settings import DLQ_GROUP
 
 _LISTED = 20
-_SHOWN_CHARACTERS = 100  # maximum number of characters of an error's text
+_SHOWN_CHARACTERS = 100  # maximum number of characters of an error text
 _REPORT_EVERY = 100  # dead letters
 _REPLAYED, _REPLAYABLE, _NOT_REPLAYABLE, _REFUSED = "replayed", "replayable", "not replayable", "refused"
 _OF_JOBS = "monasca_common.pipeline.errors."  # the prefix of errors in dead letters of jobs on Spark
 _IGNORED_BY_JOBS = (
     "from jobs on Spark: a job whose duplicates_lookback includes the original ignores the copy; after a repair, "
-    "recompute the aggregates of that time from the original with `monasca-common pipeline run backfill`"
+    "recompute the aggregates of that period from the original with `monasca-common pipeline run backfill`"
 )
 _COLUMNS = ("dead_letter", "time", "origin", "group", "error", "replays", "action")
 _REASON_COLUMNS = ("topic", "origin", "error", "dead_letters")
@@ -72,7 +72,7 @@ class _DlqCommand(MonascaCommand):
         found: dict[tuple[str, str], DeadLetterTopic] = {}
         sent: defaultdict[str, SentMessages] = defaultdict(
             SentMessages
-        )  # replayed messages by brokers, because mirrored copies have the same ids
+        )  # replayed messages of each cluster, because mirrored copies have the same ids
         refusals = []
         for service in services.SERVICES:
             try:
@@ -98,7 +98,7 @@ class _DlqCommand(MonascaCommand):
         return list(found.values())
 
     def partitions(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic) -> list[TopicPartition]:
-        """Return no partitions if the topic is missing. Raises `ConfigurationError` if an option names this topic."""
+        """Return the partitions, or none if the topic is missing. Raises `ConfigurationError` if --topic names it."""
         partitions = topic.partitions()
         if not partitions and topic.name in parsed_args.topic:
             raise ConfigurationError(f"--topic {topic.name}: this topic does not exist: correct its name")
@@ -140,9 +140,9 @@ class _PendingCommand(_DlqCommand):
 
 
 class DlqList(_PendingCommand, Lister):
-    """Show pending dead letters with their origin, error, and whether they can be replayed.
+    """Show pending dead letters with their origin and error, and whether they can be replayed.
 
-    For example, the dead letters of one reason since a deployment, or the number of each reason:
+    For example, list the dead letters of one reason since a deployment, or count those of each reason:
     monasca-common dlq list --reason InvalidEnvelope --since 2026-01-31T06:00:00Z
     monasca-common dlq list --by-reason -f csv
     """
@@ -161,7 +161,7 @@ class DlqList(_PendingCommand, Lister):
         parser.add_argument(
             "--by-reason",
             action="store_true",
-            help="show the numbers of all pending dead letters by original topic and class of error",
+            help="count all pending dead letters by original topic and error class",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -204,7 +204,7 @@ class DlqList(_PendingCommand, Lister):
 
 
 class DlqShow(_DlqCommand, ShowOne):
-    """Show one dead letter with its origin, error and first failure. Key, headers and value need --payload.
+    """Show one dead letter with its origin, error and first failure, and with --payload its key, headers and value.
 
     For example:
     monasca-common dlq show metrics.dlq/0/17 --payload
@@ -234,11 +234,11 @@ class DlqShow(_DlqCommand, ShowOne):
 class DlqReplay(_PendingCommand, ChangeLister):
     """Replay dead letters to their original topics; without --execute, only count them.
 
-    Repair the consumer or the input first. A run ends at the ends that the topics have when it starts, so a message
-    that fails again is left for the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic
-    refuses a message, its dead letter stays pending and the run continues with later dead letters. The next run
-    continues an interrupted run; if two runs are concurrent, the run that started later continues. For example, at 100
-    messages per second:
+    Repair the consumer or the input first. A run stops where the topics ended when it started, so a message that fails
+    again is left for the next run. Messages keep their ids, so that consumers can ignore repeats. If a topic refuses a
+    message, its dead letter stays pending and the run continues with later dead letters. The next run continues an
+    interrupted run; if two runs overlap, only the one that started later continues. For example, replay 100 messages
+    per second:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
@@ -322,7 +322,7 @@ class DlqPurge(_DlqCommand, ChangeLister):
     """Delete handled or all dead letters; without --execute, only count them.
 
     Kafka deletes only from the beginning of a partition, so --dealt-with ends at the first pending dead letter. The
-    counts are differences of offsets, which include notes about replays and markers of transactions. For example:
+    counts are differences between offsets, so they include records about replays and transaction markers. For example:
     monasca-common dlq purge --dealt-with --execute
     """
 

@@ -29,8 +29,8 @@ _READ_SECONDS = 30.0
 class DurabilityCheck(ClusterCommand, Lister):
     """Show the risks of losing acknowledged messages by topic: replicas, leaders, settings, and slow consumers.
 
-    The exit status is 1 if there is an error, 2 if the brokers do not respond. For example, in a script that also fails
-    if there are warnings:
+    The exit status is 1 if there is an error, and 2 if the brokers do not respond. For example, in a script that also
+    fails if there are warnings:
     monasca-common durability check --topic metrics --strict -f json
     """
 
@@ -65,7 +65,7 @@ class DurabilityCheck(ClusterCommand, Lister):
 
 
 def _late(survey: LagSurvey, window: LagWindow, topics: Iterable[str], history: LagHistory) -> list[Finding]:
-    """Return the findings of each group."""
+    """Return the findings about each group."""
     now_ms = SystemClock().time_ms()
     judged = following(survey.scan(survey.groups(), now_ms, set(topics), history), now_ms, window).groups
     return [

@@ -29,7 +29,7 @@ _ALREADY_THERE = "TOPIC_ALREADY_EXISTS"
 
 @dataclass(frozen=True, slots=True)
 class NeededDatabase:
-    """A database that services need. ``url``: does not contain secrets."""
+    """A database that services need. ``url``: its URL without secrets."""
 
     storage: Storage
     url: str
@@ -100,7 +100,7 @@ class NeededTopic:
 class Init(MonascaCommand, ChangeLister):
     """Create the databases and topics that the services of the configuration need; without --execute, only show them.
 
-    These are the topics that services read and write, and their dead-letter topics. Existing databases and topics are
+    The topics are those that services read and write, and their dead-letter topics. Existing databases and topics are
     not changed, so the command can be repeated. All checks run before anything is created. For example, after a run
     without --execute:
     monasca-common init --service api --replication-factor 3 --execute
@@ -115,8 +115,8 @@ class Init(MonascaCommand, ChangeLister):
             type=positive,
             default=_PARTITIONS,
             metavar="N",
-            help="number of partitions of each new topic, which limits the consumers in a group; a dead-letter topic "
-            "has one (default: %(default)s)",
+            help="number of partitions of each new topic, which limits the number of consumers in a group; dead-letter "
+            "topics have one (default: %(default)s)",
         )
         parser.add_argument(
             "--replication-factor",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common lag list | show | serve``: checks whether consumer groups keep up."""
+"""``monasca-common lag list | show | serve``: check whether consumer groups keep up."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class _LagCommand(ClusterCommand, Lister):
             self.report(f"topic {topic} cannot be read: {error}")
         if history is None or history.surveyed_ms is None:
             self.report(
-                "there is no history, which `monasca-common lag serve` stores: old timestamps can look like a stop, "
-                "and deletions by size cannot be predicted"
+                "no history from `monasca-common lag serve` was found: old timestamps can appear as STOP, and "
+                "deletions by size cannot be predicted"
             )
         now_ms = SystemClock().time_ms()
         surveyed = following(cluster.scan(groups, now_ms, history=history or LagHistory()), now_ms, window).groups
@@ -74,7 +74,7 @@ class LagList(_LagCommand):
     same offset repeatedly. STOP: it has unread messages and does not commit. REWIND: its offset decreased. OFFLINE: a
     partition has no leader. The exit status is 1 if a group has one of the last four statuses, loses unread messages to
     retention now or soon ([lag] least_headroom), or has offsets after the end of the log; 2 if the brokers do not
-    respond; 3 if no group has the requested name. For example, for a program:
+    respond; 3 if no group has the requested name. For example, print JSON for a program:
     monasca-common lag list --group 1_metrics -f json
     """
 
@@ -119,7 +119,7 @@ class LagShow(_LagCommand):
 class LagServe(ServiceCommand):
     """Run the lag service until SIGTERM: survey all consumer groups periodically, and export and store the results.
 
-    The options are in [lag] and [kafka]. SIGTERM and Ctrl-C end the service after the current survey. For example:
+    The options are in [lag] and [kafka]. SIGTERM and Ctrl-C stop the service after the current survey. For example:
     monasca-common lag serve --config-file /etc/monasca/monitoring.conf
     """
 

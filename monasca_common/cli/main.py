@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``monasca-common``, whose subcommands are classes found by entry points."""
+"""The command ``monasca-common``, whose subcommands are classes that entry points name."""
 
 import functools
 import importlib.metadata
@@ -31,11 +31,11 @@ def _installed_commands(namespace: str) -> Sequence[importlib.metadata.EntryPoin
 
 
 class MonascaCommon(App):
-    """Tools around the Kafka messaging layer of Monasca-like services."""
+    """Tools for the Kafka messaging layer of Monasca-like services."""
 
     def __init__(self) -> None:
         super().__init__(
-            description="Tools around the Kafka messaging layer of Monasca-like services.",
+            description="Tools for the Kafka messaging layer of Monasca-like services.",
             version=importlib.metadata.version("monasca-common"),
             command_manager=_Commands(COMMANDS),
             deferred_help=True,
@@ -49,7 +49,7 @@ class MonascaCommon(App):
             logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report their errors themselves
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Show the help of a command even if other options precede ``--help``; cliff passes them to ``help``."""
+        """Show the help of a command even if other options, which cliff passes to ``help``, precede ``--help``."""
         if argv[:1] == ["help"]:
             options = (index for index, argument in enumerate(argv) if argument.startswith("-"))
             del argv[next(options, len(argv)) :]

@@ -25,8 +25,8 @@ _SECRET = re.compile(r"auth|cookie|credential|passw|secret|token|api.?key", re.I
 
 
 class SchemaDecoder:
-    """Decodes values with a schema to JSON, if ``[schema_registry]`` has a ``url``. ``report``: writes a remark;
-    ``message_type``: the name of the class of all values, which are in Protobuf. Raises `ConfigurationError`."""
+    """Decodes values with a schema to JSON, if ``[schema_registry]`` has a ``url``. ``report``: prints a remark.
+    ``message_type``: the name of the Protobuf class of all values. Raises `ConfigurationError`."""
 
     def __init__(self, conf: cfg.ConfigOpts, report: Callable[[str], object], message_type: str | None = None) -> None:
         self._report: Callable[[str], object] | None = report
@@ -82,8 +82,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_field,
         metavar="PATH=VALUE",
-        help="only messages whose value is JSON with this field, such as metric.name=cpu.idle; numbers are list "
-        "indexes; can be repeated",
+        help="only messages whose value is JSON with this field, such as metric.name=cpu.idle; numbers in the path are "
+        "list indexes; can be repeated",
     )
     add_since_and_until(parser, "messages")
 
@@ -104,8 +104,8 @@ def add_payload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--message-type",
         metavar="NAME",
-        help="decode values in Protobuf with the generated class of this entry point of "
-        "monasca_common.sink.message_types (default: values in Protobuf are shown unchanged)",
+        help="decode Protobuf values with the generated class of this entry point of monasca_common.sink.message_types "
+        "(default: show Protobuf values unchanged)",
     )
 
 
@@ -195,7 +195,7 @@ def _text(value: Any) -> str:
 def _field(text: str) -> tuple[list[str], str]:
     path, equals, value = text.partition("=")
     if not path or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a field: write its path and value, as metric.name=cpu.idle")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a field: use path=value, such as metric.name=cpu.idle")
     return path.split("."), value
 
 
@@ -206,12 +206,12 @@ def _header(name: str, value: bytes | None, limit: int) -> str | None:
 def _cut(value: bytes | None, limit: int) -> str | None:
     if value is None:
         return None
-    text = _printable(value[: 4 * limit].decode(errors="backslashreplace"))  # a character takes 4 bytes at most
+    text = _printable(value[: 4 * limit].decode(errors="backslashreplace"))  # a character takes at most 4 bytes
     return text if len(text) <= limit and len(value) <= 4 * limit else f"{text[:limit]}… ({len(value):,} B)"
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON: a Protobuf message in Protobuf's form of JSON, any other value as text."""
+    """Convert a value for JSON: a Protobuf message to Protobuf's JSON mapping, any other value to text."""
     if not hasattr(value, "DESCRIPTOR"):
         return str(value)
     from google.protobuf.json_format import MessageToDict

@@ -27,7 +27,7 @@ _SAME, _DIFFERENT, _NOT_COMPARED = "SAME", "DIFFERENT", "NOT COMPARED"
 
 
 class MirrorRun(ServiceCommand):
-    """Copy topics from one cluster to another until SIGTERM, each message once.
+    """Copy topics from one cluster to another until SIGTERM; each message is copied once.
 
     Keys, values, headers, ids, timestamps and partitions are preserved. The options are in [mirror],
     [mirror_source], [mirror_target] and [kafka]. For example:
@@ -43,8 +43,8 @@ class MirrorRun(ServiceCommand):
 class MirrorVerify(MonascaCommand, Lister):
     """Compare the copies of a mirror with their source, message by message.
 
-    The command only reads, and can run while the mirror copies. The exit status is 0 if all compared messages are
-    equal, 1 if messages differ, 2 if partitions could not be compared. For example:
+    The command only reads, and can run while the mirror is running. The exit status is 0 if all compared messages are
+    equal, 1 if messages differ, and 2 if partitions could not be compared. For example:
     monasca-common mirror verify --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
     """
 
@@ -73,7 +73,7 @@ class MirrorVerify(MonascaCommand, Lister):
 
 
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
-    """Compare the partitions one after the other."""
+    """Compare the partitions one after another."""
     since_ms = parsed_args.since
     positions = verification.positions(parsed_args.topic)
     compacted = verification.compacted(each.partition.topic for each in positions)

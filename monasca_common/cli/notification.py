@@ -38,9 +38,9 @@ class NotificationService(ServiceCommand):
 
 
 class NotificationTest(MonascaCommand):
-    """Send a test message in the same way as the notification service, with the same rules for addresses.
+    """Send a test message as the notification service would, with the same rules for addresses.
 
-    The output is the id by which a receiver identifies the message. For example:
+    The output contains the id by which a receiver identifies the message. For example:
     monasca-common notification test --type EMAIL --address ann@example.org
     """
 
@@ -48,7 +48,7 @@ class NotificationTest(MonascaCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--type", required=True, help="the type, such as webhook, email or slack")
-        parser.add_argument("--address", required=True, help="the address: a URL, an e-mail address, a routing key")
+        parser.add_argument("--address", required=True, help="the address: a URL, an e-mail address or a routing key")
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Return 0 if the receiver accepted the message, otherwise 1."""
@@ -100,7 +100,7 @@ def _test_change() -> AlarmChange:
 
 
 class RotateKeys(MonascaCommand):
-    """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
+    """Encrypt the addresses of all notification methods with the first key of [alarms] address_keys.
 
     Services that have this key can run at the same time. The command can be repeated. For example:
     monasca-common notification rotate-keys --config-file /etc/monasca/notification.conf
@@ -109,7 +109,7 @@ class RotateKeys(MonascaCommand):
     extra = "notification"
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if all addresses are encrypted with this key, 1 if no key is set or an address needs a missing
+        """Return 0 if all addresses are encrypted with this key, or 1 if no key is set or an address needs a missing
         key."""
         from monasca_common.alarms.address_keys import rotate_configured
 

@@ -36,7 +36,7 @@ _Table = tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _GroupState:
-    """The stored offsets of a group. ``copies``: the offsets in Kafka."""
+    """The stored offsets of a group. ``copies``: its offsets in Kafka."""
 
     admin: Admin
     kept: GroupOffsets
@@ -63,7 +63,7 @@ class _OffsetsCommand(MonascaCommand, Lister):
         parser.add_argument(
             "--kept-in",
             choices=("database", "kafka"),
-            help="the authoritative store of the offsets (default: the configured database if it has offsets of this "
+            help="the authoritative store of the offsets (default: the configured database if it has offsets for this "
             "group, otherwise Kafka)",
         )
 
@@ -109,8 +109,8 @@ class OffsetsReset(_OffsetsCommand):
     """Change the offsets of a consumer group; without --execute, only show the effect.
 
     Use it after a topic was recreated, or after retention deleted unread messages. The command is refused while the
-    group has members, or while a pipeline job reads as this group: stop them first.
-    For example, read the last two hours again:
+    group has members or a pipeline job reads as this group: stop them first. For example, read the last two hours
+    again:
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 
@@ -123,8 +123,8 @@ class OffsetsReset(_OffsetsCommand):
             "--to-datetime",
             type=moment_ms,
             metavar="TIME",
-            help="the first message at or after this time, such as 2026-01-31T06:00:00Z (default time zone: UTC), or "
-            "the end",
+            help="the first message at or after this time, such as 2026-01-31T06:00:00Z (default time zone: UTC); the "
+            "end of the log if there is none",
         )
         target.add_argument(
             "--to-offset", type=_offset, metavar="N", help="this offset, which must exist in the log of each partition"
@@ -133,7 +133,7 @@ class OffsetsReset(_OffsetsCommand):
             "--by-duration",
             type=duration_seconds,
             metavar="D",
-            help="the first message that is not older than this duration, such as 90m (s, m, h or d), or the end",
+            help="the first message at most this old, such as 90m (s, m, h or d); the end of the log if there is none",
         )
         add_execute(parser)
 
@@ -171,7 +171,7 @@ class OffsetsReset(_OffsetsCommand):
         )
 
     def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
-        """Refuse if a job is running according to the database, because Spark jobs are not members of their group."""
+        """Refuse if, according to the database, a job is running, because Spark jobs are not members of their group."""
         from monasca_common.pipeline.jobs import activity  # requires the extra of a database
 
         for topic in sorted(topics):
@@ -179,7 +179,7 @@ class OffsetsReset(_OffsetsCommand):
             now_ms = SystemClock().time_ms()
             if found is not None and found.state(now_ms) is activity.JobState.RUNNING:
                 raise ConfigurationError(
-                    f"a pipeline job reads topic {topic!r} as group {group!r}, and reported that it runs "
+                    f"a pipeline job reads topic {topic!r} as group {group!r}, and last reported that it runs "
                     f"{max(0, now_ms - found.seen_ms) // _MS} s ago: stop it first; a killed job counts as running "
                     f"until it has not reported for {activity.SILENT_SECONDS:.0f} s"
                 )
@@ -219,12 +219,12 @@ def _targets(
 
 
 def _left_behind(kept: GroupOffsets, moves: Sequence[Move]) -> str:
-    """Report other partitions of recreated topics, because their offsets still stop consumers."""
+    """Return a remark about other partitions of recreated topics, because their offsets still stop consumers."""
     topics = {move.offsets.partition.topic for move in moves if move.offsets.is_recreated}
     moved = {move.offsets.partition for move in moves}
     rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
     named = ", ".join(f"{topic}/{number}" for topic, number in rest)
-    return f"also check these partitions, which have offsets of the former topic: {named}" if rest else ""
+    return f"also check these partitions, which still have offsets of the former topic: {named}" if rest else ""
 
 
 def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]]:
@@ -239,5 +239,5 @@ def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]
 
 def _offset(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an offset: use a number of 0 or greater")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an offset: use a whole number of 0 or more")
     return int(text)

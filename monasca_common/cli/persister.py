@@ -6,7 +6,7 @@ from monasca_common.storage.errors import StorageError
 
 
 class Persister(ServiceCommand):
-    """Run the persister until SIGTERM: store each message of the topics in the database once.
+    """Run the persister until SIGTERM: store each message of the topics once in the database.
 
     The options are in [persister], [storage], [database], [kafka] and a group for each kind of data: [kafka_metrics],
     [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reloads them. For example:

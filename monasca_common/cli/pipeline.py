@@ -47,22 +47,22 @@ class PipelineList(PipelineCommand, Lister):
 class PipelineRun(PipelineCommand):
     """Run a job on Spark until SIGTERM, or once.
 
-    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the current batch. However
-    the job ends, the next run resumes at the offsets in the database. For example, recompute two hours:
+    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C stop the job after the current batch.
+    However it stops, the next run resumes at the offsets in the database. For example, recompute two hours:
     monasca-common pipeline run backfill --from 2026-01-31T06:00:00Z --to 2026-01-31T08:00:00Z
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("job", metavar="JOB", help="the name of a job from `monasca-common pipeline list`")
-        parser.add_argument("--once", action="store_true", help="end at the current end of the topics")
+        parser.add_argument("--once", action="store_true", help="stop at the current end of the topics")
         parser.add_argument(
             "--execute",
             action="store_true",
             help="only for the job replay: send the messages (default: count them)",
         )
-        for name, text in (("from", "from this event time"), ("to", "before this event time")):
+        for name, text in (("from", "from this event time, such as"), ("to", "before this event time, such as")):
             parser.add_argument(
-                f"--{name}", dest=f"{name}_time", type=moment_ms, metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z"
+                f"--{name}", dest=f"{name}_time", type=moment_ms, metavar="TIME", help=f"{text} 2026-01-31T06:00:00Z"
             )
         add_line_format(parser)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline specifications check``: check the specifications of aggregates."""
+"""``monasca-common pipeline specifications check``: check the specifications of the aggregates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 class SpecificationsCheck(PipelineCommand, ShowOne):
-    """Check specifications, by default the shipped specifications, and print warnings about probable mistakes.
+    """Check specifications, by default the shipped ones, and print all errors and warnings about probable mistakes.
 
-    All errors are printed. The exit status is 1 if a row is refused. For example:
+    The exit status is 1 if a row is refused. For example:
     monasca-common pipeline specifications check --pre-transforms pre.json --transforms transforms.json
     """
 
@@ -29,7 +29,7 @@ class SpecificationsCheck(PipelineCommand, ShowOne):
             ("pre-transforms", "the selection of input records"),
             ("transforms", "the computation of metrics"),
         ):
-            parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
+            parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"JSON Lines file with {what}")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         from monasca_common.pipeline import load

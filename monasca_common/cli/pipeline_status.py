@@ -60,7 +60,7 @@ def _evaluation(gauges: EvaluationGauges) -> ObjectColumn:
     lines = [f"evaluated up to {times.shown(gauges.evaluated_to_ms)}"]
     if gauges.watermarks_ms:
         watermark_ms, partition = min((time_ms, partition) for partition, time_ms in gauges.watermarks_ms.items())
-        lines.append(f"watermark {times.shown(watermark_ms)}, of partition {partition}")
+        lines.append(f"watermark {times.shown(watermark_ms)} of partition {partition}")
     lines.append(", ".join(f"{count:,} {state}" for state, count in gauges.alarms.items()))
     return ObjectColumn("\n".join(lines), asdict(gauges))
 

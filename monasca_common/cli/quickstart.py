@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common quickstart``: from HTTP to rows and alarms, with this machine's metrics and injected failures."""
+"""``monasca-common quickstart``: store this machine's metrics and evaluate alarms despite injected failures."""
 
 import argparse
 import contextlib
@@ -51,15 +51,15 @@ _NEEDED_BY_FORMATS = ("fastavro", "monasca_common.kafka.serialization.registry")
 
 
 class Quickstart(MonascaCommand):
-    """Post this machine's metrics to the API and count their rows, despite a frozen Kafka and a killed process.
+    """Post this machine's metrics to the API while Kafka freezes and a process is killed, and count their rows.
 
     The quickstart starts Kafka, the API and the persister on this machine, freezes Kafka for longer than the API waits,
-    kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark,
-    generated load changes the state of an alarm, and a webhook on this machine is notified. All services run until
+    kills the persister with SIGKILL, and prints a table. Then the pipeline computes hourly averages on Spark, generated
+    load changes the state of an alarm, and a webhook on this machine receives the notifications. All services run until
     Ctrl-C. The quickstart requires Java 17 or newer. The exit status is 0 if no row was lost or duplicated, the alarm
     went from OK to ALARM and back, and the webhook received each change. With --from prometheus, a Prometheus server
-    writes to the API instead, and the exit status is 0 if each of its samples is stored as a row.
-    For example, without waiting for Ctrl-C:
+    writes to the API instead, and the exit status is 0 if each of its samples is stored as a row. For example, exit
+    without waiting for Ctrl-C:
     monasca-common quickstart --once --seconds 30
     """
 
@@ -70,7 +70,7 @@ class Quickstart(MonascaCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--once", action="store_true", help="end after the tables (default: keep running until Ctrl-C)"
+            "--once", action="store_true", help="exit after the tables (default: keep running until Ctrl-C)"
         )
         kinds = parser.add_mutually_exclusive_group()
         kinds.add_argument(
@@ -83,8 +83,8 @@ class Quickstart(MonascaCommand):
             dest="source",
             choices=("machine", "prometheus"),
             default="machine",
-            help="prometheus: start an installed Prometheus that scrapes itself and writes to the API, and compare its "
-            "samples with their rows, instead of posting this machine's metrics (default: %(default)s)",
+            help="prometheus: instead of posting this machine's metrics, start an installed Prometheus that scrapes "
+            "itself and writes to the API, and compare its samples with their rows (default: %(default)s)",
         )
         add_line_format(parser)
         parser.add_argument(
@@ -92,7 +92,7 @@ class Quickstart(MonascaCommand):
             type=_seconds,
             default=20.0,
             metavar="S",
-            help="seconds to post metrics, from 5 to 3600 (default: %(default)g)",
+            help="duration of posting metrics in seconds, from 5 to 3600 (default: %(default)g)",
         )
         parser.add_argument(
             "--keep-data",
@@ -140,7 +140,7 @@ class Quickstart(MonascaCommand):
             self._stages.append(StageResult(name, round(time.monotonic() - began, 1), error))
 
     def _report(self, wanted: argparse.Namespace) -> None:
-        """Print the stages so far, and the JSON object."""
+        """Print the stages so far, and the JSON object if requested."""
         self._outcome = replace(self._outcome, stages=tuple(self._stages))
         if self._stages:
             show_stages(self._stages, self._console)
@@ -267,7 +267,7 @@ class Quickstart(MonascaCommand):
         self._outcome = replace(self._outcome, alarm=summary)
         alarm.show(summary, self._console)
         webhook.show(summary.notifications, self._console)
-        self._say("the webhook refuses the first attempt of an ALARM on purpose; the second attempt has the same id")
+        self._say("the webhook intentionally refuses the first attempt of an ALARM; the second attempt has the same id")
 
     def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
         if keep is None:
@@ -319,5 +319,5 @@ class Quickstart(MonascaCommand):
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 5 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is out of range: give 5 to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text} is out of range: use 5 to 3600 seconds")
     return seconds

@@ -35,7 +35,7 @@ _REGISTERED, _COMPATIBLE, _NEW, _INCOMPATIBLE, _INVALID = "registered", "compati
 
 
 class _SchemaCommand(MonascaCommand):
-    """A command that queries the registry of ``[schema_registry]``."""
+    """Queries the registry of ``[schema_registry]``."""
 
     extra = "avro"
     reported = (*MonascaCommand.reported, RegistryUnavailable)
@@ -49,7 +49,7 @@ class _SchemaCommand(MonascaCommand):
 class SchemaList(_SchemaCommand, Lister):
     """Show the subjects of the schema registry, each with its latest version and the id of its schema.
 
-    The exit status is 3 if no subject has the name. For example:
+    The exit status is 3 if no subject has the requested name. For example:
     monasca-common schema list --subject "metrics*"
     """
 
@@ -108,7 +108,7 @@ class _File(NamedTuple):
 
 
 class _FilesCommand(_SchemaCommand, ChangeLister):
-    """A command that compares files with the registry."""
+    """Compares files with the registry."""
 
     columns = ("subject", "file", "state", "reason")
 
@@ -117,12 +117,12 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
             "subject",
             nargs="?",
             metavar="SUBJECT",
-            help="a subject (default: those of schema_files in the configuration)",
+            help="the subject of FILE (default: all subjects of schema_files in the configuration)",
         )
-        parser.add_argument("file", nargs="?", metavar="FILE", help="its schema: .avsc, .json or .proto")
+        parser.add_argument("file", nargs="?", metavar="FILE", help="the file of the schema: .avsc, .json or .proto")
 
     def files(self, parsed_args: argparse.Namespace, conf: cfg.ConfigOpts) -> Iterator[_File]:
-        """Raises `ConfigurationError`, and `SerializationError` for a file that is not a schema."""
+        """Yield the schemas. Raises `ConfigurationError`, and `SerializationError` for a file that is not a schema."""
         if parsed_args.subject and not parsed_args.file:
             raise ConfigurationError("name a subject and its file, or neither")
         if parsed_args.subject:
@@ -173,7 +173,7 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
 
 
 class SchemaCheck(_FilesCommand):
-    """Check whether schemas are registered, or could be, before a deployment. It changes nothing.
+    """Check before a deployment whether schemas are registered or could be; change nothing.
 
     The exit status is 1 if a schema is incompatible or invalid. For example, check all of schema_files, or one file:
     monasca-common schema check
@@ -203,7 +203,7 @@ def _unknown_name() -> str:
 
 
 def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: SerializationContext | None = None) -> _File:
-    """Return a file with ``subject``, or with the subject that the strategy derives from ``context``."""
+    """Return the schema of a file with ``subject``, or with the subject that the strategy derives from ``context``."""
     name = _SERIALIZERS.get(Path(path).suffix)
     if name is None or not Path(path).is_file():
         raise ConfigurationError(f"{path} is not a schema: name a file that ends in {', '.join(_SERIALIZERS)}")

@@ -41,7 +41,7 @@ class NotificationList(MonascaCommand, Lister):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--tenant", help="only notifications of this project")
         parser.add_argument("--alarm", help="only notifications of the alarm with this id")
-        parser.add_argument("--method", help="only notifications by the method with this id")
+        parser.add_argument("--method", help="only notifications through the method with this id")
         parser.add_argument(
             "--state", action="append", choices=_STATES, help="only notifications in this state; can be repeated"
         )
@@ -71,7 +71,7 @@ class NotificationList(MonascaCommand, Lister):
 
 
 class NotificationShow(MonascaCommand, ShowOne):
-    """Show one notification, with each failed attempt.
+    """Show one notification with its failed attempts.
 
     For example:
     monasca-common notification show 0123456789abcdef
@@ -92,7 +92,7 @@ class NotificationShow(MonascaCommand, ShowOne):
 class NotificationResend(MonascaCommand):
     """Send a notification again with the same id, as another attempt.
 
-    The configured rules for addresses apply. The receiver may ignore an id that it knows. For example:
+    The configured rules for addresses apply. The receiver may ignore an id that it has already received. For example:
     monasca-common notification resend 0123456789abcdef
     """
 
@@ -126,13 +126,13 @@ class NotificationResend(MonascaCommand):
         stored, ledger, now_ms = SentNotifications(database, keys), Ledger(database), SystemClock().time_ms
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)
         if not changes:
-            return self.report("it cannot be sent again: an older version stored it without its content")
+            return self.report("this notification cannot be sent again: an older version stored it without its content")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
         [notifier] = load_notifiers(conf, method.type)
         notification = Notification(before.id, changes[0], tuple(changes[1:]), method.id)
         if not ledger.resend(notification.id, now_ms(), also_under_way=parsed_args.force):
             return self.report(
-                "an attempt is in progress: wait for its end, or use --force if its process no longer exists"
+                "an attempt is in progress: wait until it ends, or use --force if its process no longer exists"
             )
         try:
             answer = notifier.send(notification, method.address)

@@ -34,12 +34,12 @@ class ServiceCommand(MonascaCommand):
             return super().run(parsed_args)
         finally:
             # cotyledon does not cancel the alarm of its stop timeout. The interpreter removes the signal handler when
-            # it ends, and the alarm would then kill the process.
+            # it exits, and the alarm would then kill the process.
             signal.alarm(0)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until SIGTERM; return 0."""
-        # The import fails without the extra; brokers are not queried then.
+        # Import first: without the extra, the import fails, and the brokers are not queried.
         run = importlib.import_module(self.service).run
         conf = cfg.ConfigOpts()
         register_logging(conf)

@@ -33,7 +33,7 @@ from monasca_common.sink.settings import SINK_GROUP, sink_settings
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
 SERVICES = ("api", "persister", "pipeline", "lag")
-# Services that many installations do not run; configuration files need not configure them.
+# Services that many deployments do not run; configuration files need not configure them.
 ON_REQUEST = ("notification", "sink")
 
 
@@ -135,7 +135,7 @@ def _of_pipeline(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings | None:
-    """Return ``None`` without an alarms database, because alarms are not evaluated then."""
+    """Return the settings, or ``None`` if there is no alarms database, because no alarms are evaluated then."""
     try:
         return evaluate_settings(conf)
     except NoAlarmsDatabase:
@@ -162,12 +162,12 @@ def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
 
 
 def _of_reports(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """Yield the topic of reports, because counted topics belong to other services."""
+    """Yield only the report topic, because the counted topics belong to other services."""
     yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
 
 
 def _of_dashboard(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
-    """Yield the topics of the audit and the lag history, because dead-letter topics belong to other services."""
+    """Yield only the topics of the audit and the lag history, because dead-letter topics belong to other services."""
     yield from (*_of_reports(conf), *_of_lag(conf))
 
 

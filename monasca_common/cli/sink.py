@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common sink run | plan | check``: stores the messages of any topic as rows of users' tables."""
+"""``monasca-common sink run | plan | check``: store the messages of any topic as rows of users' tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monasca_common.storage.errors import StorageError
 
 
 class SinkRun(ServiceCommand):
-    """Run the sink until SIGTERM: store the messages of the topics in the mapping file as rows, each once.
+    """Run the sink until SIGTERM: store each message of the topics in the mapping file once as a row.
 
     The options are in [sink], [storage], [database] and [kafka]. SIGHUP reloads them and the mapping file. For
     example:
@@ -41,7 +41,7 @@ class _SinkComparison(MonascaCommand, Lister):
             type=positive,
             default=100,
             metavar="N",
-            help="the number of latest messages of each partition to decode (default: %(default)s)",
+            help="number of messages to decode at the end of each partition (default: %(default)s)",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
@@ -76,7 +76,7 @@ class _SinkComparison(MonascaCommand, Lister):
         return ("place", "finding", "action"), rows
 
     def fails(self, rows: Sequence[tuple[str, str, str]]) -> bool:
-        """Return whether these differences of tables are errors."""
+        """Return whether these differences between tables and mapping are errors."""
         return bool(rows)
 
     def _sampled(self, settings: SinkSettings, topic: str, count: int) -> Iterator[Message]:
@@ -90,8 +90,8 @@ class _SinkComparison(MonascaCommand, Lister):
 class SinkPlanList(_SinkComparison):
     """Show how tables differ from the mapping file, with the statements that create tables and add nullable columns.
 
-    Refused differences need another mapping or a change by hand; then --execute changes nothing, and the exit status is
-    1. Messages of the sample that would become dead letters are also shown. For example:
+    Refused differences need another mapping or a manual change; if there are any, --execute changes nothing, and the
+    exit status is 1. Sampled messages that would become dead letters are also shown. For example:
     monasca-common sink plan --config-file /etc/monasca/sink.conf --execute
     """
 
@@ -111,6 +111,6 @@ class SinkPlanList(_SinkComparison):
 class SinkCheck(_SinkComparison):
     """Compare the mapping file, the tables and the latest messages; change nothing.
 
-    The exit status is 1 if a table differs, or if a message of the sample would become a dead letter. For example:
+    The exit status is 1 if a table differs, or if a sampled message would become a dead letter. For example:
     monasca-common sink check --config-file /etc/monasca/sink.conf --sample 1000
     """

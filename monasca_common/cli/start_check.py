@@ -30,14 +30,14 @@ _ALL = "`monasca-common durability check` shows all findings"
 
 @dataclass(frozen=True, slots=True)
 class StartFindings:
-    """The found errors. ``unknown``: the reason why the check failed, or empty."""
+    """The errors found. ``unknown``: the reason why the check failed, or empty."""
 
     errors: tuple[Finding, ...] = ()
     unknown: str = ""
 
 
 def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
-    """Check a service that `services` defines. Raises `ConfigurationError` if it must not start."""
+    """Check the topics of a service that `services` defines. Raises `ConfigurationError` if it must not start."""
     mode = start_check_settings(conf).durability_check
     if mode == "off":
         return
@@ -61,7 +61,7 @@ def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
 
 def _refused(reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse; with warn, the service would start"
+        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse: set it to warn to start anyway"
     )
 
 
@@ -85,7 +85,7 @@ def _check_in_child(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts, second
         assert isinstance(findings, StartFindings)
         return findings
     except EOFError:
-        return StartFindings(unknown="the process of the check ended without a result")
+        return StartFindings(unknown="the check's process exited without a result")
     finally:
         results.close()
         child.kill()
@@ -110,7 +110,7 @@ def topics_by_group(service: str, conf: cfg.ConfigOpts) -> dict[str, set[str]]:
 
 
 def durability_errors(topics: Mapping[str, set[str]], conf: cfg.ConfigOpts) -> list[Finding]:
-    """Return the errors of existing topics. Raises `MessagingError`."""
+    """Return the errors found for existing topics. Raises `MessagingError`."""
     errors = []
     for group, names in sorted(topics.items()):
         admin = plugins.load_admin(conf, group)

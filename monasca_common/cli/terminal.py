@@ -11,7 +11,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 class PlainStream:
-    """Writes to another stream, and replaces control characters by their code points."""
+    """Writes to another stream, and replaces control characters with their code points."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -22,7 +22,7 @@ _LOOK_AGAIN_SECONDS = 0.2
 
 
 class TopicList(ClusterCommand, Lister):
-    """Show the topics of the cluster with their partitions, replicas, number of messages and state.
+    """Show the topics of the cluster with their partition, replica and message counts, and their state.
 
     The exit status is 1 if a partition has no leader, and 3 if no topic has the requested name. For example:
     monasca-common topic list --name "metrics*" --sort-column messages -f csv
@@ -73,7 +73,7 @@ class TopicShow(ClusterCommand, Lister):
 class TopicCreate(ClusterCommand):
     """Create a topic and wait until its partitions have leaders; without --execute, only check the request.
 
-    The exit status is 1 if the topic exists or the brokers refuse it. For example:
+    The exit status is 1 if the topic already exists or the brokers refuse the request. For example:
     monasca-common topic create metrics --partitions 12 --replication-factor 3 --execute
     monasca-common topic create metrics --partitions 12 --setting retention.ms=86400000
     """
@@ -136,7 +136,7 @@ def known_topic(admin: Admin, name: str) -> int:
 
 
 class _Topics:
-    """The descriptions and offsets of topics, which are read with three requests."""
+    """The descriptions and offsets of topics, read with three requests."""
 
     def __init__(self, admin: Admin, names: Sequence[str]) -> None:
         deadline = time.monotonic() + _SETTLE_SECONDS

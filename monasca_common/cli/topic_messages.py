@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common topic tail | sample``: follow the messages of a topic, or draw messages at random."""
+"""``monasca-common topic tail | sample``: follow the messages of a topic, or show random messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _MessagesCommand(ClusterCommand):
 class TopicTail(_MessagesCommand):
     """Follow a topic: print new messages, or the messages after a position, until Ctrl-C or a limit.
 
-    Key, headers and value are shown only with --payload. The exit status is 0 after Ctrl-C and SIGTERM, and 3 if a
+    Key, headers and value are shown only with --payload. The exit status is 0 after Ctrl-C or SIGTERM, and 3 if a
     limit was reached and no message was selected. For example:
     monasca-common topic tail metrics:0 --last 10 --field metric.name=cpu.idle --payload
     """
@@ -75,10 +75,10 @@ class TopicTail(_MessagesCommand):
         parser.add_argument(
             "--no-follow",
             action="store_true",
-            help="end at the current end of the topic (default: wait for messages)",
+            help="stop at the current end of the topic (default: wait for messages)",
         )
-        parser.add_argument("--count", type=positive, metavar="N", help="end after N messages (default: never)")
-        parser.add_argument("--seconds", type=positive, metavar="N", help="end after N seconds (default: never)")
+        parser.add_argument("--count", type=positive, metavar="N", help="stop after N messages (default: never)")
+        parser.add_argument("--seconds", type=positive, metavar="N", help="stop after N seconds (default: never)")
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         shown = 0
@@ -116,7 +116,7 @@ class TopicTail(_MessagesCommand):
 
 
 class TopicSample(_MessagesCommand):
-    """Show some messages of a topic, drawn at random.
+    """Show random messages of a topic.
 
     Only the shown messages are read, so the size of the topic does not matter. The exit status is 3 if there is no
     message. For example:
@@ -171,7 +171,7 @@ def _partitions(admin: Admin, topic: tuple[str, Sequence[int]]) -> list[TopicPar
     missing = [number for number in numbers if number >= count]
     if missing:
         raise ConfigurationError(
-            f"topic {name!r} has {count} partitions, but no partition {missing[0]}: numbers begin with 0"
+            f"topic {name!r} has {count} partitions, but no partition {missing[0]}: partition numbers start at 0"
         )
     return [TopicPartition(name, number) for number in numbers or range(count)]
 

@@ -170,7 +170,7 @@ class TestReset(OffsetsCase):
         self.store(_FIRST, _SECOND, topic_id="former")
         status, _, err = self.run_command("reset", "--to-earliest", "--topic", "metrics:0", "--execute")
         self.assertEqual(0, status)
-        self.assertIn("which have offsets of the former topic: metrics/1\n", err)
+        self.assertIn("which still have offsets of the former topic: metrics/1\n", err)
         self.assertIn(StoredOffset(_GROUP, "metrics", 1, "former", 50), self.stored())
 
     def test_a_group_with_members_is_refused_also_by_the_dry_run(self):

@@ -124,7 +124,7 @@ class EvaluationTest(JobStatusCase):
         self.assertEqual(
             [
                 "evaluated up to 2026-01-01T12:00:00.000+00:00",
-                "watermark 2026-01-01T12:00:08.000+00:00, of partition 1",
+                "watermark 2026-01-01T12:00:08.000+00:00 of partition 1",
                 "0 OK, 0 UNDETERMINED, 0 ALARM",
             ],
             evaluation.human_readable().splitlines(),
