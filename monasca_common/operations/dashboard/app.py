@@ -265,7 +265,7 @@ def _host_of(request: falcon.Request) -> str:
 
 
 def _form_of(request: falcon.Request) -> dict[str, str]:
-    """Return the fields of a form. Raises Falcon's errors for a wrong content type and for a form that is too long."""
+    """Return the fields of a form. Raises Falcon's errors for a wrong content type, a long form and a slow client."""
     if (request.content_type or "").partition(";")[0] != _FORM:
         raise falcon.HTTPUnsupportedMediaType(title="This is not a form")
     if request.content_length is None or request.content_length > _MAX_FORM_BYTES:

@@ -27,15 +27,15 @@ from monasca_common.operations.dashboard.view import (
     panel_of,
 )
 
-_BUCKETS = 10  # as many as fit on a screen with a width of 1280 pixels
-_MANY_DUPLICATES = 1e12  # counts like one missing message
-_FEW, _MANY = 0.99, 0.9  # lower values are highlighted more
+_BUCKETS = 10  # as many as fit on a screen that is 1280 pixels wide
+_MANY_DUPLICATES = 1e12  # as many duplicates as this weigh as much as one missing message
+_FEW, _MANY = 0.99, 0.9  # lower values are highlighted more strongly
 
 EMPTY = PanelView(
     "audit",
     "Completeness",
     "",
-    "The percentage of messages that arrived at each tier, by the time of their creation. "
+    "The percentage of messages that arrived at each tier, by creation time. "
     "\N{MULTIPLICATION X}: messages are lost, or late by more than the grace period; "
     "\N{HORIZONTAL ELLIPSIS}: messages can still arrive within the grace period; ?: arrivals are not counted, or the "
     "topic was recreated; +: duplicates. monasca-common audit show prints the same data.",
@@ -52,15 +52,15 @@ _TONES = {
 
 @dataclass(frozen=True, slots=True)
 class TierFigures:
-    """The figures of one topic at one tier in the whole window. ``recent``: the newest buckets by their start.
-    ``wrong``: the buckets with a problem that is final."""
+    """The figures of one topic at one tier in the whole window. ``recent``: the newest buckets by start time.
+    ``wrong``: the buckets with a final problem."""
 
     topic: str
     place: str
     verdict: AuditVerdict
     messages: int
     missing: int
-    pending: int  # not arrived yet, within the grace period
+    pending: int  # not yet arrived, within the grace period
     doubled: int
     recent: Mapping[int, Reconciliation]
     wrong: tuple[Reconciliation, ...]
@@ -128,7 +128,7 @@ class AuditGatherer:
         return audit_figures(self._totals.reconciliations(now_ms, since_ms), now_ms, settings.bucket_seconds)
 
     def _reports(self, since_ms: int) -> Iterable[AuditReport]:
-        """Return new reports, or all reports after an error. Totals count each report once."""
+        """Yield new reports, or all reports after an error. The totals count each report once."""
         try:
             if self._log is None:
                 self._log = open_report_log(self._admin, self._connection, self._settings.topic, since_ms)

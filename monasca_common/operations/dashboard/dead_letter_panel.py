@@ -33,8 +33,8 @@ EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that a service could not handle and that were not replayed, by origin and reason (the first 10,000 of "
-    "each topic). monasca-common dlq list --topic T --limit N lists them; after a repair, monasca-common dlq replay "
+    "Messages that a service could not handle and that have not been replayed, by origin and reason (the first 10,000 "
+    "of each topic). monasca-common dlq list --topic T --limit N lists them; after a repair, monasca-common dlq replay "
     "--topic T replays them.",
 )
 _Spans = Mapping[TopicPartition, tuple[int, int]]  # from the group's offset to the end

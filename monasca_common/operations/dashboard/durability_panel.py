@@ -32,8 +32,8 @@ EMPTY = PanelView(
     "durability",
     "Durability",
     "",
-    "Settings of topics, and missing replicas, that can cause the loss of acknowledged messages or prevent writes. The "
-    "panel Consumers shows messages that retention deletes unread.",
+    "Topic settings and missing replicas that can cause the loss of acknowledged messages or prevent writes. The "
+    "Consumers panel shows messages that retention deletes unread.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}

@@ -33,8 +33,8 @@ class KeystoneLogin:
         self._enforcer = open_enforcer(conf, list_rules())
 
     def log_in(self, user: str, password: str, project: str) -> Account | None:
-        """Return ``None`` if Keystone or the rules refuse access. Raises `RetriableError` if Keystone does not
-        respond."""
+        """Return the account, or ``None`` if Keystone or the rules refuse access. Raises `RetriableError` if Keystone
+        does not respond."""
         plugin = v3.Password(
             self._url,
             username=user,

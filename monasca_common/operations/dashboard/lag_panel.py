@@ -55,8 +55,8 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A consumer group. ``unread``: the numbers of unread messages at the last checks, oldest first. ``per_second``:
-    its read rate; ``None`` before the second check."""
+    """A consumer group. ``unread``: the counts of unread messages at the last checks, oldest first. ``per_second``: its
+    read rate, or ``None`` before the second check."""
 
     name: str
     lag: LagVerdict
@@ -194,7 +194,7 @@ def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
 def _status(lag: LagVerdict) -> Cell:
     """Return the shown status: LOST or LOST SOON even if the group now keeps up."""
     if lag.deleted or lag.truncated:
-        return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; the group {lag.status.meaning}")
+        return Cell("LOST", tone=_tone(lag), note=f"unread messages were lost; the group {lag.status.meaning}")
     if lag.expires_soon:
         note = f"retention will soon delete unread messages; the group {lag.status.meaning}"
         return Cell("LOST SOON", tone=_tone(lag), note=note)

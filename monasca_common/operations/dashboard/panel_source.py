@@ -81,7 +81,7 @@ class PanelSource(Generic[T]):
         return max(0, self._now_ms() - due_ms) / 1000
 
     def refresh(self) -> None:
-        """Gather once."""
+        """Gather the figures once."""
         now_ms = self._began_ms = self._now_ms()
         before = self._snapshot
         try:

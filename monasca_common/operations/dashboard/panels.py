@@ -125,7 +125,7 @@ def kafka_panels(
     history_topic: str,
 ) -> Panels:
     """Return the panels of one cluster. Each source has its own clients, so no source waits for another.
-    ``history_topic``: the topic of ``lag serve``."""
+    ``history_topic``: the history topic of ``lag serve``."""
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
         return PanelSource(

@@ -21,7 +21,7 @@ _N, _R, _P = 2**15, 8, 1  # takes 32 MiB and about 0.1 s per attempt
 _MAX_N, _MAX_R, _MAX_P = 2**20, 16, 4
 _SALT_BYTES, _HASH_BYTES = 16, 32
 _USER = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_AT_ONCE = 2  # hashes computed concurrently
+_AT_ONCE = 2  # maximum number of hashes computed concurrently
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PasswordHash:
 def password_line(user: str, password: str) -> str:
     """Return the file's line for a user. Raises `ConfigurationError` for an invalid name."""
     if not _USER.fullmatch(user):
-        raise ConfigurationError(f"{user!r} is not a valid user name: use 1 to 64 letters, digits, dots, dashes and @")
+        raise ConfigurationError(f"{user!r} is not a valid user name: use 1 to 64 letters, digits and . _ @ -")
     hashed = PasswordHash.of(password)
     salt, digest = (base64.b64encode(each).decode() for each in (hashed.salt, hashed.digest))
     return f"{user}:{_SCHEME}:{hashed.n}:{hashed.r}:{hashed.p}:{salt}:{digest}"
@@ -76,15 +76,15 @@ class PasswordFile:
         return found
 
     def log_in(self, user: str, password: str, project: str = "") -> Account | None:
-        """Return ``None`` for a wrong user or password; both take the same time. Raises `ConfigurationError`."""
+        """Return the account, or ``None`` for a wrong user or password, in equal time. Raises `ConfigurationError`."""
         known = self.users().get(user)
         with self._slots:
             return Account(user) if (known or self._unknown).fits(password) and known is not None else None
 
 
 def _parsed(line: str, where: str) -> tuple[str, PasswordHash]:
-    """Return the hashes by user. Raises `ConfigurationError`, whose text does not contain the line."""
-    wrong = ConfigurationError(f"{where} is not a user: use the output of `monasca-common dashboard password`")
+    """Return the user and the hash. Raises `ConfigurationError`, whose text does not contain the line."""
+    wrong = ConfigurationError(f"{where} is invalid: replace it with the output of `monasca-common dashboard password`")
     parts = line.split(":")
     if len(parts) != 7 or parts[1] != _SCHEME or not _USER.fullmatch(parts[0]):
         raise wrong

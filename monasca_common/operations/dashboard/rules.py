@@ -8,4 +8,4 @@ VIEW = "monasca_dashboard:look"
 
 def list_rules() -> list[policy.RuleDefault]:
     """Return the rules for oslo.policy's sample generator."""
-    return [policy.RuleDefault(VIEW, "role:admin", description="View the dashboard, which shows all tenants.")]
+    return [policy.RuleDefault(VIEW, "role:admin", description="View the dashboard, which shows data of all tenants.")]

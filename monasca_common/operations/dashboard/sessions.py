@@ -35,7 +35,7 @@ class Sessions:
         self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()  # the user, and the end
 
     def open(self, account: Account) -> str:
-        """Return the value of the cookie."""
+        """Open a session, and return the value of its cookie."""
         cookie = secrets.token_urlsafe(32)
         lasts = self._seconds if account.valid_seconds is None else min(self._seconds, account.valid_seconds)
         with self._lock:
@@ -58,8 +58,8 @@ class Sessions:
 class LoginAttempts:
     """Failed logins within five minutes: at most 10 per user and address, and 100 per address.
 
-    There is no limit per user over all addresses, because wrong passwords from one address would then lock the user out
-    everywhere.
+    There is no limit per user across all addresses, because wrong passwords from one address would then lock the user
+    out everywhere.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

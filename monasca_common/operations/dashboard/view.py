@@ -40,8 +40,8 @@ _SIGNS = {Tone.GOOD: "\N{CHECK MARK}", Tone.UNKNOWN: "?", Tone.WARNING: "!", Ton
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell. ``shade``: its style in a heat map. ``trend``: the points of a sparkline, each from 0 to 1, the
-    oldest first. ``note``: the text for tooltips and screen readers."""
+    """A table cell. ``shade``: its style in a heat map. ``trend``: the points of a sparkline, each from 0 to 1, oldest
+    first. ``note``: the text for tooltips and screen readers."""
 
     text: str
     tone: Tone | None = None
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A table row. ``name``: the text that the filter matches. Rows are sorted by tone, then by ``weight``, the worst
+    """A table row. ``name``: the text that the filter matches. Rows are sorted by tone, then by ``weight``, worst
     first."""
 
     name: str
@@ -144,7 +144,7 @@ def worst(tones: Iterable[Tone]) -> Tone:
 
 
 def page_of(rows: Sequence[TableRow], number: int, find: str, size: int) -> Page:
-    """Return a page; the last page if ``number`` is too large."""
+    """Return a page, or the last page if ``number`` is too large."""
     wanted = find.casefold()
     found = [row for row in rows if wanted in row.name.casefold()]
     found.sort(key=lambda row: (-row.tone.rank, -row.weight, row.name))
@@ -211,7 +211,7 @@ def span(seconds: float) -> str:
 
 
 def clock(time_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """Return the time in UTC, or in milliseconds if no calendar has it: clients may set any timestamp."""
+    """Return the time in UTC, or in milliseconds if no calendar date fits, because clients may set any timestamp."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):

@@ -19,7 +19,7 @@
     pause.textContent = paused ? "Resume updates" : "Pause updates";
   });
 
-  // Returns a function that finds the focused element again after its part was replaced, or null without focus.
+  // Returns a function that finds the focused element again after its part was replaced, or null if it has no focus.
   function focusIn(part) {
     const focused = document.activeElement;
     if (!focused || focused === part || !part.contains(focused)) {
