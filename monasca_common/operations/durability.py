@@ -101,7 +101,7 @@ def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurabilit
 
 
 def durability_findings(topic: TopicDurability) -> list[Finding]:
-    """Return the findings on a topic, errors first."""
+    """Return the findings about a topic, errors first."""
     found = [Finding.of(topic.name, rule, copies=topic.copies, least=topic.min_in_sync) for rule in _settings(topic)]
     found += [Finding.of(topic.name, rule, numbers) for rule, numbers in _replicas(topic).items() if numbers]
     return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
@@ -130,7 +130,7 @@ def _replicas(topic: TopicDurability) -> dict[str, list[int]]:
 
 
 def group_retention_findings(group: str, partitions: Mapping[TopicPartition, LagVerdict]) -> Iterator[Finding]:
-    """Return the findings on each topic that the group reads, by name. ``partitions``: verdicts by partition."""
+    """Yield the findings about each topic that the group reads, by name. ``partitions``: verdicts by partition."""
     lags: dict[str, list[LagVerdict]] = defaultdict(list)
     for partition, lag in partitions.items():
         lags[partition.topic].append(lag)
@@ -139,7 +139,7 @@ def group_retention_findings(group: str, partitions: Mapping[TopicPartition, Lag
 
 
 def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:
-    """Return the findings on messages that retention deletes unread. ``lag``: the group's lag in this topic."""
+    """Yield the findings about messages that retention deletes unread. ``lag``: the group's lag in this topic."""
     if lag.truncated:
         yield Finding.of(topic, "truncated", group=group, truncated=lag.truncated)
     if lag.deleted:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions of consumer groups, which are in Kafka or in the database of a service that stores rows.
+"""The positions of consumer groups, which are stored in Kafka or in the database of a service that stores rows.
 
 A database commits rows and positions in one transaction, so its positions are authoritative; Kafka has a copy that is
 committed afterwards. Lag verdicts use the positions in Kafka for every group.
@@ -80,7 +80,7 @@ class DatabaseOffsets:
             self._in_kafka.write(offsets, topic_ids)
         except TransportError as error:
             if error.name == _HAS_MEMBERS:
-                return  # a member has joined, which reads the database and commits its positions
+                return  # a new member reads the database and commits its positions
             raise TransportError(
                 "the database has the new offsets, from which the service resumes, but Kafka's copy for lag tools was "
                 f"not updated: {error}. Run the command again, or let the service commit them"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads given offsets of logs without a consumer group."""
+"""Reads logs at given offsets, without a consumer group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _BUFFER_BYTES = 8 * 1024 * 1024
 
 
 class LogReader:
-    """``patience_seconds``: the maximum wait for the next existing message. ``most_seconds``: the time-out of a whole
-    read, including the time that the caller takes per message."""
+    """Reads existing messages. ``patience_seconds``: the maximum wait for the next one. ``most_seconds``: the time-out
+    of a whole read, including the time that the caller takes per message."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LogReader:
     def messages(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Generator[Message, None, None]:
-        """Return the messages of each partition from its start to its end.
+        """Yield the messages of each partition from its start to its end.
 
         Raises `RetriableError` after a time-out.
         """
@@ -68,7 +68,7 @@ class LogReader:
     def at(
         self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
     ) -> Iterator[Message]:
-        """Return the first message at or after each of these ascending offsets and before the end, each message once.
+        """Yield the first message at or after each of these ascending offsets and before the end, each message once.
         Raises `RetriableError` after a time-out."""
         left = {partition: list(wanted) for partition, wanted in offsets.items()}
         if not left:
@@ -95,7 +95,7 @@ class LogReader:
                 waiting.check(left, received=bool(batch.partitions))
 
     def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
-        """Return existing and new messages until ``done``, which is called several times per second, returns true."""
+        """Yield existing and new messages until ``done``, which is called several times per second, returns true."""
         with self._open(starts) as consumer:
             while not done():
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the effects of moving a group's offsets on its messages, before any offset is changed.
+"""Computes how moving a group's offsets would affect its messages, before any offset is changed.
 
-Counts are differences of offsets. Control records and compaction leave gaps, so the number of messages can be smaller.
+Counts are offset differences. Control records and compaction leave gaps, so the number of messages can be smaller.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The log of a partition: offsets from ``first`` to before ``end``. ``written_end``: the end including open
-    transactions, which some clients read, or ``None`` if it equals ``end``."""
+    """The log of a partition: offsets from ``first`` up to, but not including, ``end``. ``written_end``: the end
+    including open transactions, which some clients read, or ``None`` if it equals ``end``."""
 
     topic_id: str
     first: int
@@ -150,7 +150,7 @@ def targets_at_offset(logs: Mapping[TopicPartition, LogSpan], offset: int) -> di
         if not log.first <= offset <= log.end:
             place = f"{partition.topic}/{partition.partition}"
             raise ConfigurationError(
-                f"{place} has offsets from {log.first} to {log.end}, but not {offset}: use one of them, only for this "
-                f"partition (--topic {partition.topic}:{partition.partition})"
+                f"{place} has offsets from {log.first} to {log.end}, but not {offset}: use one of these offsets, only "
+                f"for this partition (--topic {partition.topic}:{partition.partition})"
             )
     return dict.fromkeys(logs, offset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access rules of oslo.policy. An unusable policy file is an error, instead of a fallback to the default rules."""
+"""Access rules of oslo.policy. An unusable policy file is an error; the default rules are not used instead."""
 
 from __future__ import annotations
 

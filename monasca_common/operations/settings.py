@@ -72,7 +72,7 @@ class LagLimits:
 
 @dataclass(frozen=True, slots=True)
 class LagSettings:
-    """The settings of the lag service. ``groups``: patterns of group names. ``topic``: stores the history."""
+    """The settings of the lag service. ``groups``: patterns of group names. ``topic``: the topic of the history."""
 
     connection: ConnectionSettings
     producer: ProducerSettings
@@ -153,5 +153,5 @@ def history_topic(conf: cfg.ConfigOpts) -> str:
 
 
 def start_check_settings(conf: cfg.ConfigOpts) -> StartCheckSettings:
-    """Raises `ConfigurationError`, which names the option."""
+    """Return the settings of ``[monitoring]``. Raises `ConfigurationError`, which names the option."""
     return GroupReader(conf, _MONITORING).settings(StartCheckSettings)

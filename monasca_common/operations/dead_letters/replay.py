@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends dead letters back to their original topics after the handler or the input was repaired.
+"""Sends dead letters back to their original topics after the handler or the input has been repaired.
 
 Progress is stored in Kafka: the group's offset is the first pending dead letter. Handled dead letters after that offset
 are listed in a note, which is a later record in the same partition, so retention deletes the note after the dead
@@ -45,7 +45,7 @@ from monasca_common.runtime.polling import POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for existing messages
+_PATIENCE_SECONDS = 30.0  # the time-out for an assignment, and for reading existing messages
 
 _REPEATED = "its message is replayed from another dead letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
@@ -57,7 +57,7 @@ _BECAUSE_OF_SIZE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An offset of a dead-letter topic. ``letter``: ``None`` for a note and for a handled dead letter."""
+    """An offset of a dead-letter topic. ``letter``: ``None`` for a note or a handled dead letter."""
 
     offset: int
     letter: DeadLetter | None
@@ -99,12 +99,12 @@ class DeadLetterReplay:
         self._rate = rate
         self._known_notes: ReplayLog | None = None
         self._known_ends: dict[TopicPartition, int] | None = None
-        self._with_gap: set[TopicPartition] = set()  # an earlier dead letter stays pending
+        self._with_gap: set[TopicPartition] = set()  # partitions in which an earlier dead letter stays pending
         self._sent = SentMessages() if sent is None else sent
-        self._refusals: dict[str, str] = {}  # why a topic accepts no messages, or empty
+        self._refusals: dict[str, str] = {}  # by topic: why it accepts no messages, or empty
 
     def pending_count(self) -> int:
-        """Return the number of pending dead letters at the start. Reads all records after the group's offset."""
+        """Return the number of dead letters pending at the start. It reads all records after the group's offset."""
         return self._notes().pending_count()
 
     def offsets_left(self) -> int:
@@ -112,7 +112,7 @@ class DeadLetterReplay:
         return sum(max(0, end - (self._consumer.position(partition) or 0)) for partition, end in self._ends().items())
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Return the dead letters that `send` would handle, without sending or committing."""
+        """Yield the dead letters that `send` would handle, without sending or committing."""
         for _, rows in self._portions():
             for row in rows:
                 if row.letter is not None and row.chosen:
@@ -121,7 +121,7 @@ class DeadLetterReplay:
                     yield letter
 
     def send(self, producer: KafkaProducer) -> Iterator[DeadLetter]:
-        """Replay messages and commit the progress. Yields each dead letter after it is handled or refused. A refused
+        """Replay messages and commit the progress. Yield each dead letter after it is handled or refused. A refused
         dead letter (too large, or without a topic) stays pending for another run and does not block others.
 
         With a ``transactional_id``, which must be unique to the topic and group, messages and progress are committed in
@@ -287,7 +287,7 @@ class DeadLetterReplay:
                 self._sent.add(letter)
 
     def _portions(self) -> Iterator[tuple[TopicPartition, list[_Row]]]:
-        """Return pending dead letters and the offsets between them. Each portion comes from one partition."""
+        """Yield pending dead letters and the offsets between them in portions, each from one partition."""
         notes = self._notes()
         size = MAX_NOTED if self._rate is None else max(1, min(MAX_NOTED, int(self._rate)))
         for part in self._parts():
@@ -329,7 +329,7 @@ class DeadLetterReplay:
         return self._known_notes
 
     def _parts(self) -> Iterator[PartitionBatch]:
-        """Return the messages up to the initial ends."""
+        """Yield the messages up to the initial ends."""
         ends = self._ends()
         reached: dict[TopicPartition, int] = {}
         deadline = self._deadline()
@@ -348,7 +348,7 @@ class DeadLetterReplay:
                 deadline = self._deadline()
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """Return the initial ends of the partitions; empty if other members own all of them."""
+        """Return the initial ends of the assigned partitions, or no ends if other members own all partitions."""
         if self._known_ends is None:
             consumer, deadline = self._consumer, self._deadline()
             while not consumer.assignment() and consumer.clock.monotonic() < deadline:
@@ -366,7 +366,7 @@ class DeadLetterReplay:
     def _unread(
         self, ends: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
-        """Return the assigned partitions that are not read to their ends. Control records can precede an end."""
+        """Return the assigned partitions that have not been read to their ends. Control records can precede an end."""
         consumer = self._consumer
         owned = sorted(consumer.assignment() & ends.keys())
         return [each for each in owned if max(consumer.position(each) or 0, reached.get(each, 0)) < ends[each]]
@@ -387,8 +387,8 @@ class DeadLetterReplay:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Progress to store. ``next_offset``: the group's new offset, or ``None`` to keep it. ``noted``: offsets in the
-    note."""
+    """Progress to store. ``next_offset``: the group's new offset, or ``None`` to keep it. ``noted``: offsets to list in
+    the note."""
 
     next_offset: int | None
     noted: list[int]

@@ -137,7 +137,7 @@ class ReplayLog:
         self._handled: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)  # by offset
 
     def read(self, message: Message) -> None:
-        """Add a message. Call this in the order of offsets."""
+        """Add a message. Call this in offset order."""
         handled = self._handled[TopicPartition(message.topic, message.partition)]
         if not is_note(message):
             handled.setdefault(message.offset, False)
@@ -177,4 +177,4 @@ def _listed(value: bytes | None) -> Iterator[int]:
         for first, last in json.loads(value or b"[]"):
             yield from range(int(first), min(int(last), int(first) + MAX_NOTED) + 1)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        LOG.warning("ignoring an unreadable note of replayed dead letters")
+        LOG.warning("ignoring an unreadable note about replayed dead letters")

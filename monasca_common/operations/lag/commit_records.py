@@ -46,7 +46,7 @@ class _Bytes:
     def text(self, length: int) -> str:
         end = self._at + max(0, length)
         if end > len(self._data):
-            raise ValueError("a text exceeds its record")
+            raise ValueError("a string exceeds its record")
         value = self._data[self._at : end].decode()
         self._at = end
         return value

@@ -56,7 +56,7 @@ class PartitionHistory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LagHistory:
-    """``surveyed_ms``: the time of the last survey, or ``None``. ``groups``: the windows by group name, then by
+    """``surveyed_ms``: the time of the last survey, or ``None``. ``groups``: the histories by group, then by
     partition."""
 
     surveyed_ms: int | None = None
@@ -181,7 +181,7 @@ def _newest(kept: PartitionHistory | None, known: PartitionHistory) -> Partition
 
 
 def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
-    """Return the records that update the topic; the last record is the one of the survey."""
+    """Yield the records that update the topic; the last one is the survey's record."""
     for group, partitions in after.groups.items():
         for partition, known in partitions.items():
             if kept.of(group, partition) != known:

@@ -14,9 +14,9 @@ from monasca_common.runtime.metrics import Sample, ServiceMetrics
 _PREFIX = "monasca_lag"
 _SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _ORDER = list(LagStatus)
-_MAX_PARTITIONS = 10_000  # with their own metrics; Prometheus keeps ten series of each
+_MAX_PARTITIONS = 10_000  # partitions with their own metrics; Prometheus stores ten series for each
 Figure = Callable[[LagVerdict], float | None]
-# Name, help and value; ``None``: no sample.
+# Name, help and value; a value of ``None`` produces no sample.
 _FIGURES: tuple[tuple[str, str, Figure], ...] = (
     ("messages", "Unread messages", lambda lag: lag.messages),
     ("seconds", "Age of the oldest unread message", lambda lag: lag.seconds),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lag service: surveys every group periodically, and stores the results in a topic and as metrics.
 
-It reads the history from the topic when it starts. SIGTERM ends the service with status 0 after the current survey.
-Several instances can run concurrently; the newest results replace older results.
+It reads the history from the topic when it starts. After SIGTERM, it completes the current survey and exits with status
+0. Several instances can run concurrently; the newest results replace older results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ READ_SECONDS = 60.0  # the time-out of a survey's reads: committed offsets and t
 
 
 class LagService(Loop):
-    """``admin``: the admin client of the cluster whose groups are surveyed."""
+    """Surveys the groups of a cluster periodically. ``admin``: the admin client of the cluster."""
 
     def __init__(self, settings: LagSettings, admin: Admin, *, clock: Clock | None = None) -> None:
         super().__init__("the lag survey", clock)

@@ -31,7 +31,7 @@ _Commits = dict[_GroupPartition, list[CommitRecord]]
 
 
 class LagSurvey:
-    """``timeout_seconds``: the time-out for reading committed offsets, and for reading unread messages."""
+    """Scans the groups of a cluster. ``timeout_seconds``: the time-out for reading committed offsets or messages."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, window: LagWindow, *, timeout_seconds: float
@@ -136,7 +136,7 @@ class LagSurvey:
         return max(since_ms, history.surveyed_ms - _OVERLAP_MS) if known and history.surveyed_ms else since_ms
 
     def _records(self, groups: set[str], since_ms: int, count: int) -> _Commits:
-        """Return the groups' commits since that time, in order. ``count``: the partitions of the topic of commits."""
+        """Return the groups' commits since that time, in order. ``count``: the partitions of the offsets topic."""
         found: _Commits = defaultdict(list)
         if not count and groups:
             raise AuthorizationError(f"{OFFSETS_TOPIC} is not visible: permit this user to describe and read it")

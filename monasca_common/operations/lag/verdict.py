@@ -100,7 +100,7 @@ class PartitionState:
     do not show this, because control records also have offsets. ``retention_ms``: the retention time, or ``None`` if
     unlimited. ``is_size_limited``: whether the topic limits its size. ``scans``: earlier scans, ordered by time.
     ``written_end``: the end including open transactions, or ``None`` if it equals ``end``. ``is_assigned``: whether a
-    live member reads the partition; ``None`` during a rebalance. ``is_offline``: the partition has no leader, so its
+    live member reads the partition, or ``None`` during a rebalance. ``is_offline``: the partition has no leader, so its
     log is unknown.
     """
 
@@ -121,7 +121,7 @@ class LagVerdict:
     """The verdict on a partition or a group. ``messages``: unread offsets. ``seconds``: the age of the oldest message.
 
     ``deleted``: messages that retention deleted unread. ``headroom_seconds``: the time until retention deletes the
-    oldest unread message; ``None`` if all messages are read or no deletion is expected. ``completeness``: the known
+    oldest unread message, or ``None`` if all messages are read or no deletion is expected. ``completeness``: the known
     fraction of the window. ``truncated``: the number of committed offsets that the log lost in an unclean election or a
     recreation of the topic. ``lost_in_seconds``: the time until retention deletes an unread message at the group's
     speed in the window; ``None`` also if the group is faster than retention. ``expires_soon``: whether this time is
@@ -175,7 +175,7 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
 
 
 def lost_and_hidden(lag: LagVerdict) -> list[str]:
-    """Return one phrase for each kind of messages that the group has lost or does not get."""
+    """Return one phrase for each kind of message that the group has lost or does not receive."""
     facts = [f"{lag.deleted:,} deleted unread"] if lag.deleted else []
     facts += [f"offsets {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
     return [*facts, f"{lag.hidden:,} offsets hidden by an open transaction"] if lag.hidden else facts
@@ -261,7 +261,7 @@ def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, w
 
     A consumer that has read all messages may be silent, so the time counts from the first unread message. The producer
     sets this message's timestamp: a timestamp in the future is ignored, and a timestamp before the last scan with
-    nothing unread is replaced by the time of that scan.
+    nothing unread is replaced with the time of that scan.
     """
     unread_since = state.unread_since_ms
     began = [commit.time_ms for commit in recent[-1:]]
@@ -288,7 +288,7 @@ def _never_falls(recent: Sequence[Commit]) -> bool:
 
 def _is_in_pace(state: PartitionState, recent: Sequence[Commit], now_ms: int) -> bool:
     """Return whether the oldest unread message is younger than the longest interval between two commits; the group has
-    then read all messages that existed at its second-last commit. A timestamp in the future is ignored."""
+    then read all messages that existed at its second-to-last commit. A timestamp in the future is ignored."""
     longest_ms = max(later.time_ms - earlier.time_ms for earlier, later in pairwise(recent))
     return state.unread_since_ms is not None and 0 <= now_ms - state.unread_since_ms <= longest_ms
 
@@ -298,7 +298,7 @@ def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:
 
 
 def _known_read_to(state: PartitionState, position: int) -> int:
-    """Return ``read_to`` of the last scan, or the position if there is no scan or the group went back."""
+    """Return ``read_to`` of the last scan, or the position if there is no scan or the group was rewound."""
     last = state.scans[-1] if state.scans else None
     if last is None or last.position is None or last.position > position:
         return position
@@ -310,7 +310,7 @@ _Seen = tuple[int, int, int]  # time, start and end of a log
 
 @dataclass(frozen=True, slots=True)
 class _Removal:
-    """The minimum time until retention reaches the position, and the speed of retention in offsets."""
+    """The minimum time until retention reaches the position, and the speed of retention in offsets per millisecond."""
 
     in_ms: float
     per_ms: float
@@ -342,9 +342,9 @@ def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Remo
 
 
 def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -> float:
-    """Return the greatest average speed of the log's start between any of its moves and the last one. So a pause before
-    a burst does not lower the result, but an unusually long time without a move does. ``moves``: the scans before and
-    after each move."""
+    """Return the greatest average speed of the log's start between any of its moves and the last one. Therefore, a
+    pause before a burst does not lower the result, but an unusually long time without a move does. ``moves``: the scans
+    before and after each move."""
     last_ms, last, _ = moves[-1][1]
     speeds = []
     for later, (_, (time_ms, first, _)) in enumerate(reversed(moves[:-1]), 1):
@@ -358,7 +358,7 @@ def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -
 
 
 def _read_per_ms(recent: Sequence[Commit], now_ms: int) -> float:
-    """Return the group's speed in offsets, from the first commit of the window until now."""
+    """Return the group's speed in offsets per millisecond, from the first commit of the window until now."""
     if len(recent) < 2:
         return 0.0
     return max(0, recent[-1].offset - recent[0].offset) / max(1, now_ms - recent[0].time_ms)

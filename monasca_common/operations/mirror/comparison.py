@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two logs of a partition, message by message: keys, values, headers and timestamps.
 
-Both logs are read in parallel, and only messages without a counterpart are kept, so a log may have any size. Messages
-that one cluster has deleted, and messages not copied yet, are counted separately from differences.
+Both logs are read in parallel, and only messages without a counterpart are kept in memory, so a log may have any size.
+Messages that one cluster has deleted, and messages not copied yet, are counted separately from differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from monasca_common.kafka import Message
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 
-_MOST_UNMATCHED = 500_000  # messages of one partition without a counterpart; they use 150 MB of memory
+_MOST_UNMATCHED = 500_000  # per partition, messages without a counterpart; they use 150 MB of memory
 _FIELDS = ("key", "value", "headers", "timestamp_ms")
 
 
@@ -37,7 +37,7 @@ class MessageDifference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedPartition:
-    """A partition to compare. Messages from the source's offset ``copied`` on may be missing in the target."""
+    """A partition to compare. Messages at or after the source's offset ``copied`` may be missing in the target."""
 
     partition: TopicPartition
     copied: int
@@ -82,8 +82,8 @@ def compare_logs(
                 own.keep(_Unmatched(message.offset, _own_id(message), digests))
         if len(sides[0]) + len(sides[1]) > _MOST_UNMATCHED:
             found.not_compared = (
-                f"more than {_MOST_UNMATCHED:,} messages have no counterpart: with --since, compare from a time from "
-                "which both clusters have everything"
+                f"more than {_MOST_UNMATCHED:,} messages have no counterpart: use --since with a time from which both "
+                "clusters have all messages"
             )
             break
     found.source, found.target = sides[0].count, sides[1].count
@@ -116,7 +116,7 @@ class _Side:
         self._size += 1
 
     def take(self, digests: tuple[bytes, ...]) -> bool:
-        """Remove a message with these digests. Return whether there was one."""
+        """Remove a message with these digests, and return whether there was one."""
         alike = self._by_digests.get(digests)
         if not alike:
             return False
@@ -176,7 +176,7 @@ def _own_id(message: Message) -> bytes | None:
 
 
 def _digests(message: Message) -> tuple[bytes, ...]:
-    """Return one digest per field of `_FIELDS`; a copy must keep these fields."""
+    """Return one digest per field of `_FIELDS`; a copy must preserve these fields."""
     headers = [part for name, value in message.headers for part in (name.encode(), value)]
     time = struct.pack(">q", message.timestamp_ms or 0)
     return _digest([message.key]), _digest([message.value]), _digest(headers), _digest([time])

@@ -3,7 +3,7 @@
 
 Each attempt opens the producer, which fences an earlier process of the same mirror name and ends its transaction, reads
 the positions from the target, and copies from there. After an error, the next attempt does the same, so start and
-recovery are one procedure.
+recovery use the same procedure.
 """
 
 from __future__ import annotations

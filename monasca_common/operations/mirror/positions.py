@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions of mirrors: a compacted topic in the target cluster.
+"""The positions of mirrors, stored in a compacted topic of the target cluster.
 
 A copy and the position after it are written in one transaction of the target. The offsets of a consumer group could
 also be part of that transaction, but brokers delete the offsets of a group without members after a week
@@ -22,7 +22,7 @@ from monasca_common.operations.log_reading import LogReader
 
 POSITIONS_TOPIC = "monasca-mirror-positions"
 TRANSACTION_SECONDS = 60.0
-_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # longer than brokers need to abort the transaction of a dead mirror
+_PATIENCE_SECONDS = TRANSACTION_SECONDS + 30.0  # longer than brokers need to abort the transaction of a crashed mirror
 _LOG = TopicPartition(POSITIONS_TOPIC, 0)
 # One partition, so that all mirrors see the records in the same order. Small segments, so that little is left to read
 # after compaction.
@@ -32,7 +32,7 @@ _CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "max.messag
 @dataclass(frozen=True, slots=True)
 class MirrorPosition:
     """The position of a mirror in a partition. ``start``: the first copied offset; ``next_offset``: the next offset to
-    copy; both are offsets of the source. ``source_id``, ``target_id``: the topic's ids, which change if it is
+    copy; both are offsets of the source. ``source_id``, ``target_id``: the topic's ids, which change if the topic is
     recreated."""
 
     mirror: str
@@ -78,14 +78,14 @@ def prepare(admin: Admin) -> None:
     if partitions != 1 or policy != "compact":
         raise ConfigurationError(
             f"topic {POSITIONS_TOPIC} of the target has {partitions} partitions and cleanup.policy={policy}: recreate "
-            "it with 1 partition and compact, or positions are lost and messages are copied twice"
+            "it with 1 partition and compact, otherwise positions are lost and messages are copied twice"
         )
 
 
 def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
     """Return the committed positions of every mirror. Raises `TransportError`.
 
-    Reads to the end of the log and waits for open transactions of other mirrors, because the newest position of this
+    Read to the end of the log and wait for open transactions of other mirrors, because the newest position of this
     mirror can be after these transactions.
     """
     if POSITIONS_TOPIC not in admin.partition_counts():

@@ -67,7 +67,7 @@ class MirrorSettings:
 
 
 def mirror_settings(conf: cfg.ConfigOpts) -> MirrorSettings:
-    """Raises `ConfigurationError`."""
+    """Return the settings of ``[mirror]``. Raises `ConfigurationError`."""
     read = GroupReader(conf, _MIRROR)
     topics = tuple(dict.fromkeys(read["topics"] or ()))
     if not topics:

@@ -97,7 +97,7 @@ def _create_missing(source: Admin, target: Admin, wanted: Mapping[str, int], sto
 
 
 def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Return requests within the limit. ``partitions``: the number of partitions by topic."""
+    """Yield requests within the limits. ``partitions``: the number of partitions by topic."""
     bulk: dict[str, int] = {}
     for name, count in partitions.items():
         if bulk and (len(bulk) == _TOPICS_AT_ONCE or sum(bulk.values()) + count > _PARTITIONS_AT_ONCE):

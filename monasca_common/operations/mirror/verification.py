@@ -21,7 +21,7 @@ _COMPACTED = (
 
 
 class MirrorVerification:
-    """Compares the copies made by the mirror with these settings and their source.
+    """Compares the copies of the mirror that has these settings with their source.
 
     Raises `ConfigurationError` and `TransportError`.
     """
@@ -61,8 +61,8 @@ class MirrorVerification:
     ) -> PartitionComparison:
         """Compare a partition. ``since_ms``: compare only messages with this timestamp or a later one.
 
-        The end of the target is read after the position, and the end of the source after the end of the target. So each
-        message that is read in the target is also read in the source, however fast the mirror copies.
+        The end of the target is read after the position, and the end of the source after the end of the target.
+        Therefore, each message that is read in the target is also read in the source, regardless of the mirror's speed.
         """
         partition = position.partition
         if is_compacted:
