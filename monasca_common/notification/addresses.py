@@ -28,7 +28,7 @@ _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_SIGNS = re.compile(r"[\s\x00-\x20\x7f\\]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an IPv4 address; an IPv6 address
 
-# Global addresses that receivers must not use.
+# Global addresses that receivers must not have.
 _NEVER = tuple(
     map(
         ipaddress.ip_network,
@@ -37,8 +37,8 @@ _NEVER = tuple(
             # contains a cloud's metadata service; older Python versions classify most of this network as global
             "192.0.0.0/24",
             "192.88.99.0/24",  # relays of 6to4
-            "2001::/32",  # Teredo, which holds an IPv4 address
-            "2002::/16",  # 6to4, which holds an IPv4 address
+            "2001::/32",  # Teredo, which embeds an IPv4 address
+            "2002::/16",  # 6to4, which embeds an IPv4 address
             "3fff::/20",  # documentation
         ),
     )
@@ -59,7 +59,7 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """The value of the header Host."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -70,7 +70,7 @@ class Endpoint:
 
 
 def endpoint(url: str) -> Endpoint:
-    """Parse a URL. Raises `AddressRefused` if it is not HTTP, or if parsers of URLs interpret it differently."""
+    """Parse a URL. Raises `AddressRefused` if it is not HTTP, or if URL parsers could interpret it differently."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -101,8 +101,8 @@ def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """``allowed``: networks that are permitted although they are not public. ``denied``: networks that are never
-    permitted."""
+    """Rules for addresses. ``allowed``: networks that are permitted although they are not public. ``denied``: networks
+    that are never permitted."""
 
     allowed: tuple[IpNetwork, ...] = ()
     denied: tuple[IpNetwork, ...] = ()
@@ -175,7 +175,7 @@ def _looked_up(host: str, port: int, seconds: float, lookup: Lookup) -> list[IpA
 
 
 def _literal(host: str) -> list[IpAddress]:
-    """Return the address in the host, if it is an address."""
+    """Return the address if the host is an IP address, otherwise an empty list."""
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:

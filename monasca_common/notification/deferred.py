@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores deferred notifications and scheduled attempts, and the current minute of each method with a rate limit.
+"""Stores deferred notifications, scheduled attempts, and the current message count of each rate-limited method.
 
 A row is a silenced or inhibited notification, a member of a group or of a digest, the next repeat of a periodic method,
-or a scheduled attempt. When a row is due, it is released: one transaction replaces it by an attempt. A process claims a
-row, makes the attempt, and then replaces the row by the next attempt or removes it.
+or a scheduled attempt. When a row is due, it is released: one transaction replaces it with an attempt. A process claims
+a row, makes the attempt, and then replaces the row with the next attempt or removes it.
 
 Each step is conditional on the values that were read, so only one of several processes does it. The members of a group
 are fixed when their message is scheduled, so the message has the same id each time it is sent.
@@ -29,7 +29,7 @@ from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
 
-#: The kinds of rows that are not a state of the ledger.
+# : The kinds of rows that are not states in the ledger.
 REPEAT, SCHEDULED = "repeat", "scheduled"
 MOST_MEMBERS = 200
 MOST_BYTES = 500_000  # maximum bytes of the changes in one message of a group
@@ -42,7 +42,7 @@ _WHOLE = [*_COLUMNS, _DEFERRED.c.value]
 
 @dataclass(frozen=True, slots=True)
 class DeferredRow:
-    """A row without its change, which can have several megabytes.
+    """A row without its change, which can be several megabytes long.
 
     ``notification_id``: for a repeat, the id of the first notification. ``message_id``: the id of the group's message,
     once its members are fixed. ``number``: the number of a repeat, or of the attempt of a retry.
@@ -66,13 +66,13 @@ class Deferred:
 
 
 class DeferredNotifications:
-    """Each call may raise `StorageError`. ``now_ms`` is the caller's time."""
+    """The deferred notifications in the database. Each call may raise `StorageError`. ``now_ms``: the caller's time."""
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
     def defer(self, notification: Notification, method_id: str, deferral: Deferral, now_ms: int) -> str:
-        """Store a deferred notification, unless the ledger has it. Return the resulting state in the ledger."""
+        """Store a deferred notification, unless the ledger already has it. Return the resulting state in the ledger."""
         reason = {"reason": storable(deferral.reason)}
         recorded = new_row(notification, method_id, now_ms, state=deferral.state, attempts=0) | reason
         row = _row(notification.id, notification, method_id, deferral.state, now_ms)
@@ -143,7 +143,7 @@ class DeferredNotifications:
     def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[Retry]:
         """Claim and return due retries, oldest due time first. Other processes cannot claim them before ``until_ms``.
 
-        ``takes_over``: include retries whose claim has ended.
+        ``takes_over``: include retries whose claim has expired.
         """
         columns = [_DEFERRED.c[name] for name in ("notification_id", "method_id", "number", "due", "value")]
         due = sa.select(_DEFERRED.c.id, *columns).where(_DEFERRED.c.kind == SCHEDULED, _DEFERRED.c.due <= now_ms)
@@ -168,8 +168,8 @@ class DeferredNotifications:
         self._execute(_DEFERRED.update().where(*held).values(due=until_ms))
 
     def complete(self, retry: Retry, following: Retry | None, now_ms: int) -> None:
-        """Replace a claimed retry by the following retry, if its claim still holds; if none follows, the members of its
-        message end with the outcome of the message."""
+        """Replace a claimed retry with the following one if its claim is still valid. If none follows, end the members
+        of its message with the message's outcome."""
         own = (_is(retry.id), _DEFERRED.c.message_id == retry.claim)
 
         def work(connection: sa.Connection) -> None:
@@ -184,7 +184,7 @@ class DeferredNotifications:
 
     def admit(self, method_id: str, most: int, now_ms: int, *, is_digest: bool = False) -> int | None:
         """Count one more message to the method in its current minute, and return ``None``. If the limit is reached, or
-        earlier notifications wait for the digest, return when the next minute begins.
+        earlier notifications are waiting for the digest, return the time at which the next minute begins.
 
         ``is_digest``: the message is this digest.
         """
@@ -209,7 +209,7 @@ class DeferredNotifications:
         return self._database.write(work)
 
     def due(self, now_ms: int, limit: int) -> list[DeferredRow]:
-        """Return rows to release, alternating between tenants, and for each tenant the oldest due time first."""
+        """Return rows to release, alternating between tenants, and within each tenant by due time, oldest first."""
         oldest = (_DEFERRED.c.due, _DEFERRED.c.id)
         turn = sa.func.row_number().over(partition_by=_DEFERRED.c.tenant, order_by=oldest)
         is_open = (_DEFERRED.c.kind != SCHEDULED, _DEFERRED.c.message_id == "")
@@ -218,8 +218,8 @@ class DeferredNotifications:
         return [DeferredRow(**row._asdict()) for row in rows]
 
     def take(self, row: DeferredRow, again_ms: int) -> Deferred | None:
-        """Return the row with its change; unless it is removed, it is due again at ``again_ms``. ``None``: another
-        process has claimed it."""
+        """Return the row with its change, or ``None`` if another process has claimed it. Unless the row is removed, it
+        is due again at ``again_ms``."""
         same = [_DEFERRED.c[name] == getattr(row, name) for name in ("id", "due", "kind", "message_id")]
 
         def work(connection: sa.Connection) -> Deferred | None:
@@ -244,7 +244,7 @@ class DeferredNotifications:
         self._database.write(work)
 
     def supersede(self, message_id: str, notification_ids: Sequence[str], now_ms: int) -> None:
-        """Leave these members out of a message, unless it has ended."""
+        """Remove these members from a message, unless the message has ended."""
 
         def work(connection: sa.Connection) -> None:
             if _state(connection, message_id) not in ENDED:
@@ -255,7 +255,7 @@ class DeferredNotifications:
         self._database.write(work)
 
     def members(self, group_key: str) -> list[Deferred]:
-        """Return the members of the next message of a group, the oldest first, bounded in number and bytes."""
+        """Return the members of the next message of a group, oldest first, limited in number and bytes."""
 
         def work(connection: sa.Connection) -> list[Deferred]:
             of_group = _open_group(group_key)
@@ -321,13 +321,13 @@ def remove(connection: sa.Connection, row: DeferredRow) -> None:
 
 
 def _retry(row: Row, claim: str) -> Retry | None:
-    """Return a claimed retry; ``None``: another version of this program stored it in a form that cannot be read."""
+    """Return a claimed retry, or ``None`` if another version of this program stored it in an unreadable form."""
     try:
         return replace(Retry.read(*row[1:]), claim=claim)
     except (InvalidEnvelope, LookupError) as error:
         LOG.error(
-            "row %s of notification_deferred cannot be read, and waits: %r; delete it, and send its notification with "
-            "`monasca-common notification resend %s`",
+            "row %s of notification_deferred cannot be read, and is left in place: %r; delete it, and send its "
+            "notification with `monasca-common notification resend %s`",
             row.id,
             error,
             row.notification_id,
@@ -420,5 +420,5 @@ def _limited_until(connection: sa.Connection, method_id: str) -> int | None:
 
 
 def _fits(sizes: Sequence[Row], number: int) -> bool:
-    """The first member always fits, regardless of its size."""
+    """Return whether this member fits into the message. The first member always fits, regardless of its size."""
     return number == 0 or sum(row.size for row in sizes[: number + 1]) <= MOST_BYTES

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases due notifications (at the end of silences, as groups, digests and repeats), and runs due attempts.
 
-A row stays until its attempt has ended, and the members of a group until their message has ended. So a crash loses no
-notification, and another process sends notifications with the same ids.
+A row stays until its attempt has ended, and the members of a group until their message has ended. Therefore, a crash
+loses no notification, and another process sends the notifications with the same ids.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LOG = logging.getLogger(__name__)
 _ROWS_A_PASS = 100
 _REST_SECONDS = 0.5
 _BUSY_REST_SECONDS = 0.05  # the pause between passes while rows are due
-_LEASE_MS = 30_000  # the time after which another process takes over the claims of a dead process
+_LEASE_MS = 30_000  # the time after which another process takes over the claims of a crashed process
 _DATABASE_SECONDS = 1.0  # the pause between two tries of an attempt while the database is unavailable
 _FAILED_MS = 60_000  # the pause between two tries of a row that cannot be processed
 
 
 class DeferredSender(WorkerLoop):
-    """Runs until `stop`, also in several processes.
+    """Runs until `stop`. Several processes can run it concurrently.
 
-    ``handler``: runs due attempts, in the ``threads`` of ``executor``.
-    ``stop_seconds``: the time in which attempts in progress end after `stop`.
+    ``handler``: runs due attempts, in the ``threads`` of ``executor``. ``stop_seconds``: the time that attempts in
+    progress have to end after `stop`.
     """
 
     expected = (StorageError,)
@@ -116,7 +116,7 @@ class DeferredSender(WorkerLoop):
                 return
 
     def _postpone_attempt(self, retry: Retry, error: Exception) -> None:
-        """Schedule the attempt again, or give it up after the ttl. If this also fails, the claim ends by itself."""
+        """Schedule the attempt again, or give it up after the ttl. If this also fails, the claim expires."""
         _log(retry.id, retry.notification.id, error)
         try:
             following = self._handler.delivery.wait(retry, _FAILED_MS / 1000, str(error) or type(error).__name__)
@@ -125,7 +125,7 @@ class DeferredSender(WorkerLoop):
             LOG.exception("row %s of notification_deferred cannot be replaced", retry.id)
 
     def release_due(self) -> int:
-        """Decide on due rows, and return their number. Raises `StorageError`."""
+        """Process due rows, and return their number. Raises `StorageError`."""
         rows = self._deferred.due(self.clock.time_ms(), _ROWS_A_PASS)
         seen: set[str] = set()
         for row in rows:
@@ -209,7 +209,7 @@ class DeferredSender(WorkerLoop):
             self._deferred.release_repeat(repeat, next_ms, now_ms, expires_ms=now_ms + method.period * 1000)
 
     def _method(self, deferred: Deferred) -> NotificationMethod | None:
-        """Return the method; ``None`` if it is deleted or no action names it. Raises `AddressUnreadable`."""
+        """Return the method, or ``None`` if it has been deleted or no action names it. Raises `AddressUnreadable`."""
         change = deferred.notification.change
         methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
         found = next((method for method in methods if method.id == deferred.row.method_id), None)
@@ -223,7 +223,7 @@ class DeferredSender(WorkerLoop):
 
 def _log(row_id: str, notification_id: str, error: Exception) -> None:
     LOG.error(
-        "row %s of notification_deferred cannot be processed, and is tried again in %d s: %s; correct the cause, or "
+        "row %s of notification_deferred cannot be processed, and will be retried in %d s: %s; correct the cause, or "
         "delete the row and send its notification with `monasca-common notification resend %s`",
         row_id,
         _FAILED_MS // 1000,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt to send a notification by its method (slot, ledger, notifier, ledger), and the retry after a failure."""
+"""An attempt to send a notification by its method (slot, ledger, notifier, ledger), and the retry after a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from monasca_common.notification.slots import HANG_SECONDS, Slot, Slots
 
 LOG = logging.getLogger(__name__)
 
-_LEAST_TURN_SECONDS, _MOST_TURN_SECONDS = 1.0, 600.0  # the wait for the next try without a free slot
+_LEAST_TURN_SECONDS, _MOST_TURN_SECONDS = 1.0, 600.0  # the wait before the next try if no slot is free
 _MAX_AT_ONE_METHOD = 8
 _MAX_AT_ONE_DESTINATION = 16
 _KEY_SECONDS = 60.0  # the pause between two attempts to decrypt an address
@@ -60,7 +60,7 @@ class NotificationDelivery:
     def attempt(self, retry: Retry, method: NotificationMethod, *, released: bool = False) -> Retry | None:
         """Run an attempt, and return the next attempt, if any. ``released``: see `Ledger.begin`.
 
-        If it raises `StorageError`, the attempt must be repeated.
+        If this raises `StorageError`, the attempt must be repeated.
         """
         if method.unreadable is not None:
             LOG.error("notification %s is postponed: %s", retry.notification.id, method.unreadable)
@@ -79,14 +79,14 @@ class NotificationDelivery:
             return self._attempt(retry, method, slot, released)
 
     def _turn_seconds(self, retry: Retry) -> float:
-        """Return the wait for the next try: at most as long as the notification has waited, so that the tries of many
-        notifications are spread over the time that their receiver needs."""
+        """Return the wait before the next try: at most as long as the notification has waited, so that the tries of
+        many notifications are spread over the time that their receiver needs."""
         waited_seconds = (self._clock.time_ms() - retry.waits_since_ms) / 1000 if retry.waits_since_ms else 0.0
         return min(max(waited_seconds, _LEAST_TURN_SECONDS), _MOST_TURN_SECONDS) * random.uniform(0.5, 1.0)
 
     def wait(self, retry: Retry, seconds: float, reason: str) -> Retry | None:
-        """Return the attempt that replaces this one in ``seconds``; ``None``: it has waited for the whole ttl, and is
-        given up. Raises `StorageError`."""
+        """Return the attempt that replaces this one in ``seconds``, or ``None`` if it has waited for the whole ttl and
+        is given up. Raises `StorageError`."""
         now_ms = self._clock.time_ms()
         since_ms = retry.waits_since_ms or now_ms
         if now_ms - since_ms > self._ttl_ms:

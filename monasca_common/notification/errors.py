@@ -8,8 +8,8 @@
     └── SendRefused           no attempt can succeed until the method is changed
         └── AddressRefused    notifications must not be sent to this address
 
-Tenants read the texts. An error text contains the host of a receiver but not the rest of its address, which may contain
-a secret. Facts for operators, such as the private address of a host, are in ``detail``.
+Tenants can read the texts. An error text contains the host of a receiver but not the rest of its address, which may
+contain a secret. Facts for operators, such as the private address of a host, are in ``detail``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MOST_REASON = 500  # characters
 
 
 def storable(reason: str) -> str:
-    """Return the reason in the form that is recorded: texts of receivers and of notifiers may contain
-    characters that a database or JSON does not accept."""
+    """Return the reason in the recorded form: texts from receivers and notifiers may contain characters that a database
+    or JSON does not accept."""
     return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 class NotificationError(Exception):
-    """Base of all errors that a notifier raises."""
+    """The base class of all errors that a notifier raises."""
 
     def __init__(self, reason: str, *, detail: str = "") -> None:
         super().__init__(reason)
@@ -32,7 +32,7 @@ class NotificationError(Exception):
 
     @property
     def for_operators(self) -> str:
-        """The text for a log, with the same characters as `storable`."""
+        """The text for logs, limited to the characters of `storable`."""
         return storable(f"{self} ({self.detail})" if self.detail else str(self))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handler of changes of alarms, which a `Processor` calls with single messages, and of due attempts.
+"""The handler of alarm changes, which a `Processor` calls with single messages, and of due attempts.
 
 When a change is handled, each of its notifications is sent, deferred, given up or stored as a retry. The message can
-then be committed without a loss.
+then be committed without losing a notification.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class NotificationHandler:
             return None
         notification: Notification | None = retry.notification
         if retry.members > 1:
-            # None: the notification ended before a crash
+            # None if the notification ended before a crash
             notification = self._pipeline.deferred.message(retry.notification.id)
         if notification is not None:
             notification = self._without_superseded(retry, notification)
@@ -117,7 +117,7 @@ class NotificationHandler:
         return self.delivery.attempt(replace(retry, notification=notification), method, released=True)
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
-        """Record superseded changes, and return the notification without them; ``None`` if none remains."""
+        """Record superseded changes, and return the notification without them, or ``None`` if no change remains."""
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
         left = [each for each in notification.changes if each not in superseded]
         if not left:
@@ -129,7 +129,7 @@ class NotificationHandler:
         return Notification(notification.id, left[0], tuple(left[1:]))
 
     def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
-        """Return whether the alarm has left the state, and the method has an action for its present state."""
+        """Return whether the alarm has left the state, and its present state also notifies the method."""
         alarm = self._pipeline.current(change)
         if alarm is None or not alarm.actions_enabled or alarm.is_result_of(change):
             return False

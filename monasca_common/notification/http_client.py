@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends one HTTP request to a checked address: no redirect, no proxy, bounded in time and in bytes."""
+"""Sends one HTTP request to a checked address, without redirects or proxies, and with limits on time and bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReceiverAnswer:
 
 class HttpClient:
     """Sends requests. Thread-safe. Each request has its own connection, because there are many receivers, each of which
-    is rarely used. ``lookup``: resolves the names of hosts.
+    is rarely used. ``lookup``: resolves host names.
 
     Raises `ConfigurationError` if ``ca_file`` cannot be used.
     """
@@ -49,7 +49,7 @@ class HttpClient:
         *,
         is_operators: bool = False,
     ) -> ReceiverAnswer:
-        """Send a JSON document, and return the response if its status is a success.
+        """Send a JSON document, and return the response if its status indicates success.
 
         ``timeout_seconds``: the time-out of the whole request, including name resolution. ``is_operators``: the
         operator chose the URL, so the rules for addresses do not apply.
@@ -99,7 +99,7 @@ def _tls_context(file: str | None) -> ssl.SSLContext:
 def _beginning(response: http.client.HTTPResponse) -> bytes:
     """Return the beginning of the body. It may be truncated, because only the status decides the outcome.
 
-    A buffer limits the bytes also if the receiver sends a negative size of a chunk, for which `read` has no limit.
+    A buffer limits the bytes even if the receiver sends a negative chunk size, for which `read` has no limit.
     """
     found = bytearray(_MOST_ANSWER_BYTES)
     try:
@@ -109,17 +109,17 @@ def _beginning(response: http.client.HTTPResponse) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return a reason without the URL and without text of the receiver, which is untrusted."""
+    """Return a reason without the URL and without text from the receiver, which is untrusted."""
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     if isinstance(error, TimeoutError):
         return "no response in time"
     if isinstance(error, ssl.SSLError):
-        return "TLS failed: the certificate must be valid and for this host"
+        return "TLS failed: the certificate must be valid and issued for this host"
     return f"the connection failed ({type(error).__name__})"
 
 
 def _after_seconds(text: str | None) -> float | None:
-    """Return the delay in a header Retry-After, if it is in seconds."""
+    """Return the delay in a Retry-After header, if it is in seconds."""
     seconds = (text or "").strip()
     return min(float(seconds), _MOST_WAIT_SECONDS) if seconds.isascii() and seconds.isdigit() else None

@@ -27,7 +27,7 @@ _NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, ta
 _WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
 ROWS_A_PORTION = 1000
-# The statement is built once, because building it takes longer than executing it.
+# The statements are built once, because building one takes longer than executing it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
 _FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
 _INSERT = {
@@ -96,9 +96,9 @@ class Ledger:
         return self._database.write(work)
 
     def resend(self, notification_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
-        """Begin another attempt after the last one ended. ``False``: one is in progress, or the id is unknown.
+        """Begin another attempt after the last one ended. Return ``False`` if one is in progress or the id is unknown.
 
-        ``also_under_way``: begin an attempt even if another seems to be in progress, because its process has died.
+        ``also_under_way``: begin an attempt even if another seems to be in progress, because its process has crashed.
         """
         conditions = [_NOTIFICATION.c.id == notification_id]
         if not also_under_way:
@@ -119,8 +119,8 @@ class Ledger:
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
-        """Remove at most `ROWS_A_PORTION` rows that are unchanged since ``before_ms``, and older minutes of methods.
-        Return the number of rows.
+        """Remove at most `ROWS_A_PORTION` rows that are unchanged since ``before_ms``, and older message counts of
+        methods. Return the number of rows.
 
         Rows of an alarm with a withheld notification stay until the alarm is OK, because `stages.deduplication` needs
         the withheld rows and those next to them.
@@ -173,7 +173,7 @@ def _step(row: Row, attempt: int, *, released: bool) -> NextStep:
 
 
 def new_row(notification: Notification, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, Any]:
-    """Return the first row of a notification."""
+    """Return the initial row of a notification."""
     return {
         "id": notification.id,
         "tenant": notification.change.tenant,

@@ -6,11 +6,11 @@ from __future__ import annotations
 from monasca_common.kafka.config.legacy import Action, OldGroup, OldOption
 
 _DATABASE = (
-    "alarm definitions and notification methods are in the database of [alarms] connection: write connection = "
-    "postgresql://user:password@host/monasca there"
+    "alarm definitions and notification methods are in the database that [alarms] connection names: set connection = "
+    "postgresql://user:password@host/monasca"
 )
-_CERTIFICATES = "certificates are always verified; write your own authorities into the file [notification] ca_file"
-_TEMPLATES = "write subject.txt, text.txt or body.html with your text into [notification] templates_folder"
+_CERTIFICATES = "certificates are always verified; add your own authorities to the file ca_file of [notification]"
+_TEMPLATES = "put your own subject.txt, text.txt or body.html into templates_folder of [notification]"
 _OLD_PROXY = OldOption(
     "proxy", Action.IGNORED, "connections are opened only to checked addresses, which a proxy would hide"
 )
@@ -19,9 +19,9 @@ _OLD_TLS = tuple(OldOption(name, Action.IGNORED, _CERTIFICATES) for name in ("in
 OLD_GROUPS = (
     OldGroup("database", None, (OldOption("repo_driver", Action.IGNORED, _DATABASE),)),
     *(OldGroup(name, f"{_DATABASE}, and remove the group") for name in ("mysql", "postgresql", "orm")),
-    OldGroup("keystone", "the service sends no requests to keystone and no token; remove the group"),
+    OldGroup("keystone", "the service sends neither requests nor tokens to Keystone; remove the group"),
     OldGroup("notification_types", "every type whose notifier is installed can be used; remove the group"),
-    OldGroup("notification_processor", "write the threads into number of [alarm_processor]; remove the group"),
+    OldGroup("notification_processor", "set number in [alarm_processor] to the number of threads; remove the group"),
     OldGroup("queues", "buffer_bytes in [kafka_notifications] limits waiting messages; remove the group"),
     OldGroup("statsd", "no metrics are sent to statsd; remove the group"),
     OldGroup("slack_notifier", None, (*_OLD_TLS, _OLD_PROXY)),

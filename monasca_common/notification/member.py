@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The member of the consumer group of notifications."""
+"""The member of the notification service's consumer group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from monasca_common.storage.errors import StorageError
 
 
 class NotificationMember(Member):
-    """Calls ``handler`` with changes of alarms."""
+    """Calls ``handler`` with alarm changes."""
 
     expected = (MessagingError, StorageError)
     counts_unfinished = False  # a receiver may take longer than the limit for a stall
@@ -46,8 +46,8 @@ class NotificationMember(Member):
         )
 
     def _handle(self, attempt: contextlib.ExitStack, message: Message) -> None:
-        """Handle a message. While the database is unavailable, the health says so. A permanent error of the database
-        ends the attempt, so that an operator sees it."""
+        """Handle a message. While the database is unavailable, the health reports it. A permanent database error ends
+        the attempt, so that an operator sees it."""
         try:
             self._handler(message)
         except RegistryUnavailable:

@@ -14,7 +14,7 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """``id``: hexadecimal digits, which identify a repeated attempt to receivers. ``others``: further changes of a
+    """``id``: hexadecimal digits, by which receivers recognize a repeated attempt. ``others``: further changes of a
     group. ``method_id``: the id of the method that sends it; empty until the method is known, and for an address
     without a method."""
 
@@ -39,7 +39,7 @@ def repeat_of(first: Notification, number: int) -> Notification:
 
 
 def group_of(members: Sequence[Notification]) -> Notification:
-    """Combine several notifications into one: the worst change is first, and the newest of equally severe changes."""
+    """Combine several notifications into one: the worst change is first; of equally severe changes, the newest."""
     changes = sorted((each.change for each in members), key=_weight, reverse=True)
     return Notification(_id("/".join(sorted(each.id for each in members))), changes[0], tuple(changes[1:]))
 

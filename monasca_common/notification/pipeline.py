@@ -44,9 +44,9 @@ from monasca_common.storage.sql import tables
 
 _ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
 _METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
-# maximum values of a dimension in one change, because the number of a statement's parameters is limited
+# maximum number of values of a dimension in one change, because the number of statement parameters is limited
 _MOST_VALUES = 500
-_MOST_METRICS = 10_000  # metrics of the alarms that may inhibit one change
+_MOST_METRICS = 10_000  # maximum number of metrics of the alarms that may inhibit one change
 _MOST_WITHHELD = 100  # maximum number of changes of one alarm that are read, newest first
 
 # The statement is built once, because building it takes longer than executing it. Among the rows of a change, the row
@@ -84,11 +84,11 @@ class Pipeline:
         return self._database.read(lambda connection: self._facts(connection, change, method_ids))
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
-        """Return the present state of the alarm; ``None``: the alarm is deleted."""
+        """Return the present state of the alarm, or ``None`` if the alarm has been deleted."""
         return self._database.read(lambda connection: _current(connection, change))
 
     def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
-        """Decide on a new notification. Return whether it is not sent now, because it is deferred or has ended."""
+        """Decide on a new notification. Return ``True`` if it is not sent now, because it is deferred or has ended."""
         now_ms = self._clock.time_ms()
         deferral = decide(self._rules, facts, notification.change, now_ms) or self.limit(method.id)
         if deferral is None:
@@ -133,7 +133,7 @@ class Pipeline:
         return deferral is not None
 
     def leaves_out(self, repeat: Deferred, alarm: CurrentAlarm) -> bool:
-        """Return whether a repeat that is due is not sent."""
+        """Return whether to skip a repeat that is due."""
         return (self._suppression(repeat, alarm) or self.limit(repeat.row.method_id)) is not None
 
     def _suppression(self, deferred: Deferred, repeated: CurrentAlarm | None = None) -> Deferral | None:
@@ -160,7 +160,7 @@ class Pipeline:
         return [Facts(each, silences, active, *_notified(connection, change, each)) for each in method_ids]
 
     def _active(self, connection: sa.Connection, change: AlarmChange) -> Sequence[ActiveAlarm]:
-        """Return alarms that may inhibit the change: sources of a rule that share one of its dimensions."""
+        """Return alarms that may inhibit the change: sources of a rule that share a dimension with it."""
         rules = self._rules.inhibitions
         pairs = _pairs(change, {key for rule in rules for key in rule.equal})
         if not pairs:

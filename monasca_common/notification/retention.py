@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes rows of the ledger and silences after their retention."""
+"""Removes rows of the ledger and silences after their retention time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduled attempts: rows of ``notification_deferred`` until they are due. A row has the id of the method and not its
+"""Scheduled attempts: rows of ``notification_deferred`` until they are due. A row contains the method's id, not its
 address, so that an attempt uses the present address."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Retry:
     """A scheduled attempt.
 
     ``members``: the number of changes; the changes of a group are in the database. ``waits_since_ms``: the time since
-    which no attempt was possible; 0: the last attempt failed. ``expires_ms``: a repeat that has had no attempt by
-    this time is not sent; 0: no limit. ``claim``: the id of its claim, which its row has until another process takes
-    it over.
+    which no attempt was possible, or 0 if the last attempt failed. ``expires_ms``: a repeat that has had no attempt by
+    this time is not sent; 0 for no limit. ``claim``: the id of its claim, which stays in its row until another process
+    takes it over.
     """
 
     notification: Notification

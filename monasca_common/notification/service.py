@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The notification service: a worker with a member of the consumer group and two loops.
 
-SIGTERM: notifications in progress are sent and recorded, and the process ends with status 0. SIGHUP: the configuration
-is read again, and the worker is replaced after the notifications in progress. After a crash, the worker is replaced,
-and the notifications in progress are sent again under the same id, and counted.
+SIGTERM: notifications in progress are sent and recorded, and the process exits with status 0. SIGHUP: the configuration
+is read again, and the worker is replaced once the notifications in progress have ended. After a crash, the worker is
+replaced, and the notifications in progress are sent again under the same id, and counted.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from monasca_common.runtime.workers import WorkersPlan, run_workers
 
 
 class NotificationPlan(WorkersPlan):
-    """The settings, the notifiers and the keys of addresses. A new status port requires a restart."""
+    """The settings, the notifiers and the address keys. A new status port requires a restart."""
 
     service = "notification"
-    gc_thresholds = gc.get_threshold()  # objects of a connection are few and large
+    gc_thresholds = gc.get_threshold()  # the objects of a connection are few and large
     settings: NotificationSettings
     notifiers: Mapping[str, Notifier]
     keys: AddressKeys
@@ -108,7 +108,7 @@ class NotificationPlan(WorkersPlan):
 
 
 def run(conf: cfg.ConfigOpts) -> None:
-    """Run the service that ``conf`` describes, and end the process, with status 0 after SIGTERM.
+    """Run the service that ``conf`` describes, and then exit the process, with status 0 after SIGTERM.
 
     Raises `ConfigurationError` if it cannot start.
     """

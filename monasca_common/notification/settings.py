@@ -71,7 +71,7 @@ class HttpSettings:
     templates_folder: str | None = option(
         None,
         help="A folder with Jinja2 templates that replace those of this package: subject.txt, text.txt, body.html. "
-        "Unset: none is replaced.",
+        "Unset: no template is replaced.",
     )
 
 
@@ -141,7 +141,7 @@ class WebhookSettings(NotifierSettings):
 @dataclass(frozen=True, slots=True)
 class PagerdutySettings(NotifierSettings):
     url: str = option(
-        "https://events.pagerduty.com/v2/enqueue", help="The URL to which events are sent, of Events API v2."
+        "https://events.pagerduty.com/v2/enqueue", help="The URL of Events API v2, to which events are sent."
     )
 
 
@@ -151,8 +151,8 @@ class JiraSettings(NotifierSettings):
 
     url: str | None = option(
         None,
-        help="The server of Jira, such as https://jira.example.org. The credentials are sent only there: methods with "
-        "an address on another server are refused. Unset: methods of this type are refused.",
+        help="The URL of the Jira server, such as https://jira.example.org. The credentials are sent only there: "
+        "methods with an address on another server are refused. Unset: methods of this type are refused.",
     )
     user: str | None = option(
         None, secret=True, help="The user for HTTP basic authentication. Unset: token is used. Write $$ for each $."
@@ -199,8 +199,7 @@ class ProcessorSettings:
         minimum=1,
         maximum=31_536_000,
         unit="seconds",
-        help="The maximum age of a change of an alarm; older changes are not sent. Too small: changes during an "
-        "outage of "
+        help="The maximum age of an alarm change; older changes are not sent. Too small: changes during an outage of "
         "this service are not sent. Too large: changes that no longer matter are sent.",
     )
     number: int = option(
@@ -257,8 +256,8 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class NotificationSettings:
-    """``producer``: the settings of the producer of dead letters. ``audit``: ``None``: handled messages are not
-    reported. ``registry``: ``None``: changes in Avro become dead letters."""
+    """``producer``: the settings of the dead-letter producer. ``audit``: if ``None``, handled messages are not
+    reported. ``registry``: if ``None``, changes in Avro become dead letters."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -284,7 +283,7 @@ _RETRY = OptionGroup(
     "retry_engine",
     options_of(RetrySettings),
     removed={
-        "max_interval": "two attempts are at most 600 seconds apart, or interval",
+        "max_interval": "two attempts are at most 600 seconds apart, or interval if it is longer",
         "number": "number in group [alarm_processor] limits retries and periodic notifications, too",
         "keep_superseded": "a retry of an older state is not sent after a newer one",
     },
@@ -316,7 +315,7 @@ _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.nam
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's sample generator."""
     notifiers = (_WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK, _JIRA)
     return [group.listed() for group in (_HTTP, _PROCESSOR, _RETRY, *notifiers)]
 
@@ -341,7 +340,7 @@ def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
 
 
 def stage_rules(conf: cfg.ConfigOpts) -> StageRules:
-    """Raises `ConfigurationError`, which names the option."""
+    """Return the rules of the stages. Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _HTTP)
     settings = read.settings(StageSettings)
     inhibitions = [Inhibition(keys, definition=name) for name, keys in _named(read, "inhibit_by_definition")]
@@ -364,7 +363,7 @@ def _named(read: GroupReader, option_name: str) -> Iterator[tuple[str, tuple[str
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:
-    """Raises `ConfigurationError`, which names the option."""
+    """Return the settings for HTTP. Raises `ConfigurationError`, which names the option."""
     return GroupReader(conf, _HTTP).settings(HttpSettings)
 
 

@@ -2,7 +2,7 @@
 """Limits concurrent sends to a method and to a host, and the threads of a tenant. Slow receivers therefore occupy few
 threads, and a tenant with many hosts and methods does not delay other tenants.
 
-A notification without a free slot waits up to a second, unless its receiver hangs. Then it is tried again later.
+A notification without a free slot waits up to a second, unless its receiver hangs, and is then tried again later.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Slot:
 class Slots:
     """The slots of all receivers. Thread-safe.
 
-    ``at_method``: the number of slots of a method. ``at_destination``: the number of slots of a host. A receiver has a
-    quarter of its slots after an attempt that hung, until another attempt ends. ``threads``: the number of threads that
+    ``at_method``: the number of slots of a method. ``at_destination``: the number of slots of a host. After an attempt
+    that hung, a receiver has a quarter of its slots until another attempt ends. ``threads``: the number of threads that
     tenants share.
     """
 
@@ -46,10 +46,10 @@ class Slots:
 
     @contextlib.contextmanager
     def slot(self, method_id: str, destination: str, subject: str, tenant: str) -> Iterator[Slot | None]:
-        """Yield a slot, which is freed at the end of the block; ``None``: no slot is free.
+        """Yield a slot, which is freed at the end of the block, or ``None`` if no slot is free.
 
-        Notifications with the same ``subject`` are sent one at a time. ``destination``: the host; empty if the notifier
-        opens no connection.
+        Notifications with the same ``subject`` are sent one at a time. ``destination``: the host, or empty if the
+        notifier opens no connection.
         """
         receiver = [("method", method_id), *([("host", destination)] if destination else [])]
         keys = [*receiver, ("subject", subject)]
@@ -79,7 +79,7 @@ class Slots:
                 self._freed.notify_all()
 
     def _has_thread(self, tenant: str) -> bool:
-        """Return whether the tenant may use another thread: half of those that other tenants do not use."""
+        """Return whether the tenant may use another thread; it may use half of those that other tenants do not use."""
         own = self._used_threads[tenant]
         return own < max(1, (self._threads - self._used_threads.total() + own) // 2)
 
@@ -91,7 +91,7 @@ class Slots:
         return max(1, most // _SHARE_OF_HANGING) if key in self._hanging else most
 
     def _wait(self, receiver: Sequence[tuple[str, str]], keys: Sequence[tuple[str, str]]) -> bool:
-        """Wait for a slot, unless the receiver hangs, or many notifications wait for its host."""
+        """Wait for a slot, unless the receiver hangs or many notifications are already waiting for its host."""
         waiting = [("waiting", receiver[-1][1])]
         if self._hanging.intersection(receiver) or not self._is_free(waiting):
             return False

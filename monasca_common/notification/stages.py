@@ -53,8 +53,8 @@ class Inhibition:
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """The operator's rules. ``group_by``: `DEFINITION`, or keys of dimensions; empty: no groups. ``max_per_minute``: 0
-    for no limit. ``inhibitions``: the strongest first."""
+    """The operator's rules. ``group_by``: `DEFINITION`, or keys of dimensions; empty for no groups. ``max_per_minute``:
+    0 for no limit. ``inhibitions``: strongest first."""
 
     group_by: tuple[str, ...] = ()
     group_wait_ms: int = 30_000
@@ -83,7 +83,7 @@ class CurrentAlarm:
     actions_enabled: bool
 
     def is_result_of(self, change: AlarmChange) -> bool:
-        """Return whether the alarm is in the state of the change since that change."""
+        """Return whether the alarm has been in the change's state since that change."""
         return (self.state, self.since_ms) == (change.new_state, change.time_ms)
 
 
@@ -92,8 +92,8 @@ class Facts:
     """The stored facts about a change and one method.
 
     ``active``: alarms that may inhibit it. ``withheld_before``: whether the change before it was silenced or inhibited.
-    ``last_notified``: the state in the last notification that the method received; ``None``: unknown, because a
-    notification was not sent. ``repeated``: the alarm, if a repeat of the change is due.
+    ``last_notified``: the state in the last notification that the method received, or ``None`` if it is unknown because
+    a notification was not sent. ``repeated``: the alarm, if a repeat of the change is due.
     """
 
     method_id: str = ""
@@ -111,8 +111,8 @@ class Facts:
 class Deferral:
     """The decision not to send a notification now.
 
-    ``state``: the state in the ledger. ``due_ms``: when the stages decide again; ``None``: never. ``group_key``:
-    notifications with an equal key are sent in one message. ``silence_id``: the id of the silence whose
+    ``state``: the state in the ledger. ``due_ms``: the time at which the stages decide again, or ``None`` for never.
+    ``group_key``: notifications with an equal key are sent in one message. ``silence_id``: the id of the silence whose
     end it awaits.
     """
 
@@ -150,8 +150,8 @@ def silence(_rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int) 
     last = max(covering, key=lambda each: (each.until_ms, each.id), default=None)
     if last is None:
         return None
-    # The decision whether the end of the silence sends a notification is made now, because the retention may remove the
-    # last notified state.
+    # Decide now whether the end of the silence sends a notification, because the retention may remove the last notified
+    # state.
     due_ms = None if facts.is_known(change) else last.until_ms
     return Deferral(SILENCED, due_ms, last.shown, silence_id=last.id)
 
@@ -189,7 +189,7 @@ def deduplication(_rules: StageRules, facts: Facts, change: AlarmChange, _now_ms
 
 
 def grouping(rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int) -> Deferral | None:
-    """Defer until the first notification of the group has waited."""
+    """Defer until the first notification of the group has waited for ``group_wait``."""
     if not rules.group_by:
         return None
     parts = [_group_part(each, change) for each in rules.group_by]
@@ -206,13 +206,13 @@ STAGES: tuple[Stage, ...] = (*SUPPRESSION, deduplication, grouping)
 def decide(
     rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int, stages: Sequence[Stage] = STAGES
 ) -> Deferral | None:
-    """Return the decision of the first stage that defers; ``None``: the rate limit is next."""
+    """Return the decision of the first stage that defers, or ``None`` if the rate limit is next."""
     decisions = (stage(rules, facts, change, now_ms) for stage in stages)
     return next((deferral for deferral in decisions if deferral is not None), None)
 
 
 def rate_limit(window: RateWindow | None, now_ms: int, most: int) -> RateWindow | None:
-    """Return the window with one more message; ``None``: it is full until its end."""
+    """Return the window with one more message, or ``None`` if it is full until its end."""
     if window is None or not window.since_ms <= now_ms < window.end_ms:
         return RateWindow(now_ms, 1)
     return RateWindow(window.since_ms, window.count + 1) if window.count < most else None
@@ -243,7 +243,7 @@ def _rank(severity: str) -> int:
 
 
 def _values(keys: Sequence[str], dimensions: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the values of these dimensions; ``None``: a key is missing."""
+    """Return the values of these dimensions, or ``None`` if a key is missing."""
     values = tuple(dimensions[key] for key in keys if key in dimensions)
     return values if len(values) == len(keys) else None
 

@@ -36,16 +36,16 @@ class Notifier(ABC):
 
     @classmethod
     def address_fault(cls, _address: str) -> str | None:
-        """Return the fault in the form of an address, such as "is not a URL"; ``None`` if it is valid.
+        """Return the fault in the form of an address, such as "is not a URL", or ``None`` if it is valid.
 
         The API calls it when a method is created. It must not open connections.
         """
         return None
 
     def destination(self, address: str) -> str:
-        """Return the server of an address, which limits the number of concurrent notifications to it.
+        """Return the server of an address, because the number of concurrent notifications to it is limited.
 
-        By default, the host of a URL, or the name of the class for other addresses.
+        By default, this is the host of a URL, or the name of the class for other addresses.
         """
         try:
             return endpoint(address).host.rstrip(".")

@@ -30,7 +30,7 @@ class EmailNotifier(OwnNotifier[EmailSettings]):
 
     def send(self, notification: Notification, address: str) -> str:
         message = message_of(notification, self._tools.texts, sender=self._settings.from_addr, receiver=address)
-        # the address is only logged, because it belongs to the operator's network
+        # this address is only logged, because it belongs to the operator's network
         own = f"{self._settings.server}:{self._settings.port}"
         with SendDeadline(self._settings.timeout) as deadline:
             try:

@@ -91,7 +91,7 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
         return f"Basic {base64.b64encode(account.encode()).decode()}"
 
     def _target(self, address: str) -> tuple[str, str | None]:
-        """Return the project and the component in the address. Raises `SendRefused` for an address on another server
+        """Return the project and the component in the address. Raises `SendRefused` for an address on a server other
         than the operator's."""
         if not self._settings.url or not (self._settings.token or self._settings.user):
             raise SendRefused("Jira is not configured: set url, and token or user, in [jira_notifier]")
@@ -129,5 +129,5 @@ def _document(answer: ReceiverAnswer) -> dict[str, Any]:
 def _key(issue: Any) -> str:
     key = issue.get("key") if isinstance(issue, dict) else None
     if not isinstance(key, str) or _ISSUE_KEY.fullmatch(key) is None:
-        raise SendFailed("Jira's response has no key of an issue")
+        raise SendFailed("Jira's response has no issue key")
     return key

@@ -22,11 +22,11 @@ class PagerdutyNotifier(OwnNotifier[PagerdutySettings]):
 
     def send(self, notification: Notification, address: str) -> str:
         if _ROUTING_KEY.fullmatch(address) is None:
-            raise AddressRefused("the address is not a routing key of PagerDuty: write only letters, digits, _ and -")
+            raise AddressRefused("the address is not a PagerDuty routing key: write only letters, digits, _ and -")
         change, texts = notification.change, self._tools.texts
         # Each notification is a separate event, whose key is the id of the notification and not of the alarm, so that
         # PagerDuty recognizes a repeated attempt. Therefore an OK triggers an event of the lowest severity: a "resolve"
-        # would need the key of the event of the ALARM.
+        # would need the key of the ALARM event.
         event = {
             "routing_key": address,
             "event_action": "trigger",

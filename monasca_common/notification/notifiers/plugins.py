@@ -14,9 +14,9 @@ from monasca_common.notification.texts import Texts
 
 
 def load_notifiers(conf: cfg.ConfigOpts, *types: str) -> list[Notifier]:
-    """Return a new notifier of each type, in upper or lower case. The notifiers share their tools.
+    """Return a new notifier for each type, in upper or lower case. The notifiers share their tools.
 
-    Raises `ConfigurationError` for an unknown type, and for refused options of its group.
+    Raises `ConfigurationError` for an unknown type, or for invalid options in its group.
     """
     settings = http_settings(conf)
     tools = Tools(HttpClient(settings), Texts(settings.templates_folder))

@@ -21,7 +21,7 @@ class SlackNotifier(OwnNotifier[NotifierSettings]):
     read = staticmethod(slack_settings)
 
     def send(self, notification: Notification, address: str) -> str:
-        # An unescaped text could mention a channel or hide a link.
+        # Unescaped text could mention a channel or hide a link.
         text = self._tools.texts.text(notification).translate(_ESCAPES)[:_MOST_TEXT]
         # Queries of the Web API name a channel as #alarms, but # begins the fragment of a URL.
         address = address.replace("#", "%23")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Webhooks: the JSON of Monasca, with four additional fields."""
+"""Webhooks: Monasca's JSON, with four additional fields."""
 
 from __future__ import annotations
 
