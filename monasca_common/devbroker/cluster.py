@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of Apache Kafka on this machine, for trials and tests."""
+"""An Apache Kafka cluster on this machine, for trials and tests."""
 
 import functools
 import os
@@ -30,7 +30,7 @@ _ORDERLY_STOP_SECONDS = 6.0
 _COORDINATOR_TOPICS = {"__consumer_offsets", "__transaction_state"}
 
 # Serial garbage collection without the C2 compiler halves the start time (1.2 s per node) and costs little at the load
-# of a development broker. A node ends if its heap is full; otherwise it could continue with a dead network thread and
+# of a development broker. A node exits if its heap is full; otherwise it could continue with a dead network thread and
 # serve no client.
 _JAVA_OPTIONS = (
     "-Xms128m",
@@ -48,11 +48,11 @@ class KafkaCluster:
 
     ``data_dir`` keeps the data for the next start; without it, the data are removed on stop. ``port``: the port for
     clients (three nodes also use the next two ports). `Security` describes ``tls``, ``sasl``, ``acl`` and ``users``.
-    ``config`` overrides broker settings. ``start_timeout``: seconds for a start including formatting, after which it
-    raises `BrokerTooSlow`. The environment variable ``KAFKA_OPTS`` contains JVM options, as for Kafka's own scripts;
-    ``MONASCA_COMMON_KAFKA_VERSION`` selects a different version. A context manager. Even if this process is killed, its
-    child processes end and its temporary folders are removed. A failed start raises a `DevBrokerError` that names the
-    remedy.
+    ``config`` overrides broker settings. ``start_timeout``: seconds for a start including formatting, after which
+    `start` raises `BrokerTooSlow`. The environment variable ``KAFKA_OPTS`` can contain JVM options, as for Kafka's own
+    scripts; ``MONASCA_COMMON_KAFKA_VERSION`` selects a different version. A context manager. Even if this process is
+    killed, its child processes are stopped and its temporary folders are removed. A failed start raises a
+    `DevBrokerError` that names the remedy.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class KafkaCluster:
 
     @functools.cached_property
     def admin(self) -> "Admin":
-        """An admin client of a super user."""
+        """An admin client with the rights of a super user."""
         from monasca_common.kafka import Admin
 
         return Admin(self.direct_options())

@@ -54,7 +54,7 @@ class DataFolder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
-            raise InvalidCluster(f"{self.folder} has other files: name a folder that is empty or does not exist yet")
+            raise InvalidCluster(f"{self.folder} contains other files: name an empty or a new folder")
         for node_id in range(1, self._nodes + 1):
             self.node(node_id).mkdir()
         if self._security.tls:

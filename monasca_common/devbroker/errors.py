@@ -4,11 +4,11 @@
 ::
 
     DevBrokerError
-    ├── JavaNotFound            no Java of the version that Kafka and Spark need
+    ├── JavaNotFound            no Java version that Kafka and Spark can use
     ├── JarsUnavailable         jars are missing and cannot be fetched
     ├── InvalidCluster          contradictory settings
     ├── PortTaken               another program listens on the port
-    └── BrokerFailed            a broker ended; the message has the end of its log
+    └── BrokerFailed            a broker exited; the message contains the end of its log
         └── BrokerTooSlow       a broker was not ready in time
 """
 
@@ -34,7 +34,7 @@ class PortTaken(DevBrokerError):
 
 
 class BrokerFailed(DevBrokerError):
-    """A broker ended, or was not ready in time."""
+    """A broker exited, or was not ready in time."""
 
 
 class BrokerTooSlow(BrokerFailed):

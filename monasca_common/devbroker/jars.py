@@ -26,7 +26,7 @@ def kafka_version(environ: Mapping[str, str] | None = None) -> str:
     given = environ.get(VERSION_VARIABLE) or KAFKA_VERSION
     if not re.fullmatch(r"\d+\.\d+\.\d+", given):
         raise InvalidCluster(
-            f"{VERSION_VARIABLE} is {given!r}, which is not a version of Kafka: use three numbers, such as "
+            f"{VERSION_VARIABLE} is {given!r}, which is not a Kafka version: use three numbers, such as "
             f"{KAFKA_VERSION}, or unset the variable"
         )
     return given

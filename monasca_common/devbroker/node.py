@@ -37,7 +37,7 @@ class Node(ServerProcess):
         """Wait until the node accepts clients. Raises `BrokerFailed` with the end of the log, or `BrokerTooSlow`."""
         if not self.ready_within(timeout, lambda: ports.accepts(self.ports.client)):
             if not self.running:
-                raise BrokerFailed(f"node {self.id} ended while it started; its log ends with\n{self.log_tail()}")
+                raise BrokerFailed(f"node {self.id} exited while it started; its log ends with\n{self.log_tail()}")
             raise BrokerTooSlow(f"node {self.id} did not listen", timeout, self.log_tail())
 
     def restart(self) -> None:
@@ -47,7 +47,7 @@ class Node(ServerProcess):
         self.wait_until_listening()
 
     def terminate(self, timeout: float = _KILL_SECONDS) -> bool:
-        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. Return whether the node ended after SIGTERM.
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. Return whether the node exited after SIGTERM.
 
         Without a quorum of controllers, a node waits for the other nodes and does not stop.
         """
@@ -62,7 +62,7 @@ class Node(ServerProcess):
         """Send SIGKILL, which also ends a frozen node."""
         self.signal(signal.SIGKILL)
         if not self.ended_within(_KILL_SECONDS):
-            raise BrokerFailed(f"node {self.id} (process {self._pid}) has not ended after SIGKILL")
+            raise BrokerFailed(f"node {self.id} (process {self._pid}) has not exited after SIGKILL")
 
     def freeze(self) -> None:
         """Send SIGSTOP: connections stay open, but requests get no response."""

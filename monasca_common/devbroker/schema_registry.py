@@ -25,9 +25,9 @@ _JAVA_OPTIONS = ("-Xmx256m", "-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC", 
 class ApicurioRegistry(ServerProcess):
     """Apicurio Registry on the loopback address, with its schemas in memory. A context manager.
 
-    ``port``: ``None`` chooses a free one. ``start_timeout``: the maximum seconds for a start, without the download of
+    ``port``: ``None`` chooses a free port. ``start_timeout``: the maximum seconds for a start, without the download of
     the archive. A failed start raises a `DevBrokerError` that names the remedy. Even if this process is killed, its
-    child processes end and its files are removed.
+    child processes are stopped and its files are removed.
     """
 
     def __init__(self, *, port: int | None = None, start_timeout: float = START_SECONDS) -> None:
@@ -69,7 +69,7 @@ class ApicurioRegistry(ServerProcess):
         self.launch([self._java, *_JAVA_OPTIONS, *options, "-jar", str(jar)])
         if not self.ready_within(self._start_timeout, self._answers):
             if not self.running:
-                raise BrokerFailed(f"the schema registry ended; its log ends with\n{self.log_tail()}")
+                raise BrokerFailed(f"the schema registry exited; its log ends with\n{self.log_tail()}")
             raise BrokerTooSlow("the schema registry did not respond", self._start_timeout, self.log_tail())
 
     def _answers(self) -> bool:

@@ -85,7 +85,7 @@ class Security:
 
     def format_arguments(self) -> list[str]:
         """Return arguments for the storage tool, which stores the users' credentials before the first start. They
-        contain salted hashes, which neither reveal the passwords nor contain characters that are special for the tool.
+        contain salted hashes, which neither reveal the passwords nor contain characters that are special to the tool.
         """
         if not self.sasl:
             return []

@@ -30,8 +30,8 @@ def wait_until(holds: Callable[[], object], seconds: float, *, every: float = 0.
 
 
 class Supervisor:
-    """Starts processes that end together with this process, even if it is killed. Thread-safe. ``remove``: folders to
-    remove after the last process has ended.
+    """Starts processes that are killed when this process ends, even if it is killed. Thread-safe. ``remove``: folders
+    to remove after the last process has ended.
     """
 
     def __init__(self, *, remove: Sequence[str | Path] = ()) -> None:
@@ -146,7 +146,7 @@ class ServerProcess:
         return wait_until(lambda: not self.running, seconds)
 
     def ready_within(self, seconds: float, is_ready: Callable[[], object]) -> bool:
-        """Wait for a server that starts. Return whether it is ready; also return if it has ended."""
+        """Wait for a starting server. Return whether it is ready; return early if it has exited."""
         return wait_until(lambda: is_ready() or not self.running, seconds) and bool(self.running)
 
     def log_tail(self) -> str:

@@ -6,13 +6,13 @@ which also ends frozen processes) and removes the given folders. Three mechanism
 closes; the parent's id is also checked, because a child that the parent forked may hold the pipe open; and if this
 process itself is killed, Linux kills the brokers (PR_SET_PDEATHSIG).
 
-Processes that a broker or database has started are ended as well: when they lose their parent, Linux makes this process
-their parent (PR_SET_CHILD_SUBREAPER). Frozen sessions of a database (SIGSTOP) would not end by themselves.
+Processes that a broker or database has started are killed as well: when they lose their parent, Linux makes this
+process their parent (PR_SET_CHILD_SUBREAPER). Frozen sessions of a database (SIGSTOP) would not end by themselves.
 
 It runs as a script that needs only the standard library, so that it starts within a few hundredths of a second. It
 reads one JSON object per line and responds to each with a JSON object that has the ``number`` of the request:
-``{"start": argv, "log": path, "user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare
-word ``exit`` ends it.
+``{"start": argv, "log": path, "user": id}`` (``null``: its own user), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the
+bare word ``exit`` ends it.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ def _reply(children: ChildProcesses, line: bytes) -> bytes:
 
 
 def main(parent: int, folders: list[str]) -> None:
-    """Serve the process ``parent``; at its end, kill the started processes and remove ``folders``."""
+    """Serve the process ``parent``; when it ends, kill the started processes and remove ``folders``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     children = ChildProcesses()
