@@ -36,7 +36,7 @@ _RAW_AND_AGGREGATED = """
 
 @dataclass(frozen=True, slots=True)
 class HourlyAverage:
-    """An average. ``provisional``: the hour is not over. ``records``: read by Spark; ``rows``: in the database."""
+    """An average. ``provisional``: the hour is not over. ``records``: read by Spark. ``rows``: in the database."""
 
     name: str
     hour_ms: int
@@ -68,13 +68,13 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
     messages = json.loads(result)["results"]["published_messages"]
     if messages < len(_NAMES):
         raise ServiceFailed(
-            f"{messages} aggregates were published, fewer than the {len(_NAMES)} metrics have: {job.last_log_line()}"
+            f"{messages} aggregates were published, but there are {len(_NAMES)} metrics: {job.last_log_line()}"
         )
     is_stored = wait_until(lambda: len(stored(database)) >= messages, _STORED_SECONDS, every=_POLL_SECONDS)
     found = stored(database)
     if not is_stored:
         raise ServiceFailed(
-            f"{messages} aggregates were published, and after {_STORED_SECONDS:.0f} s {len(found)} are stored"
+            f"{messages} aggregates were published, but after {_STORED_SECONDS:.0f} s only {len(found)} are stored"
         )
     return found
 

@@ -91,8 +91,8 @@ class LocalApi:
 
 
 class AlarmRun:
-    """Starts and stops the load by the state of the alarm. ``webhook``: receives each change. ``check``: raises if a
-    service has ended."""
+    """Starts and stops the load according to the alarm's state. ``webhook``: receives each change. ``check``: raises if
+    a service has ended."""
 
     def __init__(
         self,
@@ -189,12 +189,12 @@ class AlarmRun:
             if len(found) >= len(self._posted):
                 return found
             if time.monotonic() > deadline:
-                raise ServiceFailed(f"{len(self._posted)} measurements were posted, and {len(found)} are stored")
+                raise ServiceFailed(f"{len(self._posted)} measurements were posted, but only {len(found)} are stored")
             time.sleep(_BETWEEN_SAMPLES_SECONDS)
 
 
 def moments(measurements: Sequence[Sequence[Any]], history: Sequence[dict[str, Any]]) -> tuple[AlarmMoment, ...]:
-    """Merge measurements and changes by time; all times are ISO 8601 in UTC with milliseconds, so their texts sort by
+    """Merge measurements and changes by time; all times are ISO 8601 in UTC with milliseconds, so their strings sort by
     time."""
     values = {time: value for time, value, *_ in measurements}
     changes = {each["timestamp"]: each for each in history}

@@ -34,7 +34,7 @@ events_format = avro
 [pipeline_evaluate]
 transitions_format = avro
 """
-# SQLite permits one writing process for each file, so the sink has its own.
+# SQLite permits one writing process for each file, so the sink has its own file.
 _SINK_OPTIONS = """\
 [database]
 connection = sqlite:///{database}
@@ -56,8 +56,8 @@ value = {type = "double", from = "value.metric.value"}
 
 @dataclass(frozen=True, slots=True)
 class FormatsSummary:
-    """``avro``, ``json``: messages of the topic. ``messages``: without repeats, which have the same id. ``rows``: of
-    the sink's table."""
+    """``avro``, ``json``: messages in the topic. ``messages``: the messages without repeats, which have the same id.
+    ``rows``: rows in the sink's table."""
 
     avro: int
     json: int
@@ -70,7 +70,7 @@ class FormatsSummary:
 
 
 def configure(configuration: Path, url: str) -> Path:
-    """Add the registry and the formats to the configuration; return the second file of the sink."""
+    """Add the registry and the formats to the configuration; return the sink's second file."""
     folder = configuration.parent
     with configuration.open("a") as file:
         file.write(_OPTIONS.format(url=url))

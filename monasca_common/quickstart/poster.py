@@ -34,7 +34,7 @@ class PostedBulk:
 
 
 class Poster:
-    """Posts with several threads. A post without a response, or with unknown messages, is repeated.
+    """Posts with several threads. A request without a response, or with the status 429 or 503, is repeated.
 
     ``source``: the address of the client, by which nginx chooses a host.
     """

@@ -17,7 +17,7 @@ from monasca_common.quickstart.services import ServiceFailed, read_url
 
 _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 1.0
-_SETTLED_SECONDS = 2  # a sample is in Prometheus after this time
+_SETTLED_SECONDS = 2  # after this time, Prometheus has stored a sample
 _CONFIGURATION = """\
 global: {{scrape_interval: 1s}}
 scrape_configs:
@@ -28,13 +28,13 @@ remote_write:
     queue_config: {{batch_send_deadline: 1s}}
 """
 _SAMPLES = '{__name__=~".+"}[2h]'
-# Prometheus does not count ends of series, which have a value_meta.
+# Prometheus does not count the ends of series, whose rows have a value_meta.
 _ROWS = "SELECT count(*) FROM measurements WHERE time <= ? AND value_meta IS NULL"
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusSummary:
-    """``samples``: in Prometheus. ``rows``: in the database, up to the same time."""
+    """``samples``: the number in Prometheus. ``rows``: the number in the database up to the same time."""
 
     samples: int
     rows: int

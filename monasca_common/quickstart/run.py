@@ -50,7 +50,7 @@ class Run:
         self._metrics: list[PostedBulk] = []
         self._events: list[PostedBulk] = []
         self._freezes = self._kills = 0
-        self._disturbances: list[tuple[float, Callable[[], None]]] = []  # the next ones, with their times
+        self._disturbances: list[tuple[float, Callable[[], None]]] = []  # the next disturbances, with their times
         self._started = self._reported = time.monotonic()
         self._watch = RowWatch(database)
         self._poster = Poster("127.0.0.1", port, threads=_POSTING_THREADS)
@@ -98,7 +98,7 @@ class Run:
         self._disturbances = [(freeze_at, self._freeze), (kill_at, self._kill)]
         for number in itertools.count(1):
             now = time.monotonic()
-            if now >= started + self._seconds and not self._disturbances:  # they can be late on a slow machine
+            if now >= started + self._seconds and not self._disturbances:  # disturbances can be late on a slow machine
                 return
             if self._disturbances and now >= self._disturbances[0][0]:
                 self._disturbances.pop(0)[1]()
@@ -144,7 +144,7 @@ class Run:
         return found.rows >= sum(bulk.size for bulk in self._metrics + self._events)
 
     def summary(self) -> RunSummary:
-        """Return the numbers of messages posted and rows stored so far."""
+        """Return the counts of posted messages and stored rows so far."""
         bulks = self._metrics + self._events
         found = count(self._database, self._metrics, self._events)
         latencies = self.latencies_ms

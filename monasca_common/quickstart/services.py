@@ -110,13 +110,13 @@ interval = 1
 
 
 class ServiceFailed(Exception):
-    """A service did not start, or ended; the message has the end of its log."""
+    """A service did not start, or exited; the message contains the end of its log."""
 
 
 def write_configuration(
     folder: Path, servers: str, port: int, evaluator_port: int, dashboard_port: int
 ) -> tuple[Path, Path]:
-    """Return the configuration file and the database that it names. ``port``: the port of the API."""
+    """Write the configuration file. Return its path and the path of the database. ``port``: the port of the API."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
     path.write_text(
         _CONFIGURATION.format(
@@ -141,7 +141,7 @@ def write_notification_configuration(folder: Path) -> Path:
 
 
 def run_command(*words: str, configuration: Path, more: Path | None = None) -> str:
-    """Run one of `monasca-common`'s commands and return its output. Raises `ServiceFailed`.
+    """Run a command of `monasca-common` and return its output. Raises `ServiceFailed`.
 
     ``more``: a further configuration file.
     """
@@ -156,7 +156,7 @@ def run_command(*words: str, configuration: Path, more: Path | None = None) -> s
 
 
 def read_url(url: str) -> str | None:
-    """Return the body of a response with a positive status, otherwise ``None``."""
+    """Return the body of the response, or ``None`` if the request fails."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read().decode())
@@ -201,7 +201,7 @@ class ServiceProcess(ServerProcess):
         return None if status is None else self._log.read_text(errors="replace")
 
     def wait_until_answers(self, url: str) -> None:
-        self.wait_until(lambda: read_url(url) is not None, _READY_SECONDS, "did not answer")
+        self.wait_until(lambda: read_url(url) is not None, _READY_SECONDS, "did not respond")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
         """Wait until a job has completed a batch and has nothing left to read."""
@@ -218,13 +218,13 @@ class ServiceProcess(ServerProcess):
             raise ServiceFailed(f"{self.name} {failure} within {seconds:.0f} s: {self.last_log_line()}")
 
     def stop(self) -> None:
-        """Send SIGTERM and wait. The supervisor kills a process that has still not ended."""
+        """Send SIGTERM and wait. The supervisor kills a process that is still running."""
         with contextlib.suppress(DevBrokerError):
             self.signal(signal.SIGTERM)
             self.ended_within(_STOP_SECONDS)
 
     def last_log_line(self) -> str:
-        """Return the last line of the log, preferably of the command instead of Java, and the path of the log."""
+        """Return the last line of the log, preferably from the command instead of Java, and the path of the log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         own = [line for line in lines if line.startswith("monasca-common ")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a run: tables, and one object for programs."""
+"""The results of a run: tables, and one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monasca_common.quickstart.prometheus import PrometheusSummary
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """``error``: why the stage failed; ``None`` if it succeeded."""
+    """``error``: why the stage failed, or ``None`` if it succeeded."""
 
     name: str
     seconds: float
@@ -63,7 +63,7 @@ class RunSummary:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least ``share`` of all values do not exceed; ``None`` without values."""
+    """Return the smallest value that at least ``share`` of all values do not exceed, or ``None`` without values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -38,7 +38,7 @@ class ReceivedNotification:
 
 
 class LocalWebhook:
-    """Listens on 127.0.0.1 between `start` and `stop`. ``port``: 0 chooses a free one."""
+    """Listens on 127.0.0.1 between `start` and `stop`. ``port``: 0 chooses a free port."""
 
     def __init__(self, port: int = 0) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class LocalWebhook:
             return tuple(self._received.values())
 
     def wait_for(self, count: int, seconds: float) -> tuple[ReceivedNotification, ...]:
-        """Wait at most ``seconds`` until ``count`` notifications were accepted; return the received ones."""
+        """Wait at most ``seconds`` until ``count`` notifications were accepted; return all that were received."""
         wait_until(lambda: sum(each.accepted for each in self.received()) >= count, seconds)
         return self.received()
 
