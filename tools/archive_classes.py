@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archive the loaded classes of Kafka and Spark, because a JVM with such an archive starts in half the time.
 
-Prints the JVM options that select the archives as lines for a shell: ``KAFKA_OPTS``, ``SPARK_SUBMIT_OPTS``. The tests
-start more than a hundred JVMs. Existing archives of the same Java and the same jars are not replaced.
+Print the JVM options that select the archives as shell commands: ``KAFKA_OPTS``, ``SPARK_SUBMIT_OPTS``. The tests start
+more than a hundred JVMs. Existing archives for the same Java and the same jars are not replaced.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def run_spark() -> None:
     frame = session.range(100).selectExpr("id", "cast(id AS string) AS text")
     frame.mapInArrow(lambda batches: batches, "id long, text string").groupBy("text").count().collect()
     close_session(session)
-    gateway.proc.stdin.close()  # the JVM ends after its standard input is closed
+    gateway.proc.stdin.close()  # the JVM exits after its standard input is closed
     gateway.proc.wait()
 
 

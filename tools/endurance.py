@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the complete stack on this machine under load with one fault per minute, judge the result, and write a report.
 
-The exit status is 0 if the verdict is clean, 1 if it is not, 2 if the run did not complete. An interrupted run
-continues if the command is repeated: its state is in a folder next to the report, which a clean run removes.
-For example:
-python tools/endurance.py --minutes 10 --report endurance.md
+The exit status is 0 if the verdict is clean, 1 if it is not, and 2 if the run did not complete. An interrupted run
+continues if the command is repeated: its state is in a folder next to the report, which a clean run removes. For
+example: python tools/endurance.py --minutes 10 --report endurance.md
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class RunState:
 
 
 class _RecordedWebhook(LocalWebhook):
-    """Writes each attempt to ``file``, also for a resumed run."""
+    """Appends each attempt to ``file``, so that a resumed run has all attempts."""
 
     def __init__(self, port: int, file: Path) -> None:
         super().__init__(port)
@@ -119,7 +118,8 @@ class EnduranceRun:
         self._began = 0.0
 
     def go(self, command: str) -> tuple[report.Outcome, dict[str, list[tuple[float, float]]]]:
-        """Run until the end, and judge. Raises `ServiceFailed` or `DevBrokerError` if a part does not start."""
+        """Run until the end, and judge the result. Raises `ServiceFailed` or `DevBrokerError` if a part does not
+        start."""
         state = self._state
         hook = _RecordedWebhook(state.webhook_port, self._received)
         hook.start()
@@ -240,8 +240,8 @@ class EnduranceRun:
         say(f"{self._elapsed():.0f} s: end of {fault.kind}: {target}")
 
     def _end_resume(self) -> None:
-        """End the fault that stands for the interruption, once every job has handled a batch: the start of their JVMs
-        delays its messages beyond the grace period of the audit."""
+        """End the fault that stands for the interruption, once every job has handled a batch, because the start of the
+        JVMs delays messages beyond the audit's grace period."""
         self._stack.wait_for_jobs()
         self._state.injected[-1] = replace(self._state.injected[-1], ended=self._elapsed())
 
@@ -333,7 +333,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rate", type=float, default=_RATE, metavar="N", help="metrics per second (default: %(default)g)"
     )
-    parser.add_argument("--folder", type=Path, metavar="D", help="the state (default: the report with .run)")
+    parser.add_argument("--folder", type=Path, metavar="D", help="the folder of the state (default: FILE with .run)")
     parser.add_argument(
         "--faults", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND", help="only these (default: all)"
     )
@@ -344,7 +344,7 @@ def _arguments() -> argparse.Namespace:
 def _minutes(text: str) -> int:
     minutes = int(text)
     if not 2 <= minutes <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text} is out of range: give 2 to 10000 minutes")
+        raise argparse.ArgumentTypeError(f"{text} is out of range: use 2 to 10000 minutes")
     return minutes
 
 

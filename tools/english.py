@@ -2,7 +2,7 @@
 """Report wording from ``tools/english.toml`` in documentation, comments, docstrings, messages and other texts.
 
 ``python tools/english.py [FILE ...]`` checks these files, by default all of them. ``--commits SINCE`` checks the
-subjects of the commits after SINCE instead. It prints a line for each finding and then exits with 1.
+subjects of the commits after SINCE instead. It prints a line for each finding and then exits with status 1.
 """
 
 import ast

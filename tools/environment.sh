@@ -5,7 +5,7 @@
 
 say() { printf '\n== %s\n' "$*"; }
 
-# make_environment EXTRAS: installs these extras, except those that are already installed, also as parts of others.
+# make_environment EXTRAS: installs these extras, except those that an earlier call has installed.
 make_environment() {
     local extras="$1"
     if [[ ! -x .venv/bin/python || ! -x .venv/bin/pip ]]; then  # without pip, an earlier attempt failed half-way
@@ -15,7 +15,7 @@ make_environment() {
             echo "$(basename "$0"): Python 3.11 or newer is needed: install it, or name it in PYTHON" >&2
             exit 1
         fi
-        say "making .venv with $python"
+        say "creating .venv with $python"
         "$python" -m venv .venv
     fi
     local versions extra missing=false

@@ -36,8 +36,8 @@ _FOR_HADOOP = ("org.bouncycastle:bcpkix-jdk18on:1.77", "org.glassfish.jaxb:jaxb-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="exit with 1 if a jar differs from the pinned one")
-    commands.add_parser("kafka", help="pin a version of Kafka").add_argument("version")
+    commands.add_parser("check", help="exit with status 1 if a jar differs from its digest")
+    commands.add_parser("kafka", help="pin a Kafka version").add_argument("version")
     commands.add_parser("spark", help="pin the installed pyspark and its Kafka connector")
     commands.add_parser("remote", help="pin the jars of the tests with YARN")
     arguments = parser.parse_args()
@@ -97,7 +97,7 @@ def check() -> int:
     if PYSPARK_FILE.is_file():
         faults += [f"pyspark {_VERSION}: {fault}" for fault in foreign_jars(installed(), read_digests(PYSPARK_FILE))]
     else:
-        faults.append(f"{PYSPARK_FILE} is missing: python tools/jar_digests.py spark")
+        faults.append(f"{PYSPARK_FILE} is missing: run python tools/jar_digests.py spark")
     print("\n".join(faults), file=sys.stderr, end="\n" if faults else "")
     return 1 if faults else 0
 

@@ -76,8 +76,8 @@ def needed(extras: Iterable[str] = ()) -> Mapping[str, Distribution]:
 
 
 def licence(found: Distribution) -> str:
-    """Return the licence that the distribution declares: an SPDX expression, classifiers, or the first line of a
-    text."""
+    """Return the licence that the distribution declares: an SPDX expression, classifiers, or the first line of its
+    licence text."""
     [expression] = found.metadata.get_all("License-Expression") or [""]
     [text] = found.metadata.get_all("License") or [""]
     classifiers = [each for each in found.metadata.get_all("Classifier") or () if each.startswith("License :: ")]

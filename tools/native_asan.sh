@@ -22,7 +22,7 @@ gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omi
 cd "$copy"
 LD_PRELOAD="$(readlink -f "$(gcc -print-file-name=libasan.so)")"
 # Do not check for leaks at exit: Python does not free everything, and a forked child must not free an inherited client.
-# The random calls detect leaks by their memory.
+# The random calls detect leaks by their memory usage.
 export LD_PRELOAD PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16
 python -m unittest monasca_common.tests.unit.kafka.transport.test_native \
     monasca_common.tests.unit.kafka.transport.test_native_consumer

@@ -21,7 +21,7 @@ Each check counts as one. The exit status is 0 if nothing failed. If CI=true, a 
 
 Each test needs a result. A class in which a test failed runs once more. A test that then passes is flaky: it counts as
 passed, and its first traceback is printed above the last line. More than two flaky tests fail the run; lost or
-duplicated messages always do. The run has 60 minutes, with --all 150: what has not ended then has failed.
+duplicated messages always do. The time limit is 60 minutes, or 150 with --all: everything unfinished then has failed.
 
   --all    everything: also the classes marked @periodic, our whole tempest plugin, 10 minutes each of the endurance
            test and of random calls under AddressSanitizer, the environments of the published services and of the oldest
@@ -34,7 +34,7 @@ Environment:
   PYTHON            the Python that creates .venv (default python3.11, else python3)
   XDG_CACHE_HOME    the cache (default ~/.cache); monasca-common/stestr holds the times that distribute the tests
 
-Needs Python 3.11 or newer with its headers, a C compiler, bash and git; the functional tests need Java 17 or newer,
+Requires Python 3.11 or newer with its headers, a C compiler, bash and git; the functional tests need Java 17 or newer,
 influxd, Chromium, nginx, prometheus with promtool, and with --all faketime. As root on Debian, it installs the missing
 ones.
 EOF
@@ -65,7 +65,7 @@ limited() { timeout --foreground --kill-after=30 "$@"; }
 # shellcheck source=tools/environment.sh
 source tools/environment.sh
 
-# install_packages NAME...: installs packages of Debian, if it runs as root.
+# install_packages NAME...: installs Debian packages, if it runs as root.
 install_packages() {
     if [[ $# -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
         say "installing $*"
@@ -93,10 +93,10 @@ install_programs() {
     command -v nginx >/dev/null || packages+=(nginx-light)
     [[ "$mode" != all ]] || command -v faketime >/dev/null || packages+=(faketime)
     install_packages "${packages[@]}"
-    [[ " ${packages[*]} " != *" nginx-light "* ]] || service nginx stop >/dev/null 2>&1 || true  # its package starts one
+    [[ " ${packages[*]} " != *" nginx-light "* ]] || service nginx stop >/dev/null 2>&1 || true  # its package starts it
 }
 
-# Archives of classes halve the start of a JVM. Without Java, or if this step fails, JVMs start without them.
+# Class archives halve the start time of a JVM. Without Java, or if this step fails, JVMs start without them.
 archive_classes() {
     local options
     say "archive the classes of Kafka and Spark"

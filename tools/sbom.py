@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a software bill of materials (CycloneDX 1.6, JSON) of the production dependencies of this package.
 
-cyclonedx-py lists this interpreter's environment, from which dependencies of only tests and checks are removed. The
-jars that pyspark contains and the jars of Spark's Kafka connector are listed with their pinned SHA-256 digests.
+cyclonedx-py lists this interpreter's environment, from which dependencies that only tests and checks need are removed.
+The jars that pyspark contains and the jars of Spark's Kafka connector are listed with their pinned SHA-256 digests.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def spark_jars() -> Mapping[str, Bom]:
     import pyspark
 
     if not PYSPARK_FILE.is_file():
-        raise SystemExit(f"the jars of pyspark {pyspark.__version__} are not pinned: python tools/jar_digests.py spark")
+        raise SystemExit(f"the jars of pyspark {pyspark.__version__} are not pinned: run tools/jar_digests.py spark")
     connector = read_list(list_file(f"spark-{pyspark.__version__}"))
     digests = read_digests(PYSPARK_FILE) | {jar.name: jar.sha256 for jar in connector}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests in a folder with stestr, then run each class once more in which a test failed.
+"""Run the tests in a folder with stestr, then repeat each class in which a test failed.
 
 RESULTS receives the tests (``NAME.1.ids``) and the results (``NAME.1.subunit``) of the first attempt, those of the
 second attempt, and ``NAME.stderr``. ``verdict.py`` evaluates them, so the exit status is always 0. The tests are passed
@@ -33,7 +33,7 @@ from monasca_common.tests.periodic import reason_of
 
 _CLASS_SECONDS = Path(__file__).with_name("class_seconds.json")
 _KILL_AFTER_SECONDS = 30
-_PROCESS_SHARE = 0.6  # of the time-out; a process of the first attempt that hangs leaves time for a second one
+_PROCESS_SHARE = 0.6  # of the time-out; a hanging process of the first attempt then leaves time for a second one
 _TERMINATED = 143
 _SHOWN = 10
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="the folder for the results")
     parser.add_argument("name", help="the name of the suite")
     parser.add_argument("--all", action="store_true", help="also run the periodic classes")
-    parser.add_argument("--limit", type=float, default=1800.0, help="time-out of both attempts together")
+    parser.add_argument("--limit", type=float, default=1800.0, help="time-out of both attempts together, in seconds")
     parser.add_argument("--worker-file", type=Path, help="file that distributes the tests over processes")
     arguments = parser.parse_args()
     # A background job of a script ignores Ctrl-C; the tests would inherit this, but they send Ctrl-C.
@@ -116,7 +116,7 @@ class Stestr:
                 self._call("load")  # an empty run: it fails if the stored times are damaged
                 self._call("history", "remove", "all")
         except subprocess.CalledProcessError:
-            print(f"{stored} is damaged and is replaced by the committed times", file=sys.stderr)
+            print(f"{stored} is damaged and is replaced with the committed times", file=sys.stderr)
             shutil.rmtree(stored)
         if not stored.exists():
             self._call("load", "--force-init", stream=committed_times(ids))
@@ -148,7 +148,7 @@ class Stestr:
 
 
 def committed_times(ids: Iterable[str]) -> bytes:
-    """Return the times in ``class_seconds.json`` as a subunit stream: each test has its share of the class's time."""
+    """Return the times in ``class_seconds.json`` as a subunit stream: each test has a share of its class's time."""
     seconds: dict[str, float] = json.loads(_CLASS_SECONDS.read_text())
     classes = defaultdict(list)
     for test in ids:

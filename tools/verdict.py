@@ -4,12 +4,12 @@
 A folder contains two files per suite and attempt: ``NAME.1.ids`` lists the tests that need a result, and
 ``NAME.1.subunit`` has the results. The second attempt, if any, repeats each class in which a test failed.
 
-- A test without a result, a test whose process ended, and a suite without tests have failed.
-- Otherwise the last result of a test counts. A test that failed first and passed then is flaky: it is listed with its
-  first traceback and counts as passed. A test that failed first and is then skipped has failed. More than two flaky
+- A test without a result, a test whose process exited, and a suite without tests have failed.
+- Otherwise the last result of a test counts. A test that first failed and then passed is flaky: it is listed with its
+  first traceback and counts as passed. A test that first failed and was then skipped has failed. More than two flaky
   tests fail the run.
-- A test that finds lost or duplicated messages has failed, whatever its other result: its traceback names the class
-  ``LostOrDuplicated``.
+- A test that finds lost or duplicated messages has failed, regardless of its other result: its traceback names the
+  class ``LostOrDuplicated``.
 """
 
 import argparse

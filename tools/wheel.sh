@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 directory="$(realpath -m "${1:-dist}")"
 machine="$(uname -m)"
 work="$(mktemp -d)"
-# Files of another compiler that remain in build would become part of the wheel.
+# Files from another compiler that remain in build would become part of the wheel.
 trap 'rm -rf "$work" build' EXIT
 
 rm -rf build
