@@ -30,7 +30,7 @@ from monasca_common.api.limits import Environ, StartResponse, WsgiApp
 from monasca_common.api.log_fields import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
 from monasca_common.kafka.errors import ConfigurationError
 
-OTHER = "other"  # label of unknown routes and methods
+OTHER = "other"  # label value for unknown routes and methods
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 STDERR, OFF = "stderr", "off"
 
@@ -41,7 +41,7 @@ _GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
 
 
 class Served(NamedTuple):
-    """A completed request. ``at``: the time, in seconds since the epoch."""
+    """A completed request. ``at``: the time of its completion, in seconds since the epoch."""
 
     at: float
     request_id: str
@@ -58,7 +58,7 @@ class Served(NamedTuple):
 
 
 class AccessLine(msgspec.Struct, omit_defaults=True):
-    """A line of the access log, without values of the query. Fields from ``delivered`` on are omitted if empty or 0."""
+    """A line of the access log, without the query string. Fields from ``delivered`` on are omitted if empty or 0."""
 
     time: str
     request_id: str
@@ -78,7 +78,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
 
 
 class Routes:
-    """The routes of the application. Logs and metrics name a request by its route, without the values in its path.
+    """The routes of the application. Logs and metrics identify a request by its route, without the values in its path.
 
     ``templates``: Falcon's URI templates; a part in braces matches any text without a slash.
     """
@@ -92,7 +92,7 @@ class Routes:
         ]
 
     def find(self, path: str) -> str:
-        """Return the template of a path, or `OTHER`."""
+        """Return the template that matches a path, or `OTHER` if none does."""
         path = _stripped(path)
         if path in self._plain:
             return path
@@ -163,7 +163,7 @@ class Access:
                 global_id,
                 environ.get("REMOTE_ADDR", ""),
                 environ.get(TENANT, ""),
-                # Clients can send any method, so an unchecked method would be an unbounded label.
+                # Clients can send any method, so unchecked methods would create any number of label values.
                 environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _METHODS else OTHER,
                 self._routes.find(environ.get("PATH_INFO", "")),
                 status,
@@ -176,7 +176,7 @@ class Access:
         return _RefusedAnswer(body, environ) if status >= 400 else body
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> list[bytes]:
-        """Return the whole body, even if the application fails."""
+        """Return the whole body, or the body of an error if the application fails."""
         try:
             body = self._app(environ, start_response)
             if isinstance(body, list):
@@ -193,7 +193,7 @@ class Access:
             return [answer]
 
     def flush(self) -> bool:
-        """Count and log the requests completed so far, unless another thread does. Return whether to flush again."""
+        """Count the requests completed so far; log them unless another thread does. Return whether to flush again."""
         with self._lock:
             served = [self._served.popleft() for _ in range(len(self._served))]
             again = self._count(served, len(self._in_flight))
@@ -235,9 +235,9 @@ class Access:
 
 
 class _RefusedAnswer(list[bytes]):
-    """A response that reads the remainder of the request's body when the server calls `close` after sending it.
-    The operating system resets a connection that is closed with unread data, and the client or the proxy may then lose
-    the response."""
+    """An error response. After sending it, the server calls `close`, which reads the rest of the request's body. The
+    operating system resets a connection that is closed with unread data, and the client or the proxy may then lose the
+    response."""
 
     def __init__(self, body: list[bytes], environ: Environ) -> None:
         super().__init__(body)
@@ -248,7 +248,7 @@ class _RefusedAnswer(list[bytes]):
 
 
 def log_handler(where: str) -> logging.Handler | None:
-    """Return the log handler for the path of a file (reopened after a rotation), for `STDERR` or for `OFF`.
+    """Return the log handler for a file's path (the file is reopened after a rotation) or `STDERR`; ``None`` for `OFF`.
 
     Raises `ConfigurationError` for a file that cannot be written.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions shared by the alarm resources: they decode bodies to typed values, and return pages of rows."""
+"""Functions shared by the alarm resources: they decode bodies into typed values, and send pages of rows."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsContext:
-    """Dependencies of the alarm resources. ``database`` is ``None`` if it is not configured. ``now``: seconds.
-    ``transitions``: writes transitions in Avro."""
+    """Dependencies of the alarm resources. ``database`` is ``None`` if none is configured. ``now``: returns seconds
+    since the epoch. ``transitions``: writes transitions in Avro."""
 
     settings: ApiSettings
     database: AlarmsDatabase | None
@@ -48,7 +48,7 @@ class AlarmsContext:
         return self.database
 
     def document(self, request: falcon.Request, kind: type[Document]) -> Document:
-        """Return the body as ``kind``. Raises `Problem`: 400 if it is not JSON, 422 if a member has a wrong type."""
+        """Return the body as ``kind``. Raises `Problem`: 400 if it is not JSON, 422 if it does not match ``kind``."""
         body = read_json_body(request, self.settings)
         if not body:
             raise bad_request("the body is empty: send JSON")

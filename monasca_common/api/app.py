@@ -73,10 +73,10 @@ def make_app(
     """Return the application. It does not close the producers, the reader or the database. Requests that need a missing
     reader or database get status 501.
 
-    ``conf`` has [keystone_authtoken] and [oslo_policy]; it is required unless ``auth_strategy`` is noauth. ``probe``:
-    see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: seconds since the
-    epoch. ``keys``: encrypt the addresses of notification methods. ``tracing``: see `ConnectionSettings`. Raises
-    `ConfigurationError` if authentication cannot work.
+    ``conf`` contains [keystone_authtoken] and [oslo_policy]; it is required unless ``auth_strategy`` is noauth.
+    ``probe``: see `health.producer_check`. ``limits``: the storage limits, which also apply to posts. ``now``: returns
+    seconds since the epoch. ``keys``: the keys that encrypt the addresses of notification methods. ``tracing``: see
+    `ConnectionSettings`. Raises `ConfigurationError` for invalid authentication settings or an unwritable access log.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":
@@ -135,7 +135,7 @@ class _RoutedApp(falcon.App[Any, Any]):
 
 
 def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
-    """Return the writers for the kinds of messages that are in Avro."""
+    """Return the writers of the kinds of messages that are sent in Avro, by kind."""
     topics = {
         "metrics": (settings.metrics_format, settings.metrics_topic),
         "logs": (settings.logs_format, settings.logs_topic),
@@ -152,11 +152,11 @@ def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
 def _authentication(
     settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
 ) -> Callable[[WsgiApp], WsgiApp]:
-    """Return the layer that validates tokens. Requests that wait for Keystone have separate slots, so that requests
-    with a cached token are still served."""
+    """Return the layer that validates tokens. Requests that wait for Keystone have separate slots, so that the API
+    continues to serve requests with a cached token."""
     if settings.auth_strategy == "noauth":
         return lambda app: app
-    # the import of keystonemiddleware takes half a second, and noauth does not need it
+    # importing keystonemiddleware takes half a second, and noauth does not need it
     from monasca_common.api import tokens
 
     assert conf is not None, "authentication needs its configuration"
@@ -212,11 +212,11 @@ class _Paths:
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if "\0" in request.path:
-            raise not_found("the path contains a NUL character (%00), which no resource has: correct it")
+            raise not_found("the path contains a NUL character (%00), which no resource's path contains: correct it")
 
 
 class _NoReader:
-    """Replaces a missing `SqlReader`: resources still check parameters, and then each method raises `NotSupported`."""
+    """Replaces a missing `SqlReader`: each method raises `NotSupported`, after the resource has checked parameters."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_arguments: Any, **_named: Any) -> Any:

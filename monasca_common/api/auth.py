@@ -50,8 +50,8 @@ _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise `ConfigurationError` for invalid rules or Keystone settings. This opens no connection."""
-    # the import of keystonemiddleware takes half a second, and noauth does not need it
+    """Raise `ConfigurationError` for invalid rules or Keystone settings, without opening a connection."""
+    # importing keystonemiddleware takes half a second, and noauth does not need it
     from monasca_common.api import tokens
 
     Authorization(conf)
@@ -64,7 +64,7 @@ def list_rules() -> list[policy.RuleDefault]:
 
 
 def scoped_tenant(environ: Mapping[str, Any]) -> str | None:
-    """Return the tenant of a request to an intake path that a proxy has authenticated, for ``trust_scope_header``."""
+    """Return the tenant that a proxy has set for a request to an intake path (``trust_scope_header``), or ``None``."""
     return environ.get("HTTP_X_SCOPE_ORGID") if environ.get("PATH_INFO", "").rstrip("/") in INTAKE_PATHS else None
 
 
@@ -88,9 +88,9 @@ class NoAuthentication:
 
 
 class Authorization:
-    """Falcon middleware after `tokens.authenticated`: sets ``request.context.tenant``, or raises `Problem` (401, 403).
+    """Falcon middleware that follows `tokens.authenticated`: sets ``request.context.tenant``, or raises `Problem`.
 
-    ``trust_scope``: see `scoped_tenant`. Raises `ConfigurationError` for rules that are unreadable or unknown.
+    ``trust_scope``: see `scoped_tenant`. Raises `ConfigurationError` for unreadable or unknown rules.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, *, trust_scope: bool = False) -> None:
@@ -148,7 +148,7 @@ def _named_tenant(request: falcon.Request) -> str | None:
     tenant = request.get_param("tenant_id")
     if request.path != LOGS:
         return tenant
-    project = request.get_param("project_id")  # the name of the parameter in the old log API
+    project = request.get_param("project_id")  # the parameter's name in the old log API
     if None not in (tenant, project) and tenant != project:
         raise unprocessable("tenant_id and project_id name different tenants: omit one of them")
     return tenant if tenant is not None else project

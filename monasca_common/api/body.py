@@ -20,17 +20,17 @@ _GZIP = 16 + zlib.MAX_WBITS
 _JSON = "application/json"
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 _ANY_RATIO_BYTES = 64 * 1024  # any compression ratio is accepted up to this decompressed size
-# bgzip writes a member per 64 KiB. Each member takes 20 us, even if it is empty.
+# bgzip writes one member per 64 KiB. Decompressing a member takes at least 20 us, even if it is empty.
 _MOST_GZIP_MEMBERS = 1000
 _MOST_GZIP_RATIO = 100  # metrics have compression ratios of 5 to 50
-_BODY_SECONDS = 10.0  # the time is measured from the end of the header
+_BODY_SECONDS = 10.0  # measured from the end of the request's header
 _SLICE_BYTES = 16 * 1024
-_FULL = "write whole buffer"  # the text of cramjam's error for a full buffer, because the type of the error is general
+_FULL = "write whole buffer"  # cramjam's error text for a full buffer, because the type of its errors is generic
 _ZEROS = re.compile(rb"\0*")
 
 
 def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_required: bool = False) -> bytes:
-    """Return the body as JSON text, decompressed. Raises `Problem`: 400, 408, 413 or 415.
+    """Return the decompressed body of a request that contains JSON. Raises `Problem`: 400, 408, 413 or 415.
 
     ``type_required``: refuse a request without a content type instead of assuming JSON.
     """
@@ -39,8 +39,8 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
 
 
 def read_typed_body(request: falcon.Request, settings: ApiSettings, types: Sequence[str]) -> tuple[str, bytes]:
-    """Return the content type, which is one of ``types``, and the body, decompressed from gzip or zstd. Raises
-    `Problem`: 400, 408, 413 or 415."""
+    """Return the content type, which is one of ``types``, and the body, which is decompressed if it is in gzip or zstd.
+    Raises `Problem`: 400, 408, 413 or 415."""
     given = request.env.get("CONTENT_TYPE") or ""
     media_type, parameters = falcon.parse_header(given)
     media_type = media_type.strip().lower()
@@ -64,7 +64,7 @@ def _decoded(request: falcon.Request, settings: ApiSettings, *encodings: str) ->
 
 
 def discard(environ: dict[str, Any]) -> None:
-    """Read and discard the remainder of the body for at most 10 s, if the server detects the end of the body."""
+    """Read and discard the rest of the body for at most 10 s, provided that the server detects the end of the body."""
     if not environ.get("wsgi.input_terminated"):
         return
     deadline = time.monotonic() + _BODY_SECONDS
@@ -120,7 +120,7 @@ def _content_length(environ: dict[str, Any]) -> int | None:
 
 
 def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> bytes:
-    """Yield the body in parts; raise `Problem` as soon as it is too large or too slow."""
+    """Read the body in pieces and return it. Raise `Problem` as soon as it is too large or too slow."""
     deadline = time.monotonic() + _BODY_SECONDS
     limit = settings.max_body_bytes if length is None else length
     pieces: list[bytes] = []
@@ -172,19 +172,19 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
 
 
 def snappy_decompressed(body: bytes, settings: ApiSettings) -> bytes:
-    """Decompress a block of snappy, whose first number is its expanded size. Raises `Problem`: 400 or 413."""
-    import cramjam  # only this format needs the module
+    """Decompress a snappy block, which begins with its decompressed size. Raises `Problem`: 400 or 413."""
+    import cramjam  # installed only with the extras that read formats other than JSON
 
     try:
         if cramjam.snappy.decompress_raw_len(body) > settings.max_body_bytes:
             raise _too_large(settings)
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
-        raise bad_request(f"the body is not a block of snappy ({error}): correct it or its Content-Encoding") from None
+        raise bad_request(f"the body is not a snappy block ({error}): correct it or its Content-Encoding") from None
 
 
 def _unzstd(body: bytes, settings: ApiSettings) -> bytes:
-    """Decompress frames of zstd into a buffer of the maximum size. Raises `Problem`: 400 or 413."""
+    """Decompress zstd frames into a buffer of the maximum body size. Raises `Problem`: 400 or 413."""
     import cramjam  # installed only with the extras that read formats other than JSON
 
     buffer = bytearray(settings.max_body_bytes)
@@ -197,7 +197,7 @@ def _unzstd(body: bytes, settings: ApiSettings) -> bytes:
 
 
 def _padding_end(body: bytes, at: int) -> int:
-    """Return the end of the zero bytes that may follow a member."""
+    """Return the position after the zero bytes that may follow a member."""
     found = _ZEROS.match(body, at)
     assert found is not None
     return found.end()

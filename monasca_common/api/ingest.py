@@ -41,13 +41,13 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _UUID_7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 _KEY_AGE_MS = 86_400_000  # the time in an older key is ignored
 _KEY_AHEAD_MS = 60_000  # tolerance for the client's clock
-_SHOWN_VIOLATIONS = 20  # violations in the error message; the details list all of them
+_SHOWN_VIOLATIONS = 20  # maximum number of violations in the error message; the details list all of them
 
 
 @dataclass(frozen=True, slots=True)
 class PostContext:
-    """Dependencies of all posts. ``limits``: the storage limits; ``now``: seconds since the epoch;
-    ``writers``: the writers for the kinds of messages that are in Avro."""
+    """Dependencies of all posts. ``limits``: the storage limits. ``now``: returns seconds since the epoch. ``writers``:
+    the writers of the kinds of messages that are sent in Avro, by kind."""
 
     settings: ApiSettings
     publishing: Publishing
@@ -57,16 +57,16 @@ class PostContext:
     writers: Mapping[str, EnvelopeWriter] = field(default_factory=dict)
 
     def creation_time(self, key: str | None) -> float:
-        """Return the time in the key if it is a version 7 UUID of the last day, so that repeats have the same time,
-        otherwise the current time; in seconds, rounded down to milliseconds."""
+        """Return the time, in seconds with millisecond precision, from the key if it is a version 7 UUID of the last
+        day, so that repeats have the same time; otherwise return the current time."""
         now_ms = int(self.now() * 1000)
         match = None if key is None else _UUID_7.fullmatch(key)
         key_ms = 0 if match is None else int(match[1] + match[2], 16)
         return (key_ms if now_ms - _KEY_AGE_MS < key_ms <= now_ms + _KEY_AHEAD_MS else now_ms) / 1000
 
     def encoded(self, kind: str, envelopes: list[bytes]) -> list[bytes]:
-        """Return the values of envelopes in the format of their kind. Raises `Problem` (503) if the schema registry
-        does not return the schema's id."""
+        """Return the envelopes, encoded in the format of their kind. Raises `Problem` (503) if the schema registry does
+        not return the schema's id."""
         writer = self.writers.get(kind)
         if writer is None:
             return envelopes
@@ -113,7 +113,7 @@ def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
 def records(
     values: list[bytes], post: ParsedPost, request: falcon.Request, key: str | None
 ) -> Sequence[bytes | Record]:
-    """Return plain values (the producer creates their ids, its fast path), or records with ids derived from ``key``."""
+    """Return plain values, whose ids the producer creates (its fast path), or records with ids derived from ``key``."""
     note_delivered(request.env, len(values), post.total - len(post.valid))  # this value is replaced if an error follows
     if key is None:
         return values
@@ -122,9 +122,9 @@ def records(
 
 
 def message_ids(tenant: str, path: str, key: str, elements: Iterable[bytes], indices: Iterable[int]) -> list[bytes]:
-    """Return 32 bytes per element: SHA-256 over tenant, path, key, index in the request, and the element.
+    """Return an id of 32 bytes per element: the SHA-256 hash of tenant, path, key, index in the request, and element.
 
-    So a different body with the same key gets different ids, and rejecting an element does not change the other ids.
+    A different body with the same key therefore gets different ids, and rejecting an element changes no other id.
     """
     copy = _hash_of(tenant, path, key).copy
     ids = []
@@ -141,10 +141,10 @@ def _hash_of(*parts: str) -> hashlib._Hash:
 
 
 def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
-    """Publish the valid samples of a request of Prometheus or OpenTelemetry, and return after all are acknowledged.
+    """Publish the valid samples of a Prometheus or OpenTelemetry request, and return after all are acknowledged.
 
-    Their ids consist of hashes of tenant, region and series, and of time and value, so that a repeated sample has the
-    same id, also in another request. Raises `Problem` like `Publishing.publish`, and 429.
+    An id depends on tenant, region, series, time and value, so a repeated sample has the same id in every request.
+    Raises `Problem` like `Publishing.publish`, and `Problem` (429) if the tenant's series exceed the limit.
     """
     tenant, settings = request.context.tenant, posts.settings
     if posts.series_limit is not None:
@@ -164,7 +164,7 @@ def refusal(violations: Sequence[Violation]) -> Problem:
 
 
 def violations_text(violations: Sequence[Violation]) -> str:
-    """Return one line with the first violations and the number of the remaining ones."""
+    """Return one line with the first violations and the number of remaining ones."""
     text = "; ".join(map(str, violations[:_SHOWN_VIOLATIONS]))
     more = len(violations) - _SHOWN_VIOLATIONS
     return f"{text}; and {more} more" if more > 0 else text

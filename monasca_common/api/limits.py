@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of concurrent requests; requests beyond these limits are refused, not queued.
+"""Limits on concurrent requests; requests beyond these limits are refused, not queued.
 
 The server has more threads than slots (`threads_of`). The spare threads refuse excess requests and serve health checks
 while all other threads wait for Kafka or a database.
@@ -32,7 +32,7 @@ PUBLIC_PATHS = frozenset(
 
 REMOTE_WRITE, OTLP_METRICS, OTLP_LOGS = "/api/v1/write", "/v1/metrics", "/v1/logs"
 RETRY_AFTER_SECONDS = 1
-#: The paths of formats of other systems.
+#: Paths that receive the formats of other systems.
 INTAKE_PATHS = frozenset({REMOTE_WRITE, OTLP_METRICS, OTLP_LOGS})
 _TO_KAFKA = INTAKE_PATHS | {"/v2.0/metrics", "/v2.0/logs", "/v1.0/events"}
 
@@ -73,7 +73,7 @@ def request_slots(settings: ApiSettings) -> RequestSlots:
 
 
 def threads_of(settings: ApiSettings) -> int:
-    """Return the threads of a worker: one per slot, one per request that waits for Keystone, and spare threads."""
+    """Return a worker's number of threads: one per slot, one per request that waits for Keystone, and spare ones."""
     slots = request_slots(settings)
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
     return slots.posts + slots.others + waiting + _SPARE_THREADS
@@ -82,8 +82,8 @@ def threads_of(settings: ApiSettings) -> int:
 class InFlightLimit:
     """Serves posts and other requests while slots are free; refuses further requests immediately with status 503.
 
-    ``authenticated``: adds the validation of tokens to `app`, with separate slots. A request that finds no free
-    slot is refused before its token is validated and its body is read.
+    ``authenticated``: adds token validation, which has separate slots, to ``app``. If no slot is free, a request is
+    refused before its token is validated and its body is read.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class InFlightLimit:
     ) -> None:
         self._app = app
         self._validated = authenticated(self._admitted)
-        # Free slots; a deque, because a semaphore would take 7 of the 60 us of a post of one metric.
+        # Free slots, as deques, because a semaphore would take 7 us of the 60 us that a post of one metric takes.
         self._posts = deque([None] * slots.posts)
         self._others = deque([None] * slots.others)
 

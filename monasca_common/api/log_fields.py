@@ -15,8 +15,8 @@ REASON = "monasca.reason"
 
 
 class MessageCounts(NamedTuple):
-    """The messages of a post by outcome. ``rejected``: invalid messages, refused or published as dead
-    letters."""
+    """The number of messages of a post, by outcome. ``rejected``: invalid messages, which are refused or published as
+    dead letters."""
 
     delivered: int = 0
     failed: int = 0
@@ -96,5 +96,5 @@ def note_undelivered(environ: dict[str, Any], details: Mapping[str, Any]) -> Non
 
 
 def note_reason(environ: dict[str, Any], reason: Reason) -> None:
-    """Set the reason, if the status does not determine it."""
+    """Set the reason. Needed only if the status does not determine it."""
     environ[REASON] = reason

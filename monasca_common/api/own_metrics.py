@@ -106,7 +106,7 @@ class ApiMetrics:
         return bool(in_flight or unacknowledged)
 
     def validated(self, outcome: str, seconds: float) -> None:
-        """Record a validation of a token by Keystone."""
+        """Record the outcome and duration of Keystone's validation of a token."""
         self._validations.labels(outcome).observe(seconds)
 
     def text(self) -> bytes:

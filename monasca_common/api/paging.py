@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of lists: creates links, and limits elements in number and bytes."""
+"""Pages of lists: creates links, and limits the number and total size of elements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
-PAGE_LIMIT = 10_000  # the number of elements per response; for measurements and statistics, the number of rows
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # the total size of elements; a response uses twice this memory
+PAGE_LIMIT = 10_000  # maximum number of elements per response; for measurements and statistics, the number of rows
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # maximum total size of elements; a response uses twice as much memory
 
 T = TypeVar("T")
 encode = msgspec.json.encode
@@ -38,7 +38,7 @@ def answer(response: falcon.Response, document: Any) -> None:
 def answer_elements(
     request: falcon.Request, response: falcon.Response, elements: Sequence[bytes], next_offset: str | None = None
 ) -> None:
-    """Return a page of ``elements``, which are encoded as JSON."""
+    """Send a page of ``elements``, which are already encoded as JSON."""
     response.content_type = falcon.MEDIA_JSON
     response.data = b'{"links":%b,"elements":[%b]}' % (encode(links(request, next_offset)), b",".join(elements))
 
@@ -52,7 +52,7 @@ def answer_page(
     element: Callable[[T], Any],
     offset: Callable[[T], str],
 ) -> None:
-    """Return a page with the first items of ``found``, up to the limits. ``element`` and ``offset`` convert an item.
+    """Send a page with the first items of ``found``, up to the limits. ``element`` and ``offset`` convert an item.
 
     Raises `Problem` (422) if the first element is larger than `MAX_ANSWER_BYTES`.
     """
@@ -78,9 +78,9 @@ def one_more(page: PageOf) -> PageOf:
 
 
 def too_large(size_bytes: int, after: str) -> Problem:
-    """Return the error for an element that exceeds a page. ``after``: the offset of the next element."""
+    """Return the error for an element that is too large for a page. ``after``: the offset that skips this element."""
     return unprocessable(
-        f"an element exceeds a response ({size_bytes} of at most {MAX_ANSWER_BYTES} bytes): skip it with offset={after}"
+        f"an element is too large ({size_bytes} of at most {MAX_ANSWER_BYTES} bytes): skip it with offset={after}"
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error responses of the API; the bodies of all errors have the same structure.
+"""Error responses of the API; all of their bodies have the same structure.
 
-``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only structure from which the command-line client
-prints the message.
+``{"error": {"code": 422, "title": "...", "message": "..."}}`` is the only structure whose message the command-line
+client prints.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def unavailable(message: str, *, retry_after_seconds: int, reason: Reason, **mor
 
 
 def of_storage(error: StorageError) -> Problem:
-    """Return status 503 for a temporary error, and 422 for a query that is too large."""
+    """Return the response to an error: 503 if it is temporary, 422 if the query is too large, otherwise 501 or 500."""
     match error:
         case LockTimeout():
             return _database_unavailable(
-                "another transaction, such as an evaluation of alarms, holds the rows: repeat the request later"
+                "another transaction, such as an evaluation of alarms, has locked the rows: repeat the request later"
             )
         case StorageUnavailable() | SchemaMismatch():
             LOG.warning("a read failed: %s", error)

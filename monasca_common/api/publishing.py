@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes a request's messages; the response contains the numbers of delivered, failed and unknown messages."""
+"""Publishes a request's messages; an error response counts the delivered, failed and unknown messages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
-    """Messages for one topic. They have no keys, because storage orders metrics by version, so their partition does not
-    matter, and because a key would send all messages of a tenant to one partition."""
+    """Messages for one topic. Posted messages have no keys: their partition does not matter, because storage orders
+    metrics by version, and a key would send all messages of a tenant to one partition."""
 
     topic: str
     records: Sequence[bytes | Record]
@@ -37,7 +37,7 @@ class TopicRequestSlots:
         self._taken: dict[str, int] = {}
 
     def take(self, topic: str) -> bool:
-        """Take a free slot. Return ``False`` if no slot is free."""
+        """Take a slot if one is free, and return whether one was."""
         with self._lock:
             taken = self._taken.get(topic, 0)
             if taken >= self._own:
@@ -63,8 +63,8 @@ class Publishing:
         self._seconds = settings.publish_timeout_seconds
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
-        """Return after all messages are acknowledged. Raises `Problem` with the counts: 503, or 413 if all undelivered
-        messages are too large for Kafka. It takes the slots of all topics before it sends a message.
+        """Publish messages, and return after all are acknowledged. The slots of all topics are taken before any message
+        is sent. Raises `Problem` with the counts: 503, or 413 if all undelivered messages are too large for Kafka.
 
         ``keyed``: an earlier request may already have sent messages with these ids.
         """
@@ -73,7 +73,7 @@ class Publishing:
             raise _undelivered(reports)
 
     def attempt(self, *bulks: TopicMessages, keyed: bool) -> list[DeliveryReport]:
-        """Publish like `publish`, but return a report per bulk with messages.
+        """Publish like `publish`, but return a report for each bulk that has messages.
 
         Raises `Problem` (503) if no message was sent.
         """

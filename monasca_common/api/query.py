@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the query string of a read to frozen values. No I/O.
+"""Parses the query string of a read into frozen values. No I/O.
 
 Raises `Problem`: 422, or 400 if the end is not after the start. Only the first value of a repeated parameter is used,
 except for lists (dimensions, statistics, group_by, sort_by), which are concatenated.
@@ -26,9 +26,9 @@ from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, Series
 MAX_NAME_LENGTH = 255
 MAX_OFFSET_LENGTH = 1024
 MAX_PARAMETERS = 100
-# the maximum number of dimension names to filter or group by; by default, a metric has at most this number
+# the maximum number of dimension names to filter or group by, which is also the default limit of a metric's dimensions
 MAX_KEYS = 100
-MAX_VALUES = 1000  # maximum number of values of all these dimensions
+MAX_VALUES = 1000  # maximum total number of values of these dimensions
 MAX_PERIOD_SECONDS = 10 * 365 * 86_400
 DEFAULT_PERIOD_SECONDS = 300
 EVERY_SERIES = "*"
@@ -110,7 +110,7 @@ class Query:
             readable = text.encode("latin-1", "replace").decode("utf-8", "replace")
             pairs = parse_qsl(readable, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
         except ValueError:
-            raise unprocessable(f"there are more than {MAX_PARAMETERS} parameters: send fewer") from None
+            raise unprocessable(f"the query has more than {MAX_PARAMETERS} parameters: send fewer") from None
         self._values: dict[str, list[str]] = {}
         for name, value in pairs:
             if "\0" in value:
@@ -206,7 +206,7 @@ class Query:
         return self._any_of("severity", SEVERITIES)
 
     def _any_of(self, name: str, allowed: Collection[str]) -> tuple[str, ...]:
-        """Parse ``LOW|high`` to upper case."""
+        """Parse alternatives such as ``LOW|high`` to upper case."""
         text = self._first(name)
         values = tuple(text.upper().split("|")) if text else ()
         if not set(values) <= set(allowed):
@@ -218,7 +218,7 @@ class Query:
         return Slice(self.limit(), self._number("offset", 0))
 
     def sorts(self, allowed: Collection[str]) -> tuple[Sort, ...]:
-        """Parse ``sort_by=name desc,id``."""
+        """Parse a sort order such as ``sort_by=name desc,id``."""
         sorts: list[Sort] = []
         for each in self._list("sort_by"):
             field, _, direction = each.partition(" ")
@@ -232,7 +232,7 @@ class Query:
         return tuple(sorts)
 
     def limit(self) -> int:
-        """Return at most the page limit; clients may send a larger value to request all elements."""
+        """Return the requested limit, capped at the page limit; clients may send a larger value to get all elements."""
         limit = self._number("limit", paging.PAGE_LIMIT)
         if limit < 1:
             raise unprocessable("limit is 0: it must be at least 1")
@@ -243,7 +243,7 @@ class Query:
         return SeriesFilter(self._tenant, name=name, dimensions=self._dimensions(), start_ms=start, end_ms=end)
 
     def _first(self, name: str) -> str | None:
-        """Return the first value, or ``None`` if it is empty, because some clients send parameters without a value."""
+        """Return the first value, or ``None`` if it is missing or empty; some clients send empty parameters."""
         value = self._values.get(name, [""])[0]
         if len(value) > MAX_OFFSET_LENGTH:
             raise unprocessable(f"{name} has {len(value)} characters: at most {MAX_OFFSET_LENGTH} are allowed")
@@ -286,8 +286,8 @@ class Query:
         return start, end
 
     def _dimensions(self, name: str = "dimensions") -> Mapping[str, tuple[str, ...]]:
-        """Parse ``k:v|v2,k3`` to the allowed values of each key; no value permits any value. Only values may contain
-        colons."""
+        """Parse text such as ``k:v|v2,k3`` to the allowed values of each key; a key without values permits any value.
+        Only values may contain colons."""
         dimensions: dict[str, tuple[str, ...]] = {}
         for part in self._list(name):
             key, _, alternatives = part.partition(":")

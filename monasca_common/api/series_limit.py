@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits the number of series per tenant, approximately, because workers do not share their counts.
+"""Limits the number of series per tenant. The limit is approximate, because workers do not share their counts.
 
 A worker reads a tenant's series from the database at the first post, and again every hour because retention removes
-series; in between, it adds the series of its own posts. So one worker enforces the limit exactly; with several workers,
-series that other workers have accepted can exceed it. Without a database, a worker counts from 0.
+series; in between, it adds the series of its own posts. A single worker therefore enforces the limit exactly; several
+workers together can exceed it. Without a database, a worker counts from 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _CachedSeries:
     __slots__ = ("ids", "lock", "read_at")
 
     def __init__(self) -> None:
-        self.ids: set[bytes] | None = None  # None: the series are not read yet
+        self.ids: set[bytes] | None = None  # None: the series have not been read yet
         self.read_at = 0.0
         self.lock = threading.Lock()
 
@@ -106,7 +106,7 @@ class SeriesLimit:
                     break
                 after = page[-1].hex()
         except StorageError as error:
-            LOG.warning("series of a tenant cannot be read; only the series of its posts are counted: %s", error)
+            LOG.warning("a tenant's series cannot be read; only the series of its posts are counted: %s", error)
             return None
         return ids
 

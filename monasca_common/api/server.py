@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API under gunicorn: each worker opens a service after the fork, and closes it when the worker ends."""
+"""The API under gunicorn: each worker opens a service after the fork, and closes it before the worker exits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> str:
-    """Return the line to log at the start. ``listening``: the API's addresses. Raises `ConfigurationError`."""
+    """Return the line to log after the start. ``listening``: the API's addresses. Raises `ConfigurationError`."""
     producer = producer_settings(conf)
     return started(
         "api",
@@ -51,7 +51,7 @@ def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> s
 
 
 def _database_read(conf: cfg.ConfigOpts) -> str:
-    """Return the URL without secrets; empty if reads are not served."""
+    """Return the database's URL without secrets, or an empty string if reads are not served."""
     if not has_database(conf):
         return ""
     settings = storage_settings(conf)
@@ -59,7 +59,7 @@ def _database_read(conf: cfg.ConfigOpts) -> str:
 
 
 class Server(WebServer):
-    """Serves the API until a signal."""
+    """Serves the API until a signal stops it."""
 
     def __init__(self, conf: cfg.ConfigOpts, settings: ApiSettings) -> None:
         self._conf = conf

@@ -32,8 +32,8 @@ from monasca_common.storage.sql.reader import SqlReader
 LOG = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
-# A publish ends the linger. During the linger, messages that queue behind messages in flight do not make librdkafka use
-# a CPU core.
+# A publish ends the linger early. Without a linger, messages that queue behind messages in flight would make librdkafka
+# occupy a CPU core.
 _LINGER_MS = 1000
 
 
@@ -50,7 +50,7 @@ class Service:
         self._audit = _audit(conf)
         own = audited(_own_producer(conf, self.settings), self._audit)
         self._producers = kafka.ProducerPool(lambda _topic: kafka.open_producer(own))
-        self._producers.of(self.settings.metrics_topic)  # open producers now, so that an error fails the start
+        self._producers.of(self.settings.metrics_topic)  # open a producer now, so that an error prevents the start
         self.app: Access = make_app(
             self.settings,
             self._producers,
@@ -64,7 +64,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, and log the number of missing ones."""
+        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, log how many are missing, and close all."""
         reports = self._producers.close(self.settings.stop_timeout_seconds)
         left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:
@@ -91,9 +91,9 @@ def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettin
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:
-    """Check all settings that `Service` reads, and return them. Opens no connection.
+    """Check all settings that `Service` reads, without opening a connection, and return those of the API.
 
-    The parent calls this, so that a `ConfigurationError` is raised once instead of in each worker.
+    The parent process calls this, so that a `ConfigurationError` is raised once instead of in each worker.
     """
     settings = api_settings(conf)
     row_limits(conf)

@@ -27,7 +27,7 @@ from monasca_common.runtime.envelopes import FORMATS
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
 
 API_GROUP = "api"
-CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # the environment variable for a server that our command does not start
+CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # the environment variable for servers that our command does not start
 
 _KIB, _MIB = 1024, 1024 * 1024
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -170,7 +170,7 @@ _REMOVED = {
     "body_timeout_seconds": "client_body_timeout of the reverse proxy bounds the pauses of a body",
     "answer_timeout_seconds": "send_timeout of the reverse proxy bounds the pauses in reading a response",
     "max_connections": "worker_connections and limit_conn of the reverse proxy bound the connections of clients",
-    "max_waiting_bytes": "the reverse proxy holds incomplete requests, in files if they are large",
+    "max_waiting_bytes": "the reverse proxy buffers incomplete requests, in files if they are large",
     "stalled_after_seconds": "a topic counts as stalled after 5 seconds without an acknowledgement",
     "page_limit": "a response has at most 10,000 elements; clients can request fewer with the parameter limit",
     "metrics_token": "set status_port, or block /metrics in the proxy",  # nosec B105
@@ -182,7 +182,7 @@ _API = OptionGroup(API_GROUP, options_of(ApiSettings), removed=_REMOVED)
 def read_configuration(files: list[str] | None, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
     """Read these configuration files, by default those in the standard locations. Raises `ConfigurationError`.
 
-    ``conf``: has options that must be registered before files are read, such as those of oslo.log.
+    ``conf``: contains options that must be registered before files are read, such as those of oslo.log.
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     config_file.read(conf, [], project="monasca", prog="monasca-api", default_config_files=files or None)
@@ -212,11 +212,11 @@ def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
         topic = getattr(settings, name)
         if not _TOPIC.fullmatch(topic):
             raise read.error(
-                name, f"is {topic!r}: name one topic, of 1 to 249 letters, digits, dots, dashes, underscores"
+                name, f"is {topic!r}: name one topic, of 1 to 249 letters, digits, dots, dashes or underscores"
             )
     return settings
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return the group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's sample generator."""
     return [_API.listed()]

@@ -26,7 +26,7 @@ Workers = Callable[[], Mapping[int, Any]]
 
 
 class ApiStatus(ServiceHealth):
-    """Requests the health of a worker over HTTP, because only workers have clients of Kafka and databases."""
+    """Requests the health of a worker over HTTP, because only workers have Kafka and database clients."""
 
     def __init__(self, settings: ApiSettings, workers: Workers) -> None:
         host = _LOOPBACK.get(settings.host, settings.host)
@@ -39,7 +39,7 @@ class ApiStatus(ServiceHealth):
         return {f"worker_{pid}": _seconds_since_turn(worker) for pid, worker in dict(self._workers()).items()}
 
     def health(self) -> tuple[bool, dict[str, Any]]:
-        """Return a worker's response to ``/healthcheck``."""
+        """Return whether a worker is healthy, and its response to ``/healthcheck``."""
         connection = http.client.HTTPConnection("api", timeout=_REQUEST_SECONDS)
         try:
             connection.sock = socket.socket(self._family)

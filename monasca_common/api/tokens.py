@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation of tokens by keystonemiddleware, with the settings of ``[keystone_authtoken]``.
 
-This module adds a deadline for all requests of a validation, a limit of requests that wait for Keystone, a bounded
-in-process cache, different responses (503) for an outage and for wrong settings, and a check of the settings.
+This module adds a deadline for all requests of a validation, a limit on the requests that wait for Keystone, a bounded
+in-process cache, different messages (status 503) for an outage and for wrong settings, and a check of the settings.
 
 A client that cannot renew tokens, such as Prometheus, sends an application credential as HTTP Basic (its id as the
-user, its secret as the password). It is exchanged for a token, which is cached and validated like any other.
+user, its secret as the password). This module exchanges the credential for a token, which it caches and validates.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
 _MAX_CREDENTIALS = 10_000
 _CACHE_ENTRY_BYTES = 512  # Python's overhead per entry, in addition to the text
-_MAX_REASON = 500  # the number of characters, limited so that a web page at Keystone's address does not fill the log
+_MAX_REASON = 500  # maximum length in characters, so that a web page at Keystone's address does not fill the log
 
 _SILENT = (
     "the identity service does not respond, so the token cannot be validated and the request was refused: repeat it "
@@ -88,8 +88,8 @@ def set_defaults() -> None:
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return the options of a user with a password, which keystonemiddleware does not list, for the sample
-    generator."""
+    """Return the options for a user with a password, for the sample generator, because keystonemiddleware does not list
+    them."""
     return [(GROUP, loading.get_auth_plugin_conf_options("password"))]
 
 
@@ -116,7 +116,7 @@ def authenticated(
 
 
 def _check(conf: cfg.ConfigOpts) -> None:
-    """Refuse settings with which keystonemiddleware would fail at each request."""
+    """Refuse settings with which keystonemiddleware would fail for every request."""
     group = conf[GROUP].auth_section or GROUP
     loading.register_auth_conf_options(conf, group)
     auth_type = conf[group].auth_type
@@ -172,7 +172,7 @@ def _cache_key(token: str) -> bytes:
 
 
 class Undecided(Exception):
-    """It cannot be determined whether a token is valid."""
+    """Keystone's response does not show whether a token is valid, or there is no response."""
 
     def __init__(self, outcome: ValidationOutcome) -> None:
         super().__init__(outcome)
@@ -186,7 +186,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         self._deadline = _KeystoneDeadline((options.http_connect_timeout or _TIMEOUT_SECONDS) * tries)
         self._slots = threading.BoundedSemaphore(max_waiting)
         self._observe = observe
-        # If the decision were delayed, every token would be invalid while Keystone is unavailable.
+        # If the decision were delayed, every token would count as invalid while Keystone is unavailable.
         super().__init__(app, {"oslo_config_config": conf, "delay_auth_decision": False})
         if not options.memcached_servers:
             self._token_cache = TokenCache(options.token_cache_time)
@@ -225,7 +225,7 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         return None
 
     def _token_of(self, credential: bytes, *, renewed: bool) -> str:
-        """Return a token of an application credential. ``renewed``: request a new token, because Keystone may have
+        """Return a token for an application credential. ``renewed``: request a new token, because Keystone may have
         revoked the cached token.
 
         Raises `InvalidToken` and `Undecided`.
@@ -247,8 +247,8 @@ class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # the base class h
         return token
 
     def fetch_token(self, token: str, allow_expired: bool = False) -> Any:
-        """Return Keystone's response. Raises `Undecided` if there is no response, or if ``max_waiting`` requests
-        wait."""
+        """Return Keystone's response. Raises `Undecided` if there is no response, or if ``max_waiting`` requests are
+        already waiting."""
         if (cached := self._token_cache.get(token)) is not None:
             return cached
         data = self._ask(lambda: self._identity_server.verify_token(token, allow_expired=allow_expired))
@@ -299,7 +299,7 @@ class _KeystoneDeadline(TCPKeepAliveAdapter):
 
 
 def _basic(environ: Mapping[str, Any]) -> bytes | None:
-    """Return the user and the password of HTTP Basic, or ``None`` without them, or with a token."""
+    """Return the user and password of HTTP Basic, or ``None`` if they are missing or the request has a token."""
     scheme, _, encoded = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() != "basic" or "HTTP_X_AUTH_TOKEN" in environ:
         return None

@@ -14,7 +14,7 @@ from monasca_common.kafka import tracing
 
 
 def traced(app: WsgiApp, templates: Iterable[str]) -> WsgiApp:
-    """Return ``app`` with a span for each request: a child of the current span, otherwise of the one in the header."""
+    """Return ``app`` with a span for each request: a child of the current span, otherwise of the header's span."""
     routes = Routes(templates)
 
     def call(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -3,8 +3,8 @@
 
 The first request opens the service in the process that serves the request, so a server can import this module and then
 fork. The environment variable ``MONASCA_API_CONFIG_FILES`` names configuration files, separated by colons; by default
-oslo.config finds ``monasca-api.conf`` (in /etc/monasca and others). The server needs 12 threads plus 3.25 times ``[api]
-max_in_flight``.
+oslo.config finds ``monasca-api.conf`` (in /etc/monasca and other folders). The server needs 12 threads plus 3.25 times
+``[api] max_in_flight``.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class Alarm:
         paging.answer(response, _shown(request, alarm))
 
     def _publish(self, database: AlarmsDatabase, alarm_id: str) -> None:
-        """Publish the alarm's messages in the outbox. The change is already committed, so a failure is only logged; the
-        messages stay in the outbox, and the evaluator publishes them or counts them as lost."""
+        """Publish the alarm's messages from the outbox. The change is already committed, so a failure is only logged;
+        the messages stay in the outbox, and the evaluator publishes them or counts them as lost."""
         topic = self._context.settings.alarm_transitions_topic
         try:
             pending = database.read(lambda connection: outbox.waiting(connection, _MAX_PUBLISHED, alarm_id))
@@ -208,7 +208,7 @@ def _element(transition: StoredTransition) -> dict[str, Any]:
 
 
 def _metrics(stored: Any) -> Any:
-    """Add an id to each metric, which is always null in the public API."""
+    """Add an id to each metric; in the public API, this id is always null."""
     if not isinstance(stored, list):
         return stored
     return [{**each, "id": None} if isinstance(each, dict) and "name" in each else each for each in stored]

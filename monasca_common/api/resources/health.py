@@ -2,9 +2,9 @@
 """``GET /healthcheck`` and ``/readyz`` return status 200 if all requested parts work, otherwise 503 with the reasons.
 ``GET /healthz`` returns 200 if this worker responds.
 
-Posts need only Kafka, and reads need only storage. A load balancer for only posts or only reads should request
-``?part=producer`` or ``?part=storage``; otherwise it would remove workers that can still accept posts while the
-database is unavailable.
+Posts need only Kafka, and reads need only storage. A load balancer that forwards only posts or only reads should
+request ``?part=producer`` or ``?part=storage``; otherwise it would remove workers that can still accept posts while
+the database is unavailable.
 """
 
 from __future__ import annotations

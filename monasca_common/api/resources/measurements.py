@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2.0/metrics/measurements``: measurements; ``/v2.0/metrics/statistics``: their statistics per period.
 
-An element is one series or several merged series. Its id depends only on the tenant, name and dimensions, and elements
-are sorted by id. So a page can continue after ``<id>_<time>`` even if series were added or removed since the previous
-page.
+An element is one series or several merged series. Its id depends only on the tenant, region, name and dimensions, and
+elements are sorted by id. A page can therefore continue after ``<id>_<time>`` even if series were added or removed
+since the previous page.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _RowPage:
         return self._grouped(query, columns, field)
 
     def _each(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
-        """Return an element per series: the series at the cursor, and the following series that fit on a page."""
+        """Return one element per series: the series at the cursor, and the following series that fit on a page."""
         page = PageOf(query.limit + 2, _before(query.cursor)) if query.group_by else PageOf(2)
         shown: list[Element] = []
         left = paging.MAX_ANSWER_BYTES
@@ -117,7 +117,7 @@ class _RowPage:
         elements: Elements,
         rows: Iterable[ElementRow],
     ) -> None:
-        """Return rows up to the limits of a response, with a link to the next page."""
+        """Send rows up to the limits of a response, with a link to the next page."""
         parts: list[bytes] = []
         count, left, current = 0, paging.MAX_ANSWER_BYTES, -1
         last: Cursor | None = None
@@ -205,8 +205,8 @@ def _element(
 def _group(
     query: RowsQuery, dimensions: Mapping[str, str], ids: Sequence[bytes], columns: Sequence[str], field: str
 ) -> Element:
-    """Return merged series as an element, with the id of a series without a region. The series are sorted by id, which
-    orders rows with the same time."""
+    """Return merged series as one element, which has the id of a series without a region. The series are sorted by id,
+    to order rows with the same time."""
     identity = series_id(query.which.tenant, "", query.name, dimensions).hex()
     return _element(identity, query.name, dimensions, tuple(sorted(ids)), columns, field)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``POST /v1/metrics`` and ``/v1/logs`` of OTLP/HTTP, in protobuf or JSON. Needs the extra ``[otlp]``.
 
-The status 200 means that Kafka has acknowledged all items except those that ``partial_success`` counts as rejected.
+Status 200 means that Kafka has acknowledged all items except those that ``partial_success`` counts as rejected.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from monasca_common.models.times import Window
 from monasca_common.storage.base import Kind
 
 _PROTOBUF = "application/x-protobuf"
-# The messages of a hostile body can be a hundred times its size, and the GIL permits only one conversion at a time
-# anyway.
+# One body is converted at a time, because the messages of a hostile body can be a hundred times its size, and the GIL
+# prevents concurrent conversions anyway.
 _CONVERSION = threading.Lock()
 
 
@@ -43,7 +43,7 @@ def add_routes(app: falcon.App[Any, Any], posts: PostContext) -> None:
 
 
 class _Export:
-    """``POST`` of one signal. The class attributes describe its messages in OTLP."""
+    """The resource of one signal. The class attributes describe the signal's messages in OTLP."""
 
     _kind: Kind
     _request: type[Message]
@@ -71,7 +71,7 @@ class _Export:
         answer = self._response()
         if refused:
             setattr(answer.partial_success, self._rejected, refused)
-            answer.partial_success.error_message = f"{refused} were refused: {violations_text(post.violations)}"
+            answer.partial_success.error_message = f"{refused} items were refused: {violations_text(post.violations)}"
         response.content_type = media_type
         response.data = answer.SerializeToString() if media_type == _PROTOBUF else MessageToJson(answer).encode()
 
@@ -113,7 +113,7 @@ class ExportLogs(_Export):
         return parse_logs(message, attributes, allowed=allowed, max_dimensions=max_dimensions)
 
     def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
-        """Return ids only with an Idempotency-Key, because without it equal logs can be different logs."""
+        """Publish logs; derive ids only from an Idempotency-Key, because without it equal logs can be distinct."""
         posts, settings = self._posts, self._posts.settings
         values = [log.envelope(text, request.context.tenant, settings.region, created) for text in post.valid]
         bulk = TopicMessages(settings.logs_topic, records(posts.encoded("logs", values), post, request, key))

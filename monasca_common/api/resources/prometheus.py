@@ -17,8 +17,8 @@ _TYPE, _MESSAGE = "application/x-protobuf", "prometheus.WriteRequest"
 
 
 class RemoteWrite:
-    """Stores all valid samples of a request, and then refuses the invalid ones with status 400, because Prometheus does
-    not repeat such a request."""
+    """Publishes all valid samples of a request, and then refuses the invalid ones with status 400, because Prometheus
+    does not repeat a request that gets this status."""
 
     def __init__(self, posts: PostContext) -> None:
         self._posts = posts
@@ -35,7 +35,7 @@ class RemoteWrite:
         if post is not None and post.violations:
             refused = post.total - len(post.valid)
             raise bad_request(
-                f"{refused} of {post.total} samples were refused, the others are stored: "
+                f"{refused} of {post.total} samples were refused; the others are stored: "
                 f"{violations_text(post.violations)}",
                 details={"delivered": len(post.valid), "rejected": refused},
             )

@@ -30,7 +30,7 @@ class NewSilence(msgspec.Struct):
     comment: str = ""
 
     def silence(self, tenant: str, now_ms: int) -> Silence:
-        """Raises `BrokenRules`."""
+        """Return the silence. Raises `BrokenRules`."""
         begin_ms = now_ms if self.begin is None else _time("from", self.begin)
         until_ms = _time("until", self.until)
         return Silence(tenant, self.dimensions, begin_ms, until_ms, self.author, self.comment)

@@ -40,7 +40,7 @@ class TestStorageErrors(ApiCase, SqliteTestCase):
 
     def test_a_wait_for_a_lock_is_not_reported_as_an_unavailable_database(self):
         problem = of_storage(LockTimeout("canceling statement due to lock timeout"))
-        expected = "another transaction, such as an evaluation of alarms, holds the rows: repeat the request later"
+        expected = "another transaction, such as an evaluation of alarms, has locked the rows: repeat the request later"
         self.assertEqual((503, expected), (problem.code, problem.description))
 
     def test_an_unexpected_error_is_logged_and_its_response_is_without_its_text(self):

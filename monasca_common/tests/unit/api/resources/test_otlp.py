@@ -56,7 +56,7 @@ class TestMetrics(ApiCase):
         answer = self.send(requests.request(requests.gauge(*points)))
         partial = ExportMetricsServiceResponse.FromString(answer.content).partial_success
         self.assertEqual((200, 2, 1), (answer.status_code, partial.rejected_data_points, len(self.records())))
-        self.assertIn("2 were refused: metric 'cpu' time_unix_nano is required", partial.error_message)
+        self.assertIn("2 items were refused: metric 'cpu' time_unix_nano is required", partial.error_message)
         self.assertIn("is older than the retention", partial.error_message)
 
     def test_a_request_without_an_accepted_point_gets_status_200(self):

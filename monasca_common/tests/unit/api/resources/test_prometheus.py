@@ -54,7 +54,7 @@ class WriteTest(RemoteWriteCase):
     def test_valid_samples_are_stored_before_invalid_ones_are_refused(self):
         answer = self.write(up((1.0, NOW_MS)), up((1.0, 5), job="old"), up((3.0, NOW_MS), job="new"))
         self.assertEqual(400, answer.status_code)
-        self.assertIn("1 of 3 samples were refused, the others are stored: timeseries[1]", self.message(answer))
+        self.assertIn("1 of 3 samples were refused; the others are stored: timeseries[1]", self.message(answer))
         self.assertEqual((2, 1), (answer.json["error"]["delivered"], answer.json["error"]["rejected"]))
         counted = self.client.simulate_get("/metrics").text
         for outcome, count in (("delivered", 2), ("rejected", 1)):
