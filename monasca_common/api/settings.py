@@ -66,7 +66,7 @@ class ApiSettings:
         },
         help="How the API authenticates callers.",
     )
-    noauth_tenant: str = option("noauth", help="The tenant of a request that names no tenant, with noauth.")
+    noauth_tenant: str = option("noauth", help="With noauth, the tenant of requests that name no tenant.")
     trust_scope_header: bool = option(
         False,
         help="Whether the header X-Scope-OrgID of a request to /api/v1/write, /v1/metrics or /v1/logs names its "
@@ -126,7 +126,7 @@ class ApiSettings:
     )
     otlp_attributes: tuple[str, ...] = option(
         RESOURCE_ATTRIBUTES,
-        help="The attributes of resources and scopes of OTLP that become dimensions, separated by commas; "
+        help="The attributes of OTLP resources and scopes that become dimensions, separated by commas; "
         "otel.scope.name and otel.scope.version are also permitted. Too few: series of different senders have the same "
         "dimensions and "
         "overwrite each other. Too many: each restart of a sender creates new series.",

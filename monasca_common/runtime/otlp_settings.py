@@ -39,7 +39,7 @@ class OtlpTopicSettings:
     otlp_region: str = option("RegionOne", help="The region of the rows of OTLP.")
     otlp_attributes: tuple[str, ...] = option(
         RESOURCE_ATTRIBUTES,
-        help="The attributes of resources and scopes of OTLP that become dimensions, as in [api] otlp_attributes.",
+        help="The attributes of OTLP resources and scopes that become dimensions, as in [api] otlp_attributes.",
     )
 
 

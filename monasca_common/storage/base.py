@@ -41,9 +41,9 @@ class Capability(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A range of one partition that a call accounts for, from offset ``start`` to before ``end``.
+    """A range of one partition that a call accounts for, from offset ``start`` (inclusive) to ``end`` (exclusive).
 
-    An offset without a row is a dead letter, a control record, or a compacted message.
+    An offset without a row belongs to a dead letter, a control record or a compacted message.
     """
 
     group: str
@@ -62,13 +62,13 @@ class Claim:
 class Rows(RowColumns):
     """Rows of one claim, as columns of equal length in order of offset.
 
-    ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, depending on ``kind``. ``message_ids`` key
-    the rows of every kind but metrics, whose key is (series, time); see `row_keys.row_id`. ``indexes``: see
+    ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, depending on ``kind``. ``message_ids`` are
+    the keys of rows of every kind except metrics, whose key is (series, time); see `row_keys.row_id`. ``indexes``: see
     `RowColumns`.
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
-    time; empty: no row is identified in this way. If several rows have such an id, the first stored row is kept, with
-    its time.
+    time; empty if no row is identified in this way. If several rows have the same such id, the first stored row is
+    kept, with its time.
     """
 
     kind: Kind
@@ -89,8 +89,8 @@ class Rows(RowColumns):
 class Written:
     """The outcomes of the rows of one call; the four counts add up to their number.
 
-    ``stored``: new. ``repeated``: the same row existed. ``conflicting``: the key existed, or occurred twice in the
-    call, with another value; the greater version was kept. ``skipped``: below the stored offset, so already stored.
+    ``stored``: new rows. ``repeated``: existing rows. ``conflicting``: rows whose key existed, or occurred twice in the
+    call, with another value; the greater version was kept. ``skipped``: rows that are stored, below the stored offset.
     """
 
     stored: int = 0
@@ -119,9 +119,9 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: the revision
-    that this program requires. ``usable``: this program may run on it, even if a newer program created the schema.
-    ``refusal``: the reason why `Storage.upgrade` refuses the database, or empty.
+    """The state of the database. ``found``: the schema's revision, or ``None`` without a schema. ``wanted``: the
+    revision that this program requires. ``usable``: whether this program may run on it, even if a newer program created
+    the schema. ``refusal``: the reason why `Storage.upgrade` refuses the database, or empty.
     """
 
     found: str | None
@@ -140,14 +140,14 @@ class StorageStatus:
 
 
 class Writer(ABC):
-    """One connection that writes; one thread at a time uses it, and its opener closes it.
+    """A connection for writing. Only one thread at a time may use it, and its opener closes it.
 
     Every method raises `StorageUnavailable` while the database is unavailable.
     """
 
     @abstractmethod
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of the partitions that have one. The values of the argument are the topics' ids.
+        """Return the stored offsets of the partitions that have one. ``partitions`` maps partitions to topic ids.
 
         Raises `TopicMismatch`.
         """
@@ -156,8 +156,8 @@ class Writer(ABC):
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Store the first offset of partitions that have none. Return the stored offsets, which another process may
-        have stored."""
+        """Store the start offset of each partition that has no stored offset. Return the offsets that are then stored,
+        possibly by another process."""
 
     @abstractmethod
     def write(self, claim: Claim, rows: Rows) -> Written:
@@ -185,9 +185,9 @@ class Writer(ABC):
     ) -> dict[TopicPartition, int]:
         """Replace the stored offsets and topic ids in one transaction, without a comparison.
 
-        ``None`` removes a partition. Return the former offsets. Only an operator calls this: a concurrent claim from
-        the former offset is skipped, or its reader resumes at the new offset. Raises `NotSupported` without
-        `Capability.OFFSETS`.
+        ``None`` removes a partition's offset. Return the former offsets. Only an operator may request this: a
+        concurrent claim from the former offset is skipped, or its reader resumes at the new offset. Raises
+        `NotSupported` without `Capability.OFFSETS`.
         """
         raise NotSupported(f"{type(self).__name__} stores no offsets; they are in Kafka")
 
@@ -220,8 +220,8 @@ class Storage(ABC):
     # The `monasca-common db` commands call these methods. They do not change schemas of other programs.
 
     def upgrade(self) -> None:
-        """Upgrade the schema to this program's revision. Raises `StorageUnavailable`, `SchemaMismatch` (a newer
-        program's)."""
+        """Upgrade the schema to this program's revision. Raises `StorageUnavailable`, and `SchemaMismatch` if a newer
+        program created the schema."""
         raise NotSupported(f"{type(self).__name__} has no schema of this program, so it needs no upgrade")
 
     def status(self) -> StorageStatus:
@@ -229,7 +229,7 @@ class Storage(ABC):
         raise NotSupported(f"{type(self).__name__} has no schema of this program, so it has no status")
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
-        """Remove rows older than their retention, in steps that each commit, and yield the result of each.
+        """Remove rows older than their retention, in steps that each commit, and yield the result of each step.
 
         Raises `StorageUnavailable`, `SchemaMismatch`.
         """

@@ -2,9 +2,9 @@
 """The handler of services that store the messages of topics: it decodes one batch of one partition, and stores its rows
 with the offset in one transaction.
 
-A service gives it a `Decoder` for each topic, and a function that stores rows. To write a decoder, read the columns of
-the batch, build a row for each element with its message and its index in the message, report elements without a row as
-`Faults`, and return `rows_of_kind`.
+A service provides a `Decoder` for each topic, and a function that stores rows. To write a decoder, read the columns of
+the batch, build a row for each element, record the row's message and the element's index in it, report elements without
+a row as `Faults`, and return the result of `rows_of_kind`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Faults:
         self._elements: set[RowOrigin] = set()
 
     def add(self, offset: int, index: int | None, reason: str, table: str = "") -> None:
-        """Add the element of a message; ``None``: the whole message. ``table``: see `RowOrigin`."""
+        """Add an element of a message, or the whole message if ``index`` is ``None``. ``table``: see `RowOrigin`."""
         if index is None:
             self._messages.add(offset)
         else:
@@ -60,18 +60,18 @@ class Faults:
 
 
 class Decoder(Protocol[R_co]):
-    """Decodes batches of one topic to rows. Threads share it.
+    """Decodes batches of one topic into rows. Several threads share it.
 
     A batch has columns of equal length: ``offsets``, ``keys``, ``values`` (``None`` for a deletion), ``timestamps`` and
     ``headers``. A column is read when it is first used, so a decoder pays only for the columns that it uses.
 
     A message may have several rows, in the order of its elements. The id of such a row is the id of the message plus
     the index of the element, so the index must be the same whenever the message is decoded again: count all elements,
-    also those without a row.
+    including those without a row.
 
     A message in ``faults`` becomes a dead letter with all its reasons. Its other elements are stored; rows of refused
-    elements may be returned, and are not stored. A decoder raises `RetryLater` if it cannot decode now, for example
-    because a schema registry is unavailable; and no other error.
+    elements may be returned, but are not stored. A decoder raises `RetryLater` if it cannot decode now, for example
+    because a schema registry is unavailable. It raises no other error.
     """
 
     def __call__(self, part: PartitionBatch, faults: Faults) -> R_co:
@@ -89,8 +89,8 @@ def rows_of_kind(
 ) -> Rows:
     """Return the rows of a batch. The key of a metric's row is its series and time; other rows have the message id.
 
-    ``positions``: the position in the batch of each row's message; ``None``: each message has a row. ``indexes``: the
-    index of each row in its message, if messages may have several rows. ``untimed``: see `Decoded.untimed`.
+    ``positions``: the position in the batch of each row's message; if ``None``, each message has a row. ``indexes``:
+    the index of each row in its message, if messages may have several rows. ``untimed``: see `Decoded.untimed`.
     """
 
     def of_rows(column: Sequence[Any]) -> Sequence[Any]:
@@ -120,12 +120,12 @@ class BatchHandler(Generic[R]):
     """A `Processor`'s handler. Threads call it concurrently, each with a different partition.
 
     ``decoders``: by topic. ``store``: stores rows and the end of their claim in one transaction, and raises the errors
-    of `Writer.write`. ``wrote``: called with the result and the seconds of each transaction.
+    of `Writer.write`. ``wrote``: called with the result of each transaction and its duration in seconds.
 
-    It raises `Poison` for messages that cannot be decoded or stored: these become dead letters, and the remaining
-    messages are passed again. If only elements of a message cannot be stored, the other elements are kept in memory
-    until the dead letter of the message is acknowledged, and are stored by the transaction that moves the offset past
-    the message.
+    It raises `Poison` for messages that cannot be decoded or stored: these become dead letters, and the processor calls
+    it again with the remaining messages. If only some elements of a message cannot be stored, the others are kept in
+    memory until the dead letter of the message is acknowledged, and are stored by the transaction that moves the offset
+    past the message.
 
     It raises `RetryLater` if the database is unavailable, or if a batch is too large for it; the next attempt stores
     smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that offset if a range starts
@@ -216,7 +216,7 @@ class BatchHandler(Generic[R]):
         """Drop a kept element that the database refuses. Its message is a dead letter."""
         siblings = self._siblings[partition]
         siblings[origin.offset] = siblings[origin.offset].without({origin})
-        text = "element %s of %s/%d/%d, which is a dead letter, is not stored: %s"
+        text = "element %s of the dead letter %s/%d/%d is not stored: %s"
         LOG.warning(text, origin.element, *partition, origin.offset, reason)
 
     def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
@@ -240,6 +240,6 @@ class BatchHandler(Generic[R]):
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:
-            # Neither a retry nor the omission of single rows would succeed.
+            # Neither a retry nor the omission of single rows would help.
             self._fail(error)
             raise RetryLater from error

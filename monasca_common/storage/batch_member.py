@@ -24,12 +24,12 @@ from monasca_common.storage.errors import StorageError
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
 
-# Consecutive dead letters of one partition; the next one stops its consumer until a restart, because the topic or the
-# mapping is probably wrong.
+# Maximum number of consecutive dead letters of one partition; one more stops its consumer until a restart, because the
+# topic or the mapping is probably wrong.
 MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
-# Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows as for 20,000 rows
-# (SQLite writes each page that contains one of them). After stop_timeout_seconds, leaving the group and the parent
-# process need the rest of the documented 10 seconds.
+# Defaults that differ from those of [kafka]. A transaction of 50 rows costs the database as much as one of 20,000 rows
+# (SQLite writes each page that contains one of the rows). stop_timeout_seconds leaves the rest of the documented 10
+# seconds for leaving the group and for the parent process.
 _DEFAULTS_OF_KAFKA: Mapping[str, Any] = {
     "batch_size": 20_000,
     # room for two batches in progress and the next batches, with an overhead of 500 bytes per message
@@ -42,13 +42,13 @@ _SESSION_TIMEOUT_SECONDS = 10.0
 
 
 def set_batch_defaults(conf: cfg.ConfigOpts) -> None:
-    """Set the defaults of options in ``[kafka]``, which must be registered."""
+    """Set the defaults of options in ``[kafka]``, which must already be registered."""
     for name, default in _DEFAULTS_OF_KAFKA.items():
         conf.set_default(name, default, group=KAFKA_GROUP)
 
 
 def batch_consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
-    """Return the settings of a consumer with a short session. Raises `ConfigurationError`."""
+    """Return the settings of a consumer with a short session time-out. Raises `ConfigurationError`."""
     consumer = consumer_settings(conf, group)
     if consumer.group_protocol == "classic" and consumer.session_timeout_seconds is None:
         quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
@@ -57,7 +57,7 @@ def batch_consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSetting
 
 
 class BatchMember(Member):
-    """Stores the messages that one consumer reads, with ``threads`` handlers."""
+    """Stores the messages that one consumer reads, in ``threads`` threads."""
 
     expected = (MessagingError, StorageError)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 
 class RowOrigin(NamedTuple):
-    """The offset of a message, and the index of one of its elements; ``None``: the message has only one row. ``table``:
-    the table of the row, if elements have rows in several tables."""
+    """The offset of a message, and the index of one of its elements, or ``None`` if the message has only one row.
+    ``table``: the table of the row, if elements have rows in several tables."""
 
     offset: int
     element: int | None
@@ -20,7 +20,7 @@ class RowOrigin(NamedTuple):
 
 
 class BatchRows(Protocol):
-    """The interface of rows that can be stored in parts. The rows of a message are never in two parts."""
+    """The interface of rows that can be stored in parts. All rows of a message are in the same part."""
 
     @property
     def offsets(self) -> Sequence[int]:
@@ -32,13 +32,13 @@ class BatchRows(Protocol):
         """Return the origin of the row at this position, as numbered by `RowsRefused`."""
 
     def between(self, start: int, end: int) -> Self:
-        """Return the rows of the offsets from ``start`` to before ``end``."""
+        """Return the rows with offsets from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     def without(self, refused: Container[RowOrigin]) -> Self:
-        """Return the rows with other origins."""
+        """Return the rows whose origin is not in ``refused``."""
 
     def joined(self, others: Iterable[Self]) -> Self:
-        """Return these rows together with others, which have other offsets."""
+        """Return these rows together with ``others``, which have different offsets."""
 
 
 class RowColumns(ABC):
@@ -58,7 +58,7 @@ class RowColumns(ABC):
 
     @abstractmethod
     def of(self, columns: Iterable[Sequence[Any]]) -> Self:
-        """Return rows with other columns."""
+        """Return rows that have these columns, with all other attributes unchanged."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -67,7 +67,7 @@ class RowColumns(ABC):
         return RowOrigin(self.offsets[position], self.indexes[position] if self.indexes else None)
 
     def part(self, start: int, stop: int | None = None) -> Self:
-        """Return the rows at the positions from ``start`` to before ``stop``."""
+        """Return the rows at the positions from ``start`` (inclusive) to ``stop`` (exclusive)."""
         if start == 0 and (stop is None or stop == len(self)):
             return self
         return self.of(column[start:stop] for column in self.columns())

@@ -7,13 +7,13 @@
     ├── StorageUnavailable   the database is unreachable, locked, full or too slow: retry the call
     │   ├── LockTimeout      another transaction held the rows for too long: repeat the call
     │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
-    ├── RowsRefused          these rows can never be stored, and no row was: write the other rows without them
+    ├── RowsRefused          these rows can never be stored, and no row was stored: write the other rows without them
     ├── MessagesRefused      the same, by the offset of a message and the index of its element
     ├── DuplicateKey         another row has this key
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
     ├── UnsafeReceiver       a receiver of remote write would refuse repeated samples
-    ├── SchemaMismatch       the database's schema is not the one of this program: ``monasca-common db upgrade``
+    ├── SchemaMismatch       the database's schema does not fit this program: run ``monasca-common db upgrade``
     ├── QueryTimeout         a read exceeded its time-out
     ├── QueryTooLarge        a read would return too many rows
     └── NotSupported         the driver does not declare this capability
@@ -27,7 +27,7 @@ from monasca_common.storage.batch_rows import RowOrigin
 
 
 class StorageError(Exception):
-    """Base of the errors of storage."""
+    """The base class of storage errors."""
 
 
 class StorageUnavailable(StorageError):
@@ -39,7 +39,7 @@ class StorageUnavailable(StorageError):
 
 
 class LockTimeout(StorageUnavailable):
-    """Another transaction held the rows, or the file of SQLite, for too long. Nothing was changed."""
+    """Another transaction locked the rows, or SQLite's file, for too long. Nothing was changed."""
 
 
 class TooMuchAtOnce(StorageUnavailable):
@@ -53,7 +53,7 @@ class RowsRefused(StorageError):
     """Some rows of a call can never be stored, and no row of the call was stored."""
 
     def __init__(self, reasons: Mapping[int, str], *, first: int = 0) -> None:
-        """``reasons``: the reasons by the positions of the rows, counted from ``first``."""
+        """``reasons``: the reason for each refused row, by its position, counted from ``first``."""
         self.reasons = {first + position: reason for position, reason in reasons.items()}
         example = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} rows can never be stored, the first because: {example}")
@@ -89,7 +89,7 @@ class TopicMismatch(StorageError):
 
     def __init__(self, topic: str, stored_id: str, topic_id: str) -> None:
         super().__init__(
-            f"topic {topic!r} was deleted and recreated: stored offsets are of id {stored_id}, the topic is "
+            f"topic {topic!r} was deleted and recreated: the stored offsets belong to id {stored_id}, the topic has id "
             f"{topic_id}; if the messages of the old topic are stored or given up, run `monasca-common offsets reset`"
         )
         self.topic = topic

@@ -121,7 +121,7 @@ class DatabaseClient:
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 if not was_open:
                     raise
-                # A server closes idle connections.
+                # The server may have closed an idle connection.
                 return self._request_once(method, path, body, headers, max_bytes)
         except (OSError, http.client.HTTPException) as error:
             kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
@@ -154,7 +154,7 @@ class DatabaseClient:
             except BaseException:
                 self.close()
                 raise
-        if not response.isclosed():  # the response is longer than any that is needed
+        if not response.isclosed():  # the response is longer than max_bytes
             self.close()
         return HttpAnswer(response.status, response.headers, content)
 
@@ -175,8 +175,8 @@ def one_line(text: str) -> str:
 def send(rows: Sequence[bytes], write: Callable[[Sequence[bytes]], str | None]) -> dict[int, str]:
     """Write encoded rows in requests, and return the reason, by position, for each row that the server refuses.
 
-    ``write`` sends one request, and returns why the server refuses some of its rows, or ``None``; the other rows may be
-    stored, so they are written again.
+    ``write`` sends one request, and returns why the server refuses some of its rows, or ``None``. The other rows of a
+    refused request are written again, although they may already be stored.
     """
     reasons: dict[int, str] = {}
     for start, stop in _requests(rows):

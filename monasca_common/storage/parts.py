@@ -41,7 +41,7 @@ class Part(Generic[W]):
 
 
 class PartSize:
-    """The maximum number of rows of one write; ``None``: no limit. Thread-safe."""
+    """The maximum number of rows of one write, or ``None`` for no limit. Thread-safe."""
 
     def __init__(self) -> None:
         self.most_rows: int | None = None
@@ -62,7 +62,7 @@ class PartSize:
 
 
 def write(store: Callable[[Claim, R], W], claim: Claim, rows: R, size: PartSize) -> Iterator[Part[W]]:
-    """Call ``store`` with each part of ``rows``, such as `Writer.write`, and yield each stored part.
+    """Call ``store``, such as `Writer.write`, with each part of ``rows``, and yield each stored part.
 
     Raises the errors of `Writer.write`, but `MessagesRefused` instead of `RowsRefused`; parts that were already yielded
     remain stored. After `TooMuchAtOnce` the next attempt writes smaller parts.
@@ -92,8 +92,8 @@ def write(store: Callable[[Claim, R], W], claim: Claim, rows: R, size: PartSize)
 
 
 def _end(claim: Claim, start: int, rows: BatchRows, most: int | None) -> int:
-    """Return the end of the longest part from ``start`` of whole messages with at most ``most`` rows, but at least one
-    message."""
+    """Return the end of the longest part that begins at ``start`` and has whole messages, at most ``most`` rows, but at
+    least one message."""
     if most is None or len(rows) <= most:
         return claim.end
     offsets = rows.offsets

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the storage driver of the configuration."""
+"""Loads the configured storage driver."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def driver_of(settings: StorageSettings) -> type[Storage]:
 
 
 def check_processes(group: str, processes: int, settings: StorageSettings, storage: Storage) -> None:
-    """Raise `ConfigurationError` for several processes if the database is written by one process."""
+    """Raise `ConfigurationError` for several processes if only one process can write to the database."""
     if processes > 1 and Capability.MANY_WRITERS not in storage.capabilities:
         raise ConfigurationError(
-            f"num_processors in group [{group}] is {processes}, but storage driver {settings.driver!r} uses one "
-            "writing process: set it to 1, whose threads share the work, or use another driver"
+            f"num_processors in group [{group}] is {processes}, but storage driver {settings.driver!r} permits one "
+            "writing process: set it to 1, so that threads share the work, or use another driver"
         )
 
 

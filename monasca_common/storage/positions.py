@@ -134,7 +134,7 @@ UPDATE = f"""
 def first_reads(
     partitions: Iterable[P], begun: Mapping[P, int], resolve: Callable[[Sequence[P]], Mapping[P, int]]
 ) -> Mapping[P, int]:
-    """Return the first offsets of one topic's ``partitions`` that have no stored offset.
+    """Return the start offsets of those ``partitions`` of one topic that have no stored offset.
 
     ``begun``: the stored offsets of the topic. If it has none, ``resolve`` applies the option ``start``. A partition
     that is added later is always read from its beginning, so that no message is missed.
@@ -157,7 +157,7 @@ class StoredPositions:
         self._dialect = dialect
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of the partitions that have one. The values of the argument are the topics' ids."""
+        """Return the stored offsets of the partitions that have one. ``partitions`` maps partitions to topic ids."""
         found = self._returned(SELECT, group, [AskedPosition(each) for each in partitions])
         return _checked(found, partitions)
 
@@ -170,8 +170,8 @@ class StoredPositions:
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Store the first offset of partitions that have none. Return the stored offsets, which another process may
-        have stored."""
+        """Store the start offset of each partition that has no stored offset. Return the offsets that are then stored,
+        possibly by another process."""
         return _checked(self._insert(group, starts, topic_ids), topic_ids)
 
     def lock(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredNext]:
@@ -187,9 +187,9 @@ class StoredPositions:
         return found[partition]
 
     def advance(self, claims: Mapping[Claim, StoredNext]) -> None:
-        """Move each stored offset to the end of its claim, never backwards. All claims are of one group.
+        """Move each stored offset to the end of its claim, never backwards. All claims belong to one group.
 
-        Raises `StorageUnavailable` if an offset has changed since it was read; roll the transaction back.
+        Raises `StorageUnavailable` if an offset has changed since it was read; the transaction must be rolled back.
         """
         moves = [
             AskedPosition(claim.topic_partition, claim.topic_id, claim.end, stored.next_offset)
@@ -222,7 +222,7 @@ class StoredPositions:
     ) -> dict[TopicPartition, int]:
         """Replace the stored offsets and ids with these; ``None`` removes a row. Return the former offsets.
 
-        It waits for transactions that advance the former offsets.
+        It waits for transactions that are advancing the former offsets.
         """
         before = self.lock(group, starts)
         ordered = sorted(starts.items(), key=lambda item: item[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters and results of the reads of the API. `sql.reader` reads them from SQLite and PostgreSQL."""
+"""The filters and results of the API's reads. `sql.reader` reads from SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 def find_refused(count: int, trial: Callable[[int, int], str | None]) -> dict[int, str]:
     """Return the reason, by position, for each of ``count`` rows that is refused on its own.
 
-    ``trial(start, stop)`` tries these rows, rolls them back, and returns why the database refuses them, or ``None``.
-    There are about ``2 * log2(count)`` trials for each bad row.
+    ``trial(start, stop)`` stores these rows, rolls back, and returns why the database refuses them, or ``None``. There
+    are about ``2 * log2(count)`` trials for each bad row.
     """
     reasons: dict[int, str] = {}
     spans = [(0, count)]

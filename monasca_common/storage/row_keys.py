@@ -28,7 +28,7 @@ def row_id(message_key: bytes, index: int) -> bytes:
 
 
 def by_id(headers: Sequence[Headers], untimed: Collection[int]) -> Sequence[bool]:
-    """Return `Rows.by_id` of rows whose messages have these headers. ``untimed``: see `Decoded.untimed`."""
+    """Return `Rows.by_id` for rows whose messages have these headers. ``untimed``: see `Decoded.untimed`."""
     own = {place for place in untimed if _has_own_id(headers[place])}
     return [place in own for place in range(len(headers))] if own else ()
 

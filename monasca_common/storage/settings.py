@@ -40,7 +40,7 @@ def _retention_option(kind: Kind) -> Option:
         minimum=1,
         maximum=_CENTURY_DAYS,
         unit="days",
-        help=f"The number of days for which {kind.replace('_', ' ')} are kept. Unset: retention_days.",
+        help=f"The retention of {kind.replace('_', ' ')}, in days. Unset: retention_days.",
     )
 
 
@@ -48,8 +48,8 @@ def _retention_option(kind: Kind) -> Option:
 class RowLimits:
     """The rules for stored rows. The persister and the API refuse other rows.
 
-    ``retention_days``: the kinds whose retention differs from ``default_retention_days``. ``reserved_names``: names
-    that the driver reserves and that metrics must not have.
+    ``retention_days``: the retention of kinds for which it differs from ``default_retention_days``. ``reserved_names``:
+    names that the driver reserves and that metrics must not have.
     """
 
     default_retention_days: int = option(
@@ -59,8 +59,8 @@ class RowLimits:
         maximum=_CENTURY_DAYS,
         unit="days",
         help="The number of days for which rows are kept, by event time. `monasca-common db prune` removes older rows. "
-        "The API refuses older rows, and the persister sends them to the dead letters; use the same value for both. "
-        "Too small: "
+        "The API refuses older rows, and the persister sends them to the dead-letter topic; use the same value for "
+        "both. Too small: "
         "late rows are refused. Too large: the database needs more space.",
     )
     retention_days: Mapping[Kind, int] = field(
@@ -71,19 +71,19 @@ class RowLimits:
         minimum=0,
         maximum=_CENTURY_DAYS * 86_400,
         unit="seconds",
-        help="The maximum time of a row in the future. The API refuses later rows, whose sender's clock is wrong, and "
-        "the persister sends them to the dead letters; use the same value for both. Too small: rows of senders whose "
-        "clocks differ slightly are refused. Too large: rows with a wrong time are stored, and PostgreSQL creates a "
-        "partition for the day of each such row.",
+        help="How far in the future the time of a row may be. The API refuses later rows, because the sender's clock "
+        "is wrong, and the persister sends them to the dead-letter topic; use the same value for both. Too small: rows "
+        "of senders whose clocks differ slightly are refused. Too large: rows with a wrong time are stored, and "
+        "PostgreSQL creates a partition for the day of each such row.",
     )
     max_dimensions: int = option(
         MOST_DIMENSIONS,
         minimum=1,
         maximum=10_000,
         unit="dimensions",
-        help="The maximum number of dimensions of a metric, log or event. The API refuses documents that "
-        "exceed it, and the persister sends them to the dead letters; use the same value for both. Too small: "
-        "valid metrics are refused. Too large: few metrics cause long rows and responses.",
+        help="The maximum number of dimensions of a metric, log or event. The API refuses documents that exceed it, "
+        "and the persister sends them to the dead-letter topic; use the same value for both. Too small: valid metrics "
+        "are refused. Too large: even a few metrics cause long rows and responses.",
     )
     reserved_names: frozenset[str] = frozenset()
 
@@ -104,7 +104,7 @@ class StorageSettings(RowLimits):
             "plugin in monasca_common.storage. [database] connection must be a URL of that driver.",
         )
     )
-    # With a default in a user's folders, an API and a persister of different users would have different files.
+    # If the default were in a user's folder, an API and a persister of different users would use different files.
     connection: str = field(
         repr=False,
         metadata=declared(
@@ -115,8 +115,8 @@ class StorageSettings(RowLimits):
     positions_connection: str | None = option(
         None,
         secret=True,
-        help="The SQLAlchemy URL of a SQLite file or a PostgreSQL database that stores the offsets in Kafka if the "
-        "driver is prometheus, which requires it; other drivers ignore it. Write $$ for each $.",
+        help="The SQLAlchemy URL of a SQLite file or a PostgreSQL database that stores Kafka offsets if the driver is "
+        "prometheus, which requires it; other drivers ignore it. Write $$ for each $.",
     )
     write_timeout_seconds: float = option(
         30.0,
@@ -152,7 +152,7 @@ class StorageSettings(RowLimits):
     )
 
 
-# The driver is also the first option in sample files.
+# The driver is the first option in sample files.
 _OPTIONS = sorted(options_of(StorageSettings), key=lambda each: each.name != "driver")
 _URLS = ("connection", "positions_connection")
 STORAGE = OptionGroup(
@@ -221,7 +221,7 @@ def _place(conf: cfg.ConfigOpts) -> StorageUrl:
 
 
 def dialect_of(connection: str) -> str:
-    """Return the driver of a URL: ``postgresql`` of ``postgresql+psycopg://…``."""
+    """Return the driver in a URL: ``postgresql`` for ``postgresql+psycopg://…``."""
     return connection.partition("://")[0].partition("+")[0]
 
 

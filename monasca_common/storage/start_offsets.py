@@ -30,7 +30,7 @@ class StartOffsets(RebalanceListener):
         self._fail = fail
         self._consumer: KafkaConsumer | None = None
         self.topic_ids: Mapping[str, str] = {}
-        self.positions: dict[TopicPartition, int] = {}  # positions of the group at the time of the assignment
+        self.positions: dict[TopicPartition, int] = {}  # the group's stored offsets at the time of the assignment
 
     def attach(self, consumer: KafkaConsumer) -> None:
         """Set the consumer, before its first poll."""

@@ -11,7 +11,7 @@ from monasca_common.storage.base import Storage, Writer
 
 
 class WriterPool:
-    """Lends a writer to each caller, first the most recently used writer, because its cache is warm."""
+    """Lends a writer to each caller, preferably the most recently used one, because its cache is warm."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

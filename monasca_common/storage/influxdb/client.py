@@ -53,8 +53,8 @@ class InfluxClient:
         self._write_path = f"/write?{urlencode(parameters)}"
 
     def write(self, lines: Sequence[bytes]) -> str | None:
-        """Write lines; without lines, test the connection. Return the reason why InfluxDB refuses some of the lines, of
-        which the others may be stored. Raises `StorageUnavailable`."""
+        """Write lines; without lines, test the connection. Return the reason if InfluxDB refuses some of the lines
+        (others may be stored), or ``None``. Raises `StorageUnavailable`."""
         answer = self._post(self._write_path, b"\n".join(lines), "text/plain; charset=utf-8")
         status = answer.status
         if 200 <= status < 300:

@@ -3,9 +3,8 @@ r"""Rows as InfluxDB's line protocol: ``measurement,tag=… field=… time``. Ti
 
 A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` and its dimensions, with the fields
 ``value``, ``value_meta`` (JSON; ``{}`` for none, because overwriting a point keeps fields that are omitted) and
-``version``.
-A value that is not finite, which InfluxDB refuses, is the field ``value_text`` instead of ``value``. An alarm's
-transition is a point of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
+``version``. A value that is not finite, which InfluxDB refuses, is written to the field ``value_text`` instead of
+``value``. An alarm's transition is a point of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
 
 The protocol cannot express everything, and InfluxDB often misreads a line without an error: a line that begins with
 ``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end

@@ -22,7 +22,7 @@ _MAX_SERIES = 200_000  # lines of about 300 bytes each
 
 
 class InfluxdbStorage(Storage):
-    """InfluxDB 1.x has no transactions, so no row is stored exactly once.
+    """InfluxDB 1.x has no transactions, so rows cannot be stored exactly once.
 
     Rows are written at least once. A row that is read again after a crash overwrites itself, because the key of a point
     is its measurement, tags and time, and alarm ids are tags. The last write is kept, regardless of its version, and

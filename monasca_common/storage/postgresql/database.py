@@ -17,9 +17,9 @@ _MAINTENANCE = "postgres"  # this database exists on every server; connect to it
 
 
 def is_missing(arguments: Mapping[str, Any], bounds: Bounds) -> bool:
-    """Return whether the database is missing on the server; ``False`` if the server does not respond in time.
-    ``arguments``: arguments of libpq. The error of a refused connection has only a text, in the server's language.
-    """
+    """Return whether the database is missing on the server; ``False`` if the server does not respond in time. The
+    error of a refused connection does not show this, because it is only a text in the server's language. ``arguments``:
+    libpq arguments."""
     try:
         with _maintenance(arguments, bounds) as connection:
             found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name_of(arguments)])

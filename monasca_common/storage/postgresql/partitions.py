@@ -2,7 +2,7 @@
 """Partitions, one per day and table, which are created before they are needed and dropped when all their rows are too
 old.
 
-Neither step stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the
+Neither step blocks writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the
 longest transaction on it; attaching a separately created table does not conflict with writes. A plain ``DROP`` would
 also lock the whole table, and all sessions would wait while it waits for a long read. Detaching ``CONCURRENTLY`` blocks
 no other session. If it is interrupted, the next pruning finishes it.

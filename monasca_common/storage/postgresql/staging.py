@@ -54,7 +54,7 @@ def make(connection: BoundedConnection) -> None:
 
 
 def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow]) -> Written:
-    """Merge rows, keeping the greater ``(version, value, value_meta)`` in any order of arrival."""
+    """Merge rows, keeping the greatest ``(version, value, value_meta)`` of each key regardless of the arrival order."""
     kept = _reduced(rows)
     times = [row[1] for row in kept.rows]
     bounds = (min(times), max(times))
@@ -90,7 +90,7 @@ def _reduced(rows: list[MeasurementRow]) -> Reduced:
 
 
 def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]]) -> int:
-    """Merge rows, keeping the first of each key. Return the number of new rows."""
+    """Merge rows, keeping the first row of each key. Return the number of new rows."""
     staged = f"pg_temp.{_staged(table)}"
     copy(connection, staged, encoding.keyed(table, rows), columns=table.columns)
     columns = ", ".join(table.columns)
@@ -101,7 +101,7 @@ def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tup
 def new_by_id(
     connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]], by_id: Sequence[bool]
 ) -> list[tuple[Any, ...]]:
-    """Return the rows, without rows by id (`Rows.by_id`) whose id is already stored with any time.
+    """Return the rows, except rows by id (`Rows.by_id`) whose id is already stored, with any time.
 
     If two transactions insert the same id, the index on ids makes the second wait for the first.
     """

@@ -60,7 +60,7 @@ class PostgresqlWriter(SqlWriter):
         """Raises `StorageUnavailable`, `SchemaMismatch`."""
         super().__init__(settings, clock)
         self._arguments = arguments
-        self._days: dict[Kind, set[int]] = {}  # with a partition
+        self._days: dict[Kind, set[int]] = {}  # the days that have a partition
         self._today: dict[Kind, int] = {}  # the last day of `_make_ahead`
         # Kinds whose last batch had existing keys. Repeated batches follow one another, and a failed copy makes a batch
         # 50 % more expensive. A batch of only new rows removes the kind.
@@ -112,8 +112,8 @@ class PostgresqlWriter(SqlWriter):
     def _meaning(
         self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
     ) -> Exception | None:
-        """Return the exception for an error in the transaction, which is rolled back; ``None`` if the state of the
-        database caused it."""
+        """Return the exception for an error in the transaction, which is rolled back, or ``None`` if the state of the
+        database caused the error."""
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
         if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
@@ -149,7 +149,7 @@ class PostgresqlWriter(SqlWriter):
         if len(days) > 1 or not days <= known:
             missing = {partitions.day_of(time) for time in times} - known
             if missing:
-                # Do not create it in this transaction, which would block other processes that create partitions until
+                # Do not create them in this transaction, which would block other processes that create partitions until
                 # it ends.
                 raise _PartitionMissing(missing)
 
@@ -179,7 +179,7 @@ class PostgresqlWriter(SqlWriter):
         connection.give(timeout_seconds)
 
     def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[Written, list[Series]]:
-        """Insert rows, and series that are not in the writer's cache. Return these series, for the cache after the
+        """Insert rows, and series that are not in the writer's cache. Return these series, to be cached after the
         commit."""
         if not rows.values:
             return Written(), []

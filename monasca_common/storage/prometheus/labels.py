@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The labels of series in Prometheus.
 
-A receiver may drop a series with an invalid name without an error (Prometheus 2.42 only logs it), so every name is
-converted. The escape is the one of Prometheus for UTF-8 names: ``U__``, then ``_`` as ``__`` and other characters as
-their code point, ``cpu.idle_perc`` as ``U__cpu_2e_idle__perc``. No two names have the same result.
+A receiver may drop a series with an invalid name without an error (Prometheus 2.42 only logs it), so invalid names are
+escaped like UTF-8 names in Prometheus: the prefix ``U__``, then ``__`` for ``_`` and a hexadecimal code point for any
+other special character. ``cpu.idle_perc`` becomes ``U__cpu_2e_idle__perc``. Different names have different results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ESCAPED = "U__"
 
 
 def labels_of(series: Series, *, with_tenant: bool) -> dict[str, str]:
-    """Return the labels, sorted by name; an empty label is a missing one."""
+    """Return the labels, sorted by name, without empty ones, because Prometheus treats these as missing."""
     labels = {NAME: _converted(series.name, _METRIC, _NOT_IN_METRIC), _REGION: series.region}
     if with_tenant:
         labels[_TENANT] = series.tenant

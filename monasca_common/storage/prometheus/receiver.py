@@ -61,7 +61,7 @@ class ReceiverUrl(DatabaseServer):
 
     @property
     def api(self) -> str | None:
-        """The path of Prometheus' API, or ``None`` if the URL does not end with Prometheus' path of remote write."""
+        """The path of Prometheus' API, or ``None`` if the URL does not end with Prometheus' remote-write path."""
         return self.path.removesuffix("/write") if self.path.endswith("/api/v1/write") else None
 
 
@@ -106,8 +106,8 @@ class Receiver:
         self._http = DatabaseClient(where, timeout_seconds=timeout_seconds, ca_file=where.ca_file)
 
     def write(self, tenant: str, samples: Sequence[bytes]) -> str | None:
-        """Write a ``WriteRequest`` of encoded samples. A repeat stores no sample twice. Return the reason why the
-        receiver refuses at least one sample; others may be stored. Raises `StorageUnavailable`.
+        """Write a ``WriteRequest`` of encoded samples. A repeat stores no sample twice. Return the reason if the
+        receiver refuses at least one sample (others may be stored), or ``None``. Raises `StorageUnavailable`.
         """
         body = bytes(cramjam.snappy.compress_raw(b"".join(samples)))
         answer = self._http.request("POST", self._where.path, body, _HEADERS | self._scope(tenant))
@@ -121,8 +121,8 @@ class Receiver:
         raise self._unavailable(answer, f"a write: {reason}{_REMEDIES.get(answer.status, '')}")
 
     def has(self, labels: Mapping[str, str], row: Measurement, refusal: str) -> bool | None:
-        """Return whether the receiver has a refused sample: ``True``: the same value, ``False``: another value, or
-        ``None``: it is missing, or the receiver has no such API. Raises `StorageUnavailable`."""
+        """Return whether the receiver has a refused sample: ``True`` if with the same value, ``False`` if with another,
+        or ``None`` if the sample is missing or the receiver has no such API. Raises `StorageUnavailable`."""
         query = {"query": f"{selector(labels)}[1s]", "time": f"{row.time_ms / 1000:.3f}"}
         found = self._api(f"/query?{urlencode(query)}", self._scope(row.series.tenant))
         for series in (found or {}).get("result", ()):
@@ -132,7 +132,7 @@ class Receiver:
         return False if _DUPLICATE.search(refusal) else None
 
     def check_window(self) -> None:
-        """Check that Prometheus accepts repeated samples; log it if another receiver does not show its configuration.
+        """Check that Prometheus accepts repeated samples. If a receiver does not show its configuration, log this.
 
         Raises `UnsafeReceiver`, `StorageUnavailable`.
         """

@@ -61,7 +61,7 @@ class PrometheusStorage(Storage):
         self._is_checked = False
 
     def open_writer(self) -> Writer:
-        """Open a writer. Raises `UnsafeReceiver`, and the errors of the database of positions."""
+        """Open a writer. Raises `UnsafeReceiver`, and the errors of the database that stores the offsets."""
         receiver = Receiver(self._address, timeout_seconds=self.settings.write_timeout_seconds)
         try:
             if not self._is_checked:
@@ -100,11 +100,11 @@ class PrometheusWriter(Writer):
         return self._positions.begin(group, starts, topic_ids)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
-        """Send rows, and then store the offset, as `Writer.write`, except that other rows of the call may be stored if
-        some are refused. Sending these again is a repeat."""
+        """Send rows, and then store the offset, like `Writer.write`, except that if some rows are refused, others of
+        the call may be stored. Sending those again stores no sample twice."""
         fence.check_call(claim, rows)
         if rows.kind is not Kind.METRICS:
-            raise NotSupported(f"a receiver of remote write keeps metrics, and no {rows.kind}")
+            raise NotSupported(f"a receiver of remote write stores only metrics, not {rows.kind}")
         start = self._first_new(claim)
         new = rows.between(start, max(start, claim.end))
         skipped = len(rows) - len(new)

@@ -62,7 +62,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def connect_arguments(connection: str) -> dict[str, Any]:
-    """Return the arguments of libpq for a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
+    """Return the libpq arguments for a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
     try:
         url = make_url(connection).set(drivername="postgresql+psycopg")
         arguments = PGDialect_psycopg().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
@@ -108,7 +108,7 @@ def open_connection(
     try:
         connection = BoundedConnection.connect(**{**defaults, **arguments, "options": given}, **options)
     except psycopg.Error as error:
-        # psycopg's frame refers to this error, whose traceback refers to that frame, and so to the callers' rows.
+        # psycopg's frame refers to this error, whose traceback refers to that frame, and thus to the callers' rows.
         raise error.with_traceback(None)  # noqa: B904 - the same error
     if bounds is not None:
         connection.each_seconds = bounds.statement_seconds + _GRACE_SECONDS

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The maximum times of a statement, of a wait for another session's lock, and of an idle transaction. SQLite
-    supports only the second."""
+    """The maximum durations of a statement, of a wait for another session's lock, and of an idle transaction. SQLite
+    supports only the second limit."""
 
     statement_seconds: float
     lock_seconds: float

@@ -125,7 +125,7 @@ class ReadConnections:
 def in_steps(
     connection: sa.Connection, statement: sa.Select[*tuple[Any, ...]], limit: int
 ) -> Iterator[sa.Row[*tuple[Any, ...]]]:
-    """Yield at most ``limit`` rows of a statement, a few at a time. Used with `ReadConnections.stream`."""
+    """Yield at most ``limit`` rows of a statement, a few at a time. Call it within `ReadConnections.stream`."""
     if limit <= _ROWS_A_STEP:
         yield from connection.execute(statement)
         return
@@ -136,7 +136,7 @@ def in_steps(
 
 @contextlib.contextmanager
 def snapshot(connection: sa.Connection) -> Iterator[None]:
-    """Let all reads in the block see the same state of the database. After an error the pool ends its transaction."""
+    """Let all reads in the block see the same state of the database. After an error, the pool ends the transaction."""
     connection.exec_driver_sql(_SNAPSHOT[connection.dialect.name])
     yield
     connection.exec_driver_sql("ROLLBACK")
@@ -235,7 +235,7 @@ def _checked(connection: Opened, dialect: str) -> Opened:
 
 
 def translated(error: Exception, deadline: Deadline) -> StorageError:
-    """Translate a driver's error to an error of storage."""
+    """Translate a driver's error to a storage error."""
     if isinstance(error, exc.TimeoutError):
         return StorageUnavailable("every connection is busy: raise [storage] read_connections, or send fewer requests")
     if not isinstance(error, exc.DBAPIError):

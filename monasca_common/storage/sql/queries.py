@@ -20,7 +20,7 @@ from monasca_common.models.numbers import GREATEST
 from monasca_common.storage.reader import AlarmFilter, PageOf, Position, SeriesFilter, Span
 from monasca_common.storage.sql import tables
 
-# a function that our SQLite connections define, because SQLite has such a function only since 3.41
+# a function that our SQLite connections define, because SQLite itself has one only since version 3.41
 UNHEX = "monasca_unhex"
 _SERIES, _ROWS, _ALARMS = tables.series, tables.measurements, tables.alarm_history
 
@@ -69,7 +69,7 @@ class Queries:
     def measurements_merged(
         self, series_ids: Sequence[bytes], span: Span, *, limit: int, after: Position | None
     ) -> Select:
-        """Order by time, then series."""
+        """Return measurements ordered by time, then series."""
         statement = self._points(series_ids, span)
         if after is not None and after.series_id is None:
             statement = statement.where(_ROWS.c.time > after.time_ms)
@@ -84,7 +84,7 @@ class Queries:
     def measurements_apart(
         self, series_ids: Sequence[bytes], span: Span, *, limit: int, after_ms: int | None
     ) -> Select:
-        """Order by series, then time, like the key. ``after_ms``: start after this time in the first series."""
+        """Return measurements ordered by series, then time, like the key. ``after_ms``: bounds the first series."""
         statement = self._points(series_ids, span)
         if after_ms is not None:
             statement = statement.where(sa.or_(_ROWS.c.series_id != series_ids[0], _ROWS.c.time > after_ms))
@@ -100,8 +100,8 @@ class Queries:
         limit: int,
         resume_ms: int | None,
     ) -> Select:
-        """Columns: the group, the number of the window, and one column for each function. ``resume_ms``: the start in
-        the first group."""
+        """Return the columns group, number of the window, and one column for each function. ``resume_ms``: the time at
+        which the first group starts."""
         members = self._members(groups)
         rows = (
             sa.select(
@@ -199,7 +199,7 @@ class Queries:
         return conditions
 
     def _some_metric_has(self, dimensions: Mapping[str, Sequence[str]]) -> Condition:
-        """Check types first, because messages may contain any JSON, on which object and list functions fail."""
+        """Check types first, because messages may contain any JSON, and object and list functions fail on others."""
         stored = _ALARMS.c.metrics
         if self._on_postgresql:
             metrics = _jsonb(_if_of_type("array", sa.func.jsonb_typeof(stored), stored))
@@ -252,7 +252,7 @@ def _between(column: sa.ColumnElement[int], span: Span) -> list[Condition]:
 
 
 def _is_finite() -> Condition:
-    """In both databases NaN is greater than all numbers."""
+    """Exclude NaN and the infinities. In both databases, NaN is greater than all numbers."""
     return _ROWS.c.value.between(-GREATEST, GREATEST)
 
 

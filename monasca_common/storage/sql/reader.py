@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reads of the API from SQLite and PostgreSQL, each limited in time and in rows.
+"""The API's reads from SQLite and PostgreSQL, each limited in time and in rows.
 
-Results that clients can make long are iterators, named ``iter_…``, which read rows in small steps and use a connection
-until they are exhausted or closed. Names, values and statistics are returned as short lists.
+Methods whose results can be long return iterators and are named ``iter_…``. An iterator reads rows in small steps, and
+uses a connection until it is exhausted or closed. Names, values and statistics are returned as short lists.
 
 Names and values are sorted by their UTF-8 bytes, ids by their bytes, so the order does not depend on the database.
 """
@@ -108,7 +108,7 @@ class SqlReader:
     ) -> list[StatisticsPeriod]:
         """Return statistics (see ``FUNCTIONS``) of each window of ``period_ms`` that has finite values.
 
-        Ordered by group, then time. ``after_ms``: continue after the window of the first group that contains it.
+        They are ordered by group, then time. ``after_ms``: continue after the first group's window with this time.
         """
         if unknown := set(functions) - set(FUNCTIONS):
             raise ValueError(f"{sorted(unknown)} are not statistics: use {FUNCTIONS}")

@@ -60,7 +60,7 @@ def check(found: str | None, oldest: str | None = None) -> None:
 
 
 def refusal(found: str | None) -> str:
-    """Return the reason why `upgrade` refuses a database of this revision, or empty."""
+    """Return the reason why `upgrade` refuses a database of this revision, or an empty string."""
     if found is not None and found > REVISION:
         return (
             f"the database schema has revision {found}, which is newer than this program's revision {REVISION}: "
@@ -75,7 +75,7 @@ def refusal(found: str | None) -> str:
 
 
 def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, connections: int = 0) -> sa.Engine:
-    """Create an engine that runs DDL within transactions, also on SQLite.
+    """Create an engine that runs DDL within transactions, even on SQLite.
 
     ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse the lock later.
     ``bounds``: the time limits of PostgreSQL sessions, and of waits for SQLite's writer; ``None`` for migrations.
@@ -165,7 +165,7 @@ def upgrade(connection: sa.Connection) -> None:
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return an INSERT statement of the connection's dialect, which can update or skip existing rows
+    """Return an INSERT statement in the connection's dialect, which can update or skip existing rows
     (``on_conflict_...``)."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 

@@ -32,7 +32,7 @@ series = sa.Table(
     sa.Column("id", sa.LargeBinary(16), primary_key=True),
     *_columns(_NAME, "tenant", "region", "name"),
     sa.Column("dimensions", _JSON, nullable=False),
-    # Lists are in order of id, and most requests have no region, so each index ends in the sort key of its list.
+    # Lists are ordered by id, and most requests have no region, so each index ends with the sort key of its list.
     sa.Index("series_by_name", "tenant", "name", "id"),
     sa.Index("series_by_tenant", "tenant", "id"),
     sa.Index("series_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
@@ -143,8 +143,8 @@ kafka_offset = sa.Table(
 def _of_partials() -> list[sa.Column[Any]]:
     """Return the columns of a partial, the state of one group in one window: `monasca_common.pipeline.Partial`.
 
-    ``sums``: floats, separated by spaces; concatenation adds. ``group_id``: a hash of ``group_values``, which may be
-    long.
+    ``sums``: floats, separated by spaces; concatenating two texts adds them. ``group_id``: a hash of ``group_values``,
+    which may be long.
     """
     readings = [
         sa.Column(f"{end}_{name}", kind, nullable=False)
@@ -233,7 +233,7 @@ alarm_definitions_version = sa.Table(
     sa.Column("version", _BIG, nullable=False),
 )
 
-# ``address_key``: the name of the key that encrypts ``address``; NULL: ``address`` is plain text.
+# ``address_key``: the name of the key that encrypts ``address``, or NULL if ``address`` is plain text.
 notification_method = sa.Table(
     "notification_method",
     metadata,
@@ -278,7 +278,7 @@ alarm_sub_expression = sa.Table(
     sa.Index("alarm_sub_expression_by_definition", "definition_id", "position", unique=True),
 )
 
-# The methods that are notified when an alarm of the definition enters ``state``, in order.
+# The notification methods that are used when an alarm of the definition enters ``state``, in order.
 alarm_action = sa.Table(
     "alarm_action",
     metadata,
@@ -339,8 +339,8 @@ alarm_dimension = sa.Table(
     *_columns(_NAME, "name", "value", "metric_name", "tenant"),
     sa.PrimaryKeyConstraint("alarm_id", "series_id", "name"),
     # The indexes contain the columns that counts read. They end with the alarm, because an alarm that has a dimension
-    # in several metrics is counted once. No index contains the metric's name, because an entry could then exceed the
-    # limit of PostgreSQL, 2704 bytes.
+    # in several metrics is counted once. No index contains the metric's name, because an entry could then exceed
+    # PostgreSQL's limit of 2704 bytes.
     sa.Index("alarm_dimension_by_pair", "tenant", "name", "value", "alarm_id"),
     sa.Index("alarm_dimension_by_value", "tenant", "value", "alarm_id"),
     sa.Index("alarm_dimension_by_name", "tenant", "name", "alarm_id"),
@@ -370,7 +370,7 @@ def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
     """Return the columns of a partial of one window: `monasca_common.alarms.partials.WindowPartial`.
 
     ``sums``: floats, separated by spaces. ``readings``: the deciding readings, each ``time,partition,offset,value``,
-    separated by spaces. Concatenation adds both.
+    separated by spaces. Concatenating two texts adds both.
     """
     kinds = (("record_count", _BIG), ("sums", sa.Text), ("least", sa.Double), ("greatest", sa.Double))
     return [
@@ -379,8 +379,8 @@ def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
     ]
 
 
-# The state of an evaluator. Each of its transactions changes this row first. ``pass_to``: the end of the evaluation
-# pass that is running; ``cursor``: the last alarm of this pass that is done. ``seen``: the greatest watermark.
+# The state of an evaluator. Each of its transactions changes this row first. ``pass_to``: the end of the current
+# evaluation pass; ``cursor``: the last alarm that this pass has evaluated. ``seen``: the greatest watermark.
 # ``delay``: the delay in ms; windows that ended this long before ``evaluated_to`` are decided.
 alarm_evaluator = sa.Table(
     "alarm_evaluator",
@@ -421,7 +421,7 @@ alarm_window = sa.Table(
     sa.PrimaryKeyConstraint("sub_expression_id", "match_key", "window_start"),
 )
 
-# The match keys whose windows make up a sub-alarm: several, if series have only some of the definition's match_by.
+# The match keys whose windows make up a sub-alarm; several, if series have only some dimensions of match_by.
 alarm_part = sa.Table(
     "alarm_part",
     metadata,

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """Transactions of several threads, on connections that stay open: at most ``read_connections``, and one on SQLite,
-    which permits one writer."""
+    """Transactions of several threads, on connections that stay open: at most ``read_connections``, or one on SQLite,
+    which permits only one writer."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._seconds = settings.read_timeout_seconds

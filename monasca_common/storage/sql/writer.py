@@ -76,7 +76,7 @@ class SqlWriter(Writer):
     def fenced(self, claim: Claim) -> Iterator[FencedTransaction]:
         """Run the block in a transaction that stores the offset ``claim.end`` at its end, by the same compare-and-swap
         as `write`. The block writes rows of the claim from ``first_offset`` on. Raises the errors of `write`, except
-        `RowsRefused`; the block catches errors of its rows."""
+        `RowsRefused`; the block handles errors that its rows cause."""
         fence.check_order(claim)
         with self._transaction() as connection, self._advancing(connection, claim) as transaction:
             yield transaction

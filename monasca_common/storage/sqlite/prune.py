@@ -42,7 +42,7 @@ def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned
                 yield from _steps(path, connection, _series(connection), "series")
             else:
                 yield from _steps(path, connection, _keyed(connection, str(kind), earliest_ms), str(kind))
-            if kind in KINDS_BY_ID:  # then the ids of the rows that were removed
+            if kind in KINDS_BY_ID:  # also remove the ids of the removed rows
                 ids = f"{kind}_by_id"
                 yield from _steps(path, connection, _keyed(connection, ids, earliest_ms, key="message_id"), ids)
 

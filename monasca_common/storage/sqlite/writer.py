@@ -81,7 +81,7 @@ class SqliteWriter(SqlWriter):
         return replace(written, skipped=first)
 
     def _store(self, connection: sqlite3.Connection, rows: Rows, *, expect_new: bool) -> tuple[Written, list[Series]]:
-        """Insert rows, and series that are not in the writer's cache. Return these series, for the cache after the
+        """Insert rows, and series that are not in the writer's cache. Return these series, to be cached after the
         commit."""
         if rows.kind is not Kind.METRICS:
             inserted = _insert_keyed(connection, rows)
@@ -166,7 +166,7 @@ class SqliteWriter(SqlWriter):
 
 
 def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
-    """Insert rows, keeping the first of each key. Return the number of new rows."""
+    """Insert rows, keeping the first row of each key. Return the number of new rows."""
     keyed = keyed_rows(rows)
     if not rows.by_id:
         return connection.executemany(statements.INSERT_KEYED[rows.kind], keyed).rowcount

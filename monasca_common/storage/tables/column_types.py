@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of columns. Values are checked column by column, which costs little for usual values."""
+"""The types of columns. Values are checked column by column, which takes little time for usual values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type of columns. ``convert`` returns the value to store, or raises `ValueError` with the end of a sentence.
+    """A column type. ``convert`` returns the value to store, or raises `ValueError` with a text to end a sentence.
 
-    ``plain``: the Python type that is stored as it is if ``fits`` accepts all values. ``parse``: converts the text of
-    keys and headers. ``is_key``: whether key columns may have the type.
+    ``plain``: the Python type whose values are stored unchanged if ``fits`` accepts all of them. ``parse``: converts
+    the text of keys and headers. ``is_key``: whether key columns may have the type.
     """
 
     name: str
@@ -130,7 +130,7 @@ def _numeric(value: Any) -> str:
 
 
 def _timestamp(value: Any) -> str:
-    """Return a time in UTC as SQLAlchemy stores it in SQLite, which PostgreSQL reads. Integers: milliseconds."""
+    """Return a time in UTC in SQLAlchemy's format for SQLite, which PostgreSQL also reads. Integers: milliseconds."""
     moment = None
     try:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -139,7 +139,7 @@ def _timestamp(value: Any) -> str:
             moment = datetime.datetime.fromisoformat(value)
         elif isinstance(value, datetime.datetime):
             moment = value
-        elif hasattr(value, "ToDatetime"):  # of Protobuf
+        elif hasattr(value, "ToDatetime"):  # a Protobuf timestamp
             moment = value.ToDatetime()
         if moment is not None and moment.tzinfo is not None:
             moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)

@@ -69,8 +69,8 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The changes of one batch in all tables of its topic, as `BatchRows`, in order of offset only within a column of a
-    table. Positions number first the rows to store in all tables, then the rows to delete."""
+    """The changes of one batch in all tables of its topic, as `BatchRows`. The rows to store in a table are in order of
+    offset, and so are those to delete. Positions count first the rows to store in all tables, then those to delete."""
 
     tables: tuple[TableChanges, ...]
 
@@ -99,7 +99,7 @@ class TopicChanges:
         raise IndexError(position)
 
     def positions(self, start: int, stop: int) -> TopicChanges:
-        """Return the rows at the positions from ``start`` to before ``stop``."""
+        """Return the rows at the positions from ``start`` (inclusive) to ``stop`` (exclusive)."""
         found, first = [], 0
         for part in self.parts:
             found.append(part.part(max(0, start - first), max(0, stop - first)))

@@ -53,7 +53,7 @@ _INDEXES_OF_SQLITE = sa.text("""
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """A difference of a table from its mapping. ``statement``: repairs it; empty if the difference is refused."""
+    """A difference between a table and its mapping. ``statement``: repairs it; empty if no statement can."""
 
     table: str
     finding: str
@@ -77,7 +77,7 @@ def table_steps(settings: StorageSettings, tables: Sequence[StoredTable], *, exe
 
 
 def misfit(settings: StorageSettings, tables: Sequence[StoredTable]) -> str:
-    """Return the first difference; empty if there is none."""
+    """Return the first difference, or an empty string if there is none."""
     steps = table_steps(settings, tables)
     return f"table {steps[0].table!r} {steps[0].finding}" if steps else ""
 

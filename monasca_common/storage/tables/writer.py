@@ -23,10 +23,10 @@ from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
 from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, TopicChanges
 
-_quote = sqlite.dialect().identifier_preparer.quote_identifier  # as PostgreSQL
+_quote = sqlite.dialect().identifier_preparer.quote_identifier  # PostgreSQL quotes in the same way
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_MERGES = 16  # a failed copy costs less than one batch, and copying rows with new keys halves the time
-_MOST_TRIALS = 1000  # of rows together with the rows before them, up to the whole batch
+_MERGES = 16  # batches to merge after a failed copy, which costs less than one batch; a successful copy halves the time
+_MOST_TRIALS = 1000  # maximum number of trials of rows together with the rows before them, up to the whole batch
 _PLAN = "run `monasca-common sink plan`"
 
 
@@ -39,7 +39,7 @@ class _RowRefused(Exception):
 
 
 class _RowNeedsAnother(_RowRefused):
-    """A row refers to a row that does not exist, or not yet."""
+    """A row refers to a row that does not exist, or does not exist yet."""
 
 
 class _Undone(Exception):
@@ -157,8 +157,8 @@ class TablesWriter:
             return RowsRefused(refused, first=stored)
         refused = alone = find_refused(stored, storing)
         if not alone or not waiting.isdisjoint(alone.values()):
-            # Rows exclude each other, for example by another unique index, or refer to others of the batch. So each is
-            # tried together with the rows before it.
+            # Rows conflict with each other, for example in another unique index, or refer to other rows of the batch,
+            # so each row is tried together with the rows before it.
             refused = find_refused(stored, in_order)
         if refused:
             return RowsRefused(refused)
@@ -204,7 +204,7 @@ def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[list[R
 def _store_sqlite(
     connection: sqlite3.Connection, statements: TableStatements, rows: list[Row], keys: list[Row], *, merge: bool
 ) -> tuple[int, int]:
-    """Return the numbers of stored and deleted rows."""
+    """Return how many rows were stored, and how many were deleted."""
     from monasca_common.storage.sqlite.connection import ROW_ERRORS
 
     try:

@@ -75,7 +75,7 @@ class SinkHandlerTest(SinkTestCase):
         logged = self.useFixture(fixtures.FakeLogger())
         letters = self.process(batch("t", [message(b"[0]"), message(b"[0, null, 7]")]))
         self.assertEqual({1: "element 1: column 'n' is missing or null"}, letters)
-        self.assertIn("element 0 of t/0/1, which is a dead letter, is not stored: the database refuses", logged.output)
+        self.assertIn("element 0 of the dead letter t/0/1 is not stored: the database refuses", logged.output)
         self.assertEqual(([0, 7], 2), (self.numbers("lines"), self.offset()))
 
     def test_an_element_that_the_database_refuses_is_a_dead_letter_without_its_siblings(self):

@@ -260,7 +260,7 @@ class ElementsTest(HandlerCase):
             self.storage.faults.append(RowsRefused({1: "too old"}))
         self.handler.accounted(TP, 0, 1)
         self.assertEqual(["a"], self.storage.rows)
-        self.assertIn("element 2 of metrics/3/0, which is a dead letter, is not stored: too old", logged.output)
+        self.assertIn("element 2 of the dead letter metrics/3/0 is not stored: too old", logged.output)
 
     def test_the_rows_of_a_message_are_in_one_transaction(self):
         with self.writers.writer():
