@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Envelopes in Avro: the shipped schemas, and the conversion between records and envelopes in JSON.
 
-A schema file never changes; a new version is a new file, because readers may need the old version for years. Free JSON
-(the payload of an event, other members of a log, sub-alarms) is JSON text in a string field.
+A schema file never changes; a new version is a new file, because readers may need the old version for years. Free-form
+JSON (the payload of an event, other members of a log, sub-alarms) is stored as JSON text in a string field.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
     of the record.
 
     ``writer``: the parsed schema of the records; ``read``: fastavro's function that reads them. Raises
-    `InvalidEnvelope` unless ``writer`` is a version of the schema of an envelope.
+    `InvalidEnvelope` unless ``writer`` is a version of an envelope's schema.
     """
     name = writer.get("name") if isinstance(writer, Mapping) else None
     kind = _KIND_OF_RECORD.get(name or "")
@@ -138,7 +138,7 @@ def _transition_envelope(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class _EnvelopeKind(NamedTuple):
-    """A kind of envelopes. ``record``: the name of its Avro record. ``newest``: its newest version."""
+    """A kind of envelope. ``record``: the name of its Avro record. ``newest``: its newest version."""
 
     record: str
     to_record: Callable[[dict[str, Any]], dict[str, Any]] = dict

@@ -5,7 +5,7 @@
 
     ValueError
     └── InvalidEnvelope     breaks at least one rule (`violations` lists each)
-        └── Unreadable      is neither JSON nor the expected message of protobuf, so no other rule was checked
+        └── Unreadable      is neither JSON nor the expected protobuf message, so no other rule was checked
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Violation:
         return f"{self.where} {self.rule}" if self.where else self.rule
 
     def within(self, place: str) -> Violation:
-        """Return the violation with ``place`` before its place."""
+        """Return the violation with ``place`` prepended to its place."""
         return Violation(joined(place, self.where), self.rule, self.too_large)
 
 
@@ -49,14 +49,14 @@ class InvalidEnvelope(ValueError):
 
 
 class Unreadable(InvalidEnvelope):
-    """The input is not JSON, or not the expected message of protobuf; the only violation has an empty ``where``."""
+    """The input is not JSON, or not the expected protobuf message; the only violation has an empty ``where``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__([Violation("", reason)])
 
 
 def joined(place: str, inner: str) -> str:
-    """Join ``[3]`` and ``name`` to ``[3].name``, ``logs`` and ``[0]`` to ``logs[0]``."""
+    """Join ``[3]`` and ``name`` to ``[3].name``, and ``logs`` and ``[0]`` to ``logs[0]``."""
     if place and inner and not inner.startswith("["):
         return f"{place}.{inner}"
     return place + inner

@@ -18,7 +18,7 @@ _NOT_TEXT = "must be a string"
 
 
 class Fields:
-    """``place``: the place of the object in the document. ``violations``: shared by all objects of the document.
+    """The members of an object. ``place``: its place in the document. ``violations``: shared by all of its objects.
 
     A value that breaks a rule is replaced by a placeholder, so that the remaining members are also checked.
     """

@@ -19,7 +19,7 @@ A_NUL = "has a NUL character: databases cannot store it, remove it"
 HALF_A_PAIR = "has an unpaired surrogate, which is not a character: remove it"
 _TOO_DEEP = f"has more than {MOST_DEPTH} levels of nested arrays and objects"
 
-#: The errors that msgspec raises for bytes of an unexpected type.
+#: The errors that msgspec raises for invalid JSON, and for JSON of an unexpected type.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 _decode = msgspec.json.Decoder().decode
@@ -57,7 +57,7 @@ def write_leniently(value: Any) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """Return the reason for an error of msgspec, without quoting the text."""
+    """Return the reason for a msgspec error, without quoting the text."""
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     if isinstance(error, UnicodeDecodeError):

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from monasca_common.models.json_text import A_NUL, HALF_A_PAIR
 
 LONGEST_TEXT = 255
-MOST_DIMENSIONS = 100  # dimensions of a metric, a log or an event; metrics of OpenStack have about 10
+MOST_DIMENSIONS = 100  # dimensions of a metric, a log or an event; OpenStack's metrics have about 10
 MOST_META_ENTRIES = 16
 MOST_META_BYTES = 2048
-#: The attributes of resources in OTLP that become dimensions by default.
+#: The OTLP resource attributes that become dimensions by default.
 RESOURCE_ATTRIBUTES = ("service.name", "service.namespace", "service.instance.id", "host.name")
 LATEST_MS = 2**63 - 1
 

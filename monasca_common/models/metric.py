@@ -67,8 +67,8 @@ class _Rules(NamedTuple):
     reserved_names: frozenset[str]
 
 
-# gc=False, because they are not in reference cycles, and the garbage collector would scan 20,000 of them in each batch.
-# Dimensions and meta stay text, because equal texts have equal series.
+# gc=False, because the objects are not in reference cycles, and the garbage collector would scan 20,000 of them in each
+# batch. Dimensions and meta stay text, because equal texts belong to equal series.
 
 
 class _StoredMetric(msgspec.Struct, gc=False):
@@ -109,11 +109,11 @@ _decode_dimensions = msgspec.json.Decoder(dict[str, str] | None).decode
 
 
 class MetricDecoder:
-    """Decodes values of messages to `Measurement` rows, and caches ``max_series`` series (about 1 kB each).
+    """Decodes values of messages into `Measurement` rows, and caches ``max_series`` series (about 1 kB each).
 
     The limits are `limits.STORED` and ``max_dimensions``. Values of value_meta that are not strings become JSON text; a
-    missing creation_time is version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``.
-    Not thread-safe. A cached series depends only on its text, so it never becomes stale.
+    missing creation_time is version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``. Not thread-safe. A
+    cached series depends only on its text, so it never becomes stale.
     """
 
     def __init__(self, max_series: int = 200_000, *, max_dimensions: int = MOST_DIMENSIONS) -> None:
@@ -137,7 +137,7 @@ class MetricDecoder:
         return Decoded(rows, good_indices(len(values), errors), errors)
 
     def _measurements(self, values: Sequence[bytes]) -> list[Measurement]:
-        """Raise one of `_REFUSED` if a message breaks a rule.
+        """Return the rows. Raise one of `_REFUSED` if a message breaks a rule.
 
         Columns are built one by one, mostly in C, which takes a third less time than a loop over messages.
         """
@@ -172,7 +172,7 @@ class MetricDecoder:
             raise ValueError("breaks a limit")
         if any(TENANT.faults(meta.tenant)) or any(REGION.faults(region)):
             raise ValueError("breaks a limit")
-        # All series share a few keys.
+        # All series together have only a few distinct keys.
         dimensions = {intern(dimension): value for dimension, value in dimensions.items()}
         series = Series(series_id(meta.tenant, region, name, dimensions), meta.tenant, region, name, dimensions)
         self._series.keep(key, series, len(name) + len(dimensions_text) + len(meta_text))
@@ -264,7 +264,7 @@ def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
         if not earliest_ms <= time_ms <= latest_ms:
             raise ValueError(times.NOT_A_TIME)
         if not metric.value:
-            metric.value = 0.0  # -0.0 equals it
+            metric.value = 0.0  # replaces -0.0
         if metric.value_meta is not None:
             metric.value_meta = _posted_meta(metric.value_meta) if metric.value_meta else None  # type: ignore[assignment]
     # msgspec takes a third of the time of formatting the members.

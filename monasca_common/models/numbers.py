@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that JSON cannot express as numbers: NaN and the infinities travel as text, in envelopes and in responses.
+"""Values that JSON cannot express as numbers: NaN and the infinities are text, in envelopes and in responses.
 
 The texts are those of Spark's JSON and of the JSON form of protobuf.
 """
@@ -15,10 +15,10 @@ GREATEST = 1.7976931348623157e308
 
 ValueText = Literal["NaN", "Infinity", "-Infinity"]
 
-#: One object is NaN in all rows, so that rows with NaN are equal (Python compares the identity of elements first).
+#: All rows use the same NaN object, so that rows with NaN are equal (Python compares the identity of elements first).
 BY_TEXT: Mapping[ValueText, float] = {"NaN": NAN, "Infinity": math.inf, "-Infinity": -math.inf}
 
-#: The value_meta of the end of a series (a staleness marker of Prometheus), whose value is NaN.
+#: The value_meta that marks the end of a series (Prometheus' staleness marker); the value is NaN.
 STALE = {"prometheus": "stale"}
 #: The double of a staleness marker in remote write, little-endian.
 STALE_DOUBLE = bytes.fromhex("020000000000f07f")

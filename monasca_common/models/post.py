@@ -37,7 +37,7 @@ class ParsedPost:
 
     Equal elements have equal bytes in ``valid``: keys are ordered, unknown members and white space are removed.
     ``violations``: the violations of all ``rejected`` elements, at most the first 10,000. ``ids``: equal for equal
-    elements; only of `Samples`.
+    elements; set only by `Samples`.
     """
 
     valid: list[bytes]
@@ -62,7 +62,7 @@ def members_of(body: bytes) -> dict[str, bytes]:
 def split(array: bytes, place: str = "") -> list[bytes]:
     """Return the JSON of the elements. Raises `Unreadable`, or `InvalidEnvelope` if it is not an array or too long.
 
-    Invalid JSON of Python's json (NaN, an unpaired surrogate) only invalidates its element.
+    Invalid JSON that Python's json accepts (NaN, an unpaired surrogate) invalidates only its element.
     """
     try:
         elements = _split_array(array)

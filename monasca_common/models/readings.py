@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readings of metrics, and exact sums of their values; a database merges the texts of two sums by joining them with a
+"""Readings of metrics, and exact sums of their values; a database merges two sums by joining their texts with a
 space."""
 
 from __future__ import annotations

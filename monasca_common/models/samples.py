@@ -25,18 +25,18 @@ from monasca_common.models.times import ANY_TIME, Window
 NO_META = b"null"
 STALE_META = json_text.write(STALE)
 _MOST_VIOLATIONS = 100
-_MOST_NUMBER_BYTES = 70  # of a metric in addition to its head and meta: its time and value with the names of members
+_MOST_NUMBER_BYTES = 70  # maximum size of a metric without its head and meta: its time, its value and member names
 _NULL = b"null"  # the JSON of values that are not finite, before they become texts
 
 _write = msgspec.json.Encoder().encode
-_digests: Seen[bytes, bytes] = Seen(20_000, max_entry_bytes=2048)  # of the heads of series
+_digests: Seen[bytes, bytes] = Seen(20_000, max_entry_bytes=2048)  # digests of the heads of series
 
 
 class Samples:
     """Collects the samples of one request, and the violations of those that are refused.
 
-    ``allowed``: the range of timestamps. ``reserved_names``: names that no metric may have. ``most``: the number of
-    samples.
+    ``allowed``: the range of timestamps. ``reserved_names``: names that no metric may have. ``most``: the maximum
+    number of samples.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Samples:
         self._bytes_left -= len(head) + len(meta) + _MOST_NUMBER_BYTES
         if self.total >= self._most or self._bytes_left < 0:
             raise self._too_large()
-        self._added.append((head, time_ms, value + 0.0, meta))  # + 0.0: -0.0 equals 0.0
+        self._added.append((head, time_ms, value + 0.0, meta))  # + 0.0 converts -0.0 to 0.0
         self.total += 1
 
     def refuse(self, place: str, rules: Iterable[str]) -> None:
@@ -92,7 +92,7 @@ class Samples:
             self._violations += [Violation(place, rule) for rule in rules]
 
     def check_count(self, count: int) -> None:
-        """Raise `InvalidEnvelope` if a request has too many samples, or series."""
+        """Raise `InvalidEnvelope` if a request has too many samples or series."""
         if count > self._most:
             raise self._too_large()
 

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Seen(Generic[K, V]):
-    """Caches pure results by their input.
+    """Caches the results of pure functions by their input.
 
     ``find`` is a dictionary's ``get``. A full cache drops its older half, which takes a tenth of the time of LRU. Large
     entries are not cached, so that clients cannot fill the memory. Thread-safe: each step is one operation of the

@@ -21,7 +21,7 @@ NOT_A_TIME = "must be milliseconds since the epoch, between 0 and 2^63 - 1"
 NOT_A_DATE = NOT_A_TIME + ", or ISO 8601 like 2026-01-31T23:59:59.123Z"
 NOT_SECONDS = "must be seconds since the epoch, at least 0"
 
-# Conversions from other units to milliseconds.
+# Units that clients send by mistake, and their conversions to milliseconds.
 _MISTAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("seconds", lambda time: time * 1000),
     ("microseconds", lambda time: time // 1000),
@@ -40,7 +40,7 @@ class Window:
         return self.earliest_ms <= time_ms <= self.latest_ms
 
     def fault(self, time_ms: int) -> str | None:
-        """Return the rule that a time breaks, with the unit in which the time would be allowed."""
+        """Return the rule that a time breaks, with the unit in which the time would be allowed, or ``None``."""
         if time_ms in self:
             return None
         if time_ms < self.earliest_ms:
@@ -81,7 +81,7 @@ def from_ms(value: Any) -> int:
 
 
 def from_ms_or_iso(value: Any) -> int:
-    """Return a number like `from_ms`, or a string of ISO 8601, by default in UTC.
+    """Convert a number, like `from_ms`, or an ISO 8601 string (by default in UTC) to ms.
 
     An example of the public API has both ``Z`` and an offset (``…:11Z+0200``); the offset is used.
     """

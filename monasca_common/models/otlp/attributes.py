@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of OTLP: values of any type as text or JSON, and the dimensions of a resource and a scope."""
+"""OTLP attributes: values of any type as text or JSON, and the dimensions of a resource and a scope."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from monasca_common.models.numbers import value_text
 from monasca_common.models.otlp.requests import ItemCount
 
 SCOPE_NAME, SCOPE_VERSION = "otel.scope.name", "otel.scope.version"
-#: Longer texts are cut. They are refused in any case, but each item of a resource, a scope or a metric checks them.
+#: Longer texts are truncated. They are refused anyway, but are checked for each item of a resource, scope or metric.
 MOST_TEXT = 4 * LONGEST_TEXT
 
 
@@ -49,7 +49,7 @@ def text(value: AnyValue) -> str:
 
 
 def dimensions(attributes: Iterable[KeyValue]) -> dict[str, str]:
-    """Return attributes as dimensions, without those that have an empty value, which Prometheus does not distinguish
+    """Return attributes as dimensions, except those with an empty value, because Prometheus does not distinguish them
     from missing attributes."""
     return {attribute.key: value[:MOST_TEXT] for attribute in attributes if (value := text(attribute.value))}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log records of OTLP as logs: the body is the message; allowed attributes of the resource and the scope are
-dimensions; severity, event name, attributes, and the ids of trace and span in hexadecimal are further members."""
+"""OTLP log records as logs: the body is the message; allowed attributes of the resource and the scope are dimensions;
+severity, event name, attributes, and the ids of trace and span in hexadecimal are further members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount, too_large
 from monasca_common.models.post import MOST_BYTES, ParsedPost
 from monasca_common.models.times import ANY_TIME, Window
 
-_MOST_VIOLATIONS, _MOST_OF_ONE = 100, 10  # of all logs, and of one
+_MOST_VIOLATIONS, _MOST_OF_ONE = 100, 10  # limits for all logs, and for one log
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
 
 
@@ -31,7 +31,7 @@ def parse_logs(
     most_bytes: int = MOST_BYTES,
 ) -> ParsedPost:
     """Parse the log records; the limits are `limits.STORED`. ``attributes``: see `common_dimensions`. ``allowed``: the
-    range of timestamps. ``most_bytes``: the size of all logs. Raises `InvalidEnvelope` if the request is too large."""
+    range of timestamps. ``most_bytes``: the maximum size of all logs. Raises `InvalidEnvelope` for a larger request."""
     items = ItemCount()
     valid: list[bytes] = []
     indices: list[int] = []

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data points of OTLP as series of metrics, named by Prometheus' convention.
+"""OTLP data points as series of metrics, named by Prometheus' convention.
 
-A gauge or a sum is the series ``name``. A histogram is ``name_bucket`` by the dimension ``le`` with cumulative counts,
+A gauge or a sum is the series ``name``. A histogram is ``name_bucket`` with the dimension ``le`` and cumulative counts,
 ``name_count`` and ``name_sum``. An exponential histogram has the same series, with merged buckets, so that there are
-few bounds, which are the same for all points. A summary is ``name`` by the dimension ``quantile``, ``name_count`` and
+few bounds, which are the same for all points. A summary is ``name`` with the dimension ``quantile``, ``name_count`` and
 ``name_sum``.
 
-Values of delta temporality are unchanged, in series with the dimension `TEMPORALITY`. The time since which a sum, a
-histogram or a summary counts is in value_meta (`START`): a new time is a reset.
+Values with delta temporality are stored unchanged, in series with the dimension `TEMPORALITY`. The time at which a sum,
+a histogram or a summary started to count is in value_meta (`START`); a new start time indicates a reset.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _histogram(point: HistogramDataPoint) -> Iterator[_Sample]:
     _check_number("bucket_counts", len(counts))
     if len(counts) != len(bounds) + 1 and (counts or bounds):
         raise _PointRefused(
-            f"bucket_counts has {len(counts)} entries for {len(bounds)} bounds: send one entry more than bounds"
+            f"bucket_counts has {len(counts)} entries for {len(bounds)} bounds: send one more entry than bounds"
         )
     ascending = all(lower < upper for lower, upper in pairwise(bounds))
     if not ascending or not all(map(math.isfinite, bounds)):
@@ -155,7 +155,7 @@ def _exponential(point: ExponentialHistogramDataPoint) -> Iterator[_Sample]:
 
 
 def _merged(buckets: ExponentialHistogramDataPoint.Buckets, shift: int) -> dict[int, int]:
-    """Return counts by index, ascending, where each bucket contains ``2 ** shift`` buckets of the point."""
+    """Return counts by index, in ascending order; each bucket merges ``2 ** shift`` buckets of the point."""
     _check_number("bucket_counts", len(buckets.bucket_counts))
     merged: dict[int, int] = {}
     for index, count in enumerate(buckets.bucket_counts, buckets.offset):

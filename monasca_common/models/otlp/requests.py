@@ -42,7 +42,7 @@ def too_large(rule: str) -> InvalidEnvelope:
 
 
 def from_protobuf(body: bytes, request: M) -> M:
-    """Parse a body into ``request``. Raises `Unreadable`; protobuf refuses more than 100 levels."""
+    """Parse a body into ``request``. Raises `Unreadable`; protobuf refuses more than 100 nesting levels."""
     try:
         request.ParseFromString(body)
     except DecodeError:
@@ -53,7 +53,7 @@ def from_protobuf(body: bytes, request: M) -> M:
 def from_json(body: bytes, request: M) -> M:
     """Parse a body into ``request``, and ignore unknown members. Raises `Unreadable`, or `InvalidEnvelope`."""
     if body.count(b"{") > MOST_JSON_OBJECTS:
-        raise too_large(f"has more than {MOST_JSON_OBJECTS} objects of JSON")
+        raise too_large(f"has more than {MOST_JSON_OBJECTS} JSON objects")
     document = json_text.read(body)
     try:
         if isinstance(document, dict):
@@ -67,8 +67,8 @@ def from_json(body: bytes, request: M) -> M:
 
 
 def _ids_to_base64(document: Any) -> None:
-    """Convert ids in place, because protobuf's JSON has bytes in base64. Attributes cannot have these members, because
-    their keys are values in OTLP."""
+    """Convert ids to base64 in place, because protobuf's JSON encodes bytes in base64. Attributes cannot have these
+    members, because OTLP stores attribute keys as values."""
     found = [document]
     while found:
         value = found.pop()

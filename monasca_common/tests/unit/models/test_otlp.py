@@ -170,7 +170,7 @@ class TestDistributions(base.BaseTestCase):
 
     def test_buckets_that_do_not_match_their_bounds_are_refused(self):
         for fields, rule in (
-            ({"bucket_counts": [1, 2]}, "bucket_counts has 2 entries for 2 bounds: send one entry more than bounds"),
+            ({"bucket_counts": [1, 2]}, "bucket_counts has 2 entries for 2 bounds: send one more entry than bounds"),
             ({"explicit_bounds": [10, 0.5]}, "explicit_bounds must be finite and ascending"),
             ({"explicit_bounds": [1, math.inf]}, "explicit_bounds must be finite and ascending"),
             ({"explicit_bounds": [math.nan, 1]}, "explicit_bounds must be finite and ascending"),
