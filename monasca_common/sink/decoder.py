@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes batches of a topic to rows of its tables, column by column."""
+"""Decodes batches of a topic into rows of its tables, column by column."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FieldReader:
         self._paths = tuple(dict.fromkeys(paths))
 
     def read(self, part: PartitionBatch, faults: Faults) -> Columns:
-        """Return a column for each path; ``None`` where a value or a field is missing. Raises `RetryLater`."""
+        """Return a column for each path, with ``None`` for missing values and fields. Raises `RetryLater`."""
         encoded = part.values if self._which == "value" else part.keys
         columns: dict[Steps, list[Any]] = {path: [] for path in self._paths}
         for start in range(0, len(encoded), _BLOCK):
@@ -81,7 +81,7 @@ class TopicDecoder:
         return TopicChanges(tuple(changes))
 
     def serializer(self, table: TableMapping, which: Literal["key", "value"]) -> Serializer | None:
-        """Return the serializer of a table's values or keys; ``None`` if keys are not decoded."""
+        """Return the serializer of a table's values or keys, or ``None`` if keys are not decoded."""
         reader = self._values[_format(table)] if which == "value" else self._keys.get(table.key_serializer)
         return None if reader is None else reader.serializer
 
@@ -96,8 +96,8 @@ def _steps(table: TableMapping, part: MessagePart) -> list[Steps]:
 
 @dataclass(slots=True)
 class _TableDecoder:
-    """Decodes one batch to the changes of one table. ``owners``, ``indexes``: the positions of the message and of the
-    element of each row. ``elements``: the fields of elements."""
+    """Decodes one batch into the changes of one table. ``owners``, ``indexes``: the positions of each row's message and
+    element. ``elements``: the fields of elements."""
 
     table: TableMapping
     part: PartitionBatch

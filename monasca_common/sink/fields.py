@@ -31,7 +31,7 @@ def _members(values: Sequence[Any], step: str | int) -> Sequence[Any]:
 
 def _member(value: Any, step: str | int) -> Any:
     if isinstance(value, Mapping):
-        with contextlib.suppress(TypeError, ValueError):  # a map of Protobuf raises them for a key of another type
+        with contextlib.suppress(TypeError, ValueError):  # a Protobuf map raises these errors for a key of another type
             return value.get(step)
         return None
     if isinstance(step, int):

@@ -21,7 +21,7 @@ from monasca_common.storage.tables.column_types import TYPES, ColumnType
 
 E = TypeVar("E")
 
-MESSAGE_TYPES = "monasca_common.sink.message_types"  # the entry points that ``message_type`` names
+MESSAGE_TYPES = "monasca_common.sink.message_types"  # the group of entry points that ``message_type`` names
 _MAX_NAME_BYTES = 63  # PostgreSQL truncates longer names
 _PATH = re.compile(r'\.(?:"([^"]+)"|([^."\[\]]+))|\[(\d+)\]')
 _MANY = "is defined twice, because case is ignored: rename one"
@@ -71,7 +71,7 @@ class ColumnSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SinkColumn:
-    """``default`` replaces a missing value or null; ``required``: a message without a value is refused."""
+    """A column. ``default`` replaces a missing or null value. ``required``: a message without a value is refused."""
 
     name: str
     type: ColumnType
@@ -84,7 +84,7 @@ class SinkColumn:
 class TableMapping:
     """A table, and the topic whose messages are its rows. ``key``: the names of the columns of its primary key.
 
-    ``each``: the path of an array in the value, of which each element is a row; ``None``: one row per message.
+    ``each``: the path of an array in the value, whose elements are rows, or ``None`` for one row per message.
     """
 
     name: str
@@ -166,7 +166,7 @@ class _MappingReader:
         self._table = ""
 
     def table(self, name: str, given: Any) -> TableMapping:
-        from monasca_common.storage.sql.tables import metadata  # the serializer needs an extra
+        from monasca_common.storage.sql.tables import metadata  # SQLAlchemy requires an extra
 
         self._table = name
         self._check_name("", name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a sample of a topic with the mapping: future dead letters, and fields that no column reads."""
+"""Compares a sample of a topic with the mapping: finds future dead letters, and fields that no column reads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from monasca_common.storage.tables.column_types import kind_of
 
 
 def sample_findings(decoder: TopicDecoder, messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Return findings of a sample of a topic, as (place, finding): messages that would become dead letters, and fields
-    that no column reads. Raises `RetryLater`."""
+    """Return the findings for a sample of a topic, as (place, finding): messages that would become dead letters, and
+    fields that no column reads. Raises `RetryLater`."""
     findings: dict[tuple[str, str], None] = {}
     for partition, chosen in groupby(sorted(messages, key=_partition), key=_partition):
         part, faults = _batch(list(chosen)), Faults()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the columns of a table with the latest registered schemas of its topic: fields that a schema does not have,
-and fields whose values a column cannot store."""
+"""Compares the columns of a table with the latest registered schemas of its topic: finds fields that a schema does not
+have, and fields whose values a column cannot store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from monasca_common.sink.fields import Steps
 from monasca_common.sink.mapping import MessagePart, SinkColumn, TableMapping
 
 _RECORDS = ("record", "error")
-# Decoded values by type of a schema. A column can store a type if it can store one of its values.
+# Examples of decoded values by schema type. A column can store a type if it can store one of its examples.
 _TEXTS, _BYTES = ("1", "2026-01-31T06:00:00Z"), (b"1", b"true", b"2026-01-31T06:00:00Z")
 _TIMES = (datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC),)
 _ANYTHING: Sequence[Any] = (*_TEXTS, *_BYTES, *_TIMES, 1.5, 1, True, {}, [])
@@ -43,7 +43,7 @@ _UNKNOWN = object()  # a type without a definition here, which may have any fiel
 
 
 class SchemaFinding(NamedTuple):
-    """``effect``: the effect on messages with this schema; empty if it is unknown."""
+    """A difference. ``effect``: the effect on messages with this schema, or empty if it is unknown."""
 
     text: str
     effect: str
@@ -65,7 +65,7 @@ class _SchemaFields(ABC):
     def values(self, node: Any) -> Sequence[Any]: ...
 
     def at(self, steps: Steps) -> list[Any] | None:
-        """Return values of the field at a path; ``None`` if the schema does not have it."""
+        """Return examples of values of the field at a path, or ``None`` if the schema does not have the field."""
         nodes = list(self.nodes(self.root))
         for step in steps:
             members = [] if _UNKNOWN in nodes else [each for node in nodes for each in self.members(node, step)]
@@ -137,8 +137,8 @@ class _JsonFields(_SchemaFields):
 
 
 class _ProtobufFields(_SchemaFields):
-    """The fields that both the text and the generated class have; the class decodes every version of its message. A
-    node consists of a descriptor and a flag for an array or a map."""
+    """The fields that are both in the schema's text and in the generated class, which decodes every version of its
+    message. A node consists of a descriptor and a flag for an array or a map."""
 
     def __init__(self, generated: Any, text: str) -> None:
         self.root = (generated.DESCRIPTOR, False)
@@ -173,7 +173,7 @@ _IGNORED = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|//[^\n]*|/\*.*?\*
 
 
 def _protobuf_names(text: str) -> dict[str, set[str]]:
-    """Return the names of the fields of each message in a file for protoc."""
+    """Return the field names of each message in the text of a file for protoc."""
     names: dict[str, set[str]] = {}
     text = _IGNORED.sub(" ", text)
     package = re.search(r"\bpackage\s+([\w.]+)\s*;", text)
@@ -193,7 +193,7 @@ def _protobuf_names(text: str) -> dict[str, set[str]]:
 
 
 def schema_findings(decoder: TopicDecoder, table: TableMapping) -> Iterator[SchemaFinding]:
-    """Yield the differences of a table from the latest schemas of its keys and values, if their formats have schemas.
+    """Yield the differences between a table and the latest schemas of its keys and values, if their formats have any.
 
     Raises `RegistryUnavailable`.
     """
@@ -204,8 +204,8 @@ def schema_findings(decoder: TopicDecoder, table: TableMapping) -> Iterator[Sche
             try:
                 yield from _compared(reads, *_latest(serializer, table.topic, fields))
             except SerializationError as error:
-                # Producers may register the schema with their first message. Of a schema that cannot be read, every
-                # message would be a dead letter.
+                # Producers may register the schema with their first message. If a schema cannot be read, every message
+                # would become a dead letter.
                 effect = "" if isinstance(error, SchemaRefused) else "refused"
                 yield SchemaFinding(f"the latest schema of its {fields}s is not compared: {error}", effect)
 

@@ -93,7 +93,7 @@ class SinkPlan(WorkersPlan):
         settings = sink_settings(conf)
         storage, by_topic = open_sink_storage(settings), decoders(settings.tables, conf)
         if settings.num_processors != getattr(self, "settings", settings).num_processors:
-            raise ConfigurationError(f"num_processors in group [{SINK_GROUP}] is changed: restart the sink")
+            raise ConfigurationError(f"num_processors in group [{SINK_GROUP}] has changed: restart the sink")
         self.settings, self.storage, self.decoders = settings, storage, by_topic
 
     def names(self) -> Sequence[Sequence[str]]:
@@ -113,7 +113,7 @@ class SinkPlan(WorkersPlan):
 
 
 def open_sink_storage(settings: SinkSettings) -> Storage:
-    """Raises `ConfigurationError` for a database that the sink does not support."""
+    """Return the storage. Raises `ConfigurationError` for a database that the sink does not support."""
     driver = settings.storage.driver
     if driver not in DATABASES:
         raise ConfigurationError(f"driver in group [storage] is {driver!r}: a sink writes to {' or '.join(DATABASES)}")
@@ -123,7 +123,7 @@ def open_sink_storage(settings: SinkSettings) -> Storage:
 
 
 def run(conf: cfg.ConfigOpts) -> None:
-    """Run the sink, and end the process, with status 0 after SIGTERM.
+    """Run the sink, and then exit, with status 0 after SIGTERM.
 
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """

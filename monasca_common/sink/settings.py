@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen settings of a sink, declared here as the options of ``[sink]``, which also has consumer options."""
+"""The frozen settings of a sink, declared here as the options of ``[sink]``, which also contains consumer options."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SINK_GROUP = "sink"
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """``producer``: the settings of the producer of dead letters, with the brokers of the consumer. ``audit``: ``None``
-    disables audit reports."""
+    """The settings of a sink. ``producer``: those of the producer of dead letters, which uses the consumer's brokers.
+    ``audit``: ``None`` disables audit reports."""
 
     mapping_file: str | None = field(
         metadata=declared(help="The mapping file, which assigns the parts of a topic's messages to tables. Required.")
@@ -67,7 +67,7 @@ _SINK = OptionGroup(SINK_GROUP, (*options_of(SinkSettings), *_CONSUMER))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return the group with its options, for oslo.config's generator of sample files."""
+    """Return the group with its options, for oslo.config's sample generator."""
     return [_SINK.listed()]
 
 
