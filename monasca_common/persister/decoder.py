@@ -21,7 +21,7 @@ Decode = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
 
 class EnvelopeDecoder:
-    """A `Decoder` of messages with one envelope. ``decode``: a thread-safe function from values to rows."""
+    """A `Decoder` of messages with one envelope. ``decode``: a thread-safe function that converts values to rows."""
 
     def __init__(self, kind: Kind, decode: Decode) -> None:
         self._kind = kind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder of requests of OTLP, as an OpenTelemetry Collector writes them to a topic: one message becomes many
+"""The decoder of OTLP requests that an OpenTelemetry Collector has written to a topic: one message becomes many
 rows."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN_VIOLATIONS = 10
 
 class OtlpDecoder:
     """A `Decoder`. It converts each item of a request to an envelope and decodes the envelopes, so the same rules apply
-    to its rows as in other topics. ``decode``: a thread-safe function from envelopes to rows."""
+    to its rows as in other topics. ``decode``: a thread-safe function that converts envelopes to rows."""
 
     def __init__(
         self, kind: Kind, reader: OtlpReader, decode: Callable[[Sequence[bytes | None]], Decoded[Any]]
@@ -35,7 +35,7 @@ class OtlpDecoder:
         indexes: list[int] = []
         for position, value in enumerate(part.values):
             offset = part.offsets[position]
-            # The time of the message is the same each time it is decoded.
+            # Use the time of the message, because it is the same each time the message is decoded.
             created = (part.timestamps[position] or 0) / 1000
             try:
                 post = self._read(value, self._header(part.headers[position]), created)

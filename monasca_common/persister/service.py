@@ -33,7 +33,7 @@ OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """A worker process with a member of each of these groups. ``number``: its index among the processes of its
+    """A worker process with one member in each of these groups. ``number``: its index among the processes of its
     group."""
 
     groups: tuple[GroupSettings, ...]
@@ -45,8 +45,8 @@ class WorkerSpec:
 
 
 def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSpec]:
-    """Return the worker processes; one process, with a thread per group, if the database is written by one process.
-    Raises `ConfigurationError` for settings that the storage does not support."""
+    """Return the worker processes; if only one process can write to the database, return one process with a thread per
+    group. Raises `ConfigurationError` for settings that the storage does not support."""
     for group in settings.groups:
         if group.kind not in storage.kinds:
             raise ConfigurationError(
@@ -103,7 +103,7 @@ class PersisterPlan(WorkersPlan):
         storage = open_storage(settings.storage)
         workers = worker_specs(settings, storage)
         if self.workers and [spec.names for spec in workers] != [spec.names for spec in self.workers]:
-            raise ConfigurationError("other groups or processes are enabled: restart the persister")
+            raise ConfigurationError("the enabled groups or processes have changed: restart the persister")
         self.settings, self.storage, self.workers = settings, storage, workers
 
     def names(self) -> Sequence[Sequence[str]]:
@@ -125,7 +125,7 @@ class PersisterPlan(WorkersPlan):
 
 
 def run(conf: cfg.ConfigOpts) -> None:
-    """Run the persister, and end the process, with status 0 after SIGTERM.
+    """Run the persister, and then exit, with status 0 after SIGTERM.
 
     Raises `ConfigurationError`, `StorageError` and `OSError` if it cannot start.
     """

@@ -53,9 +53,9 @@ class GroupSwitch:
 class GroupSettings:
     """The settings of one kind of data. ``name``: its option group.
 
-    ``producer``: the settings of the producer of dead letters, with the brokers of the consumer. ``max_dimensions``:
+    ``producer``: the settings of the producer of dead letters, which uses the consumer's brokers. ``max_dimensions``:
     the limit in ``[storage]``; messages with more dimensions become dead letters. ``audit``: ``None`` disables audit
-    reports. ``registry``: ``None``: values in Avro become dead letters. ``otlp``: ``None``: the messages are envelopes.
+    reports. ``registry``: if ``None``, Avro values become dead letters. ``otlp``: if ``None``, messages are envelopes.
     """
 
     name: str
@@ -90,7 +90,7 @@ class GroupSettings:
             minimum=1,
             maximum=100_000_000,
             unit="series",
-            help="The number of series that each thread that decodes metrics caches, at 1 kB each. Too small: metrics "
+            help="The number of series, of 1 kB each, that each thread caches to decode metrics. Too small: metrics "
             "of uncached series take twice as long. Too large: the process runs out of memory.",
         )
     )
@@ -137,7 +137,7 @@ _GROUPS = {name: _group(name, enabled=enabled) for name, (_, enabled) in _CONSUM
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return all groups with their options, for oslo.config's generator of sample files."""
+    """Return all groups with their options, for oslo.config's sample generator."""
     return [group.listed() for group in (_PERSISTER, _SHARED, *_GROUPS.values())]
 
 
