@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the pinned jars and their SHA-256 digests, because a repository can deliver other files.
+"""Reads the pinned jars and their SHA-256 digests, because a repository may deliver different files.
 
 Each file ``<list>.txt`` in this folder has one line for each jar: its digest and its Maven coordinates. An archive has
-``:classifier@extension`` after its version.
-``tools/jar_digests.py`` writes these files.
+``:classifier@extension`` after its version. ``tools/jar_digests.py`` writes these files.
 """
 
 import hashlib
@@ -37,7 +36,7 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """Return the path below the address of a Maven repository."""
+        """The path below the URL of a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
 
@@ -52,7 +51,7 @@ def list_file(name: str) -> Path:
 
 
 def read_list(file: Path) -> tuple[Jar, ...]:
-    """Return the jars of a list. Raises `OSError`; `ValueError` for a line without a digest and coordinates."""
+    """Return the jars of a list. Raises `OSError`, and `ValueError` for a line without a digest and coordinates."""
     return tuple(_jar(file, text, digest) for text, digest in read_digests(file).items())
 
 
@@ -66,8 +65,8 @@ def _jar(file: Path, text: str, digest: str) -> Jar:
 
 
 def read_digests(file: Path) -> dict[str, str]:
-    """Return {name: digest} of a file in the format of ``sha256sum``. Raises `OSError`; `ValueError`, which names the
-    line."""
+    """Return {name: digest} from a file in the format of ``sha256sum``. Raises `OSError`, and `ValueError`, which names
+    the line."""
     digests = {}
     for number, line in enumerate(file.read_text().splitlines(), start=1):
         digest, _, name = line.partition(" ")

@@ -46,7 +46,7 @@ class Repository:
 
 
 def configured_repository(environ: Mapping[str, str]) -> Repository:
-    """Return the repository that this machine is configured for. Raises `JarError` if the configuration is wrong."""
+    """Return the repository that is configured on this machine. Raises `JarError` if the configuration is wrong."""
     if given := environ.get(REPOSITORY_VARIABLE):
         return _of_url(given, REPOSITORY_VARIABLE)
     for file in (Path(environ.get("HOME") or Path.home(), ".m2", "settings.xml"), _GLOBAL_SETTINGS):
@@ -74,7 +74,7 @@ def _of_url(given: str, source: str, login: str | None = None) -> Repository:
 
 
 def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
-    """Return the mirror of Maven Central in a ``settings.xml``."""
+    """Return the mirror of Maven Central in a ``settings.xml``, or ``None``."""
 
     def text(element: ElementTree.Element, name: str) -> str:
         found = (element.findtext(f"{{*}}{name}") or "").strip()
@@ -102,7 +102,7 @@ def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
 def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
     """Download the jar, compare it with its digest and write it to ``folder``, in up to four attempts.
 
-    Raises `JarError`; `OSError` if it cannot be written to the folder.
+    Raises `JarError`, and `OSError` if the jar cannot be written to the folder.
     """
     waits = iter(_WAITS_SECONDS)
     while True:
