@@ -98,7 +98,7 @@ class CounterService(Loop):
 
 
 def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str, tier: str) -> None:
-    """Count topics of the brokers in the options group ``section``. Raises `ConfigurationError` and `TransportError` if
+    """Count topics of the brokers in the option group ``section``. Raises `ConfigurationError` and `TransportError` if
     it cannot start."""
     settings, status = audit_settings(conf), count_status_settings(conf)
     admin = load_admin(conf, section)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal: a SQLite database of each process with its unacknowledged reports.
+"""The journal: each process has a SQLite database with its unacknowledged reports.
 
 The next process on the machine takes over the databases of ended processes and sends their reports. A report can
 therefore be sent twice; readers recognize the repetition by its id. The database survives SIGKILL, but not the loss of
@@ -28,8 +28,8 @@ _TABLE = "CREATE TABLE IF NOT EXISTS report (number INTEGER PRIMARY KEY, id TEXT
 
 
 class Journal:
-    """Thread-safe. Create it in the process that uses it, because the lock on the database shows that this process is
-    alive."""
+    """The journal of this process. Thread-safe. Create it in the process that uses it, because the lock on the database
+    shows that this process is alive."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)

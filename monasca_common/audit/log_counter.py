@@ -74,8 +74,8 @@ class LogCounts:
             self._forget(key)
 
     def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
-        """Record a duplicate. Among the records of one id, the record with the lowest partition and offset is never a
-        duplicate, so that another counter, or this counter after a crash, reports the same duplicates."""
+        """Record a duplicate. Among the records with the same id, the one with the lowest partition and offset is never
+        a duplicate, so that another counter, or this counter after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
         first = ids.get(message_id)
         if first is None:
@@ -96,8 +96,8 @@ class LogCounts:
 class LogCounter:
     """Counts the topics of ``consumer``, whose group is the application in the reports.
 
-    ``tier``: ``broker``, or ``mirror`` for a copy in another cluster. ``since_ms``: the start of the first counter;
-    ``None``: this counter continues an earlier one.
+    ``tier``: ``broker``, or ``mirror`` for a copy in another cluster. ``since_ms``: the start of the first counter, or
+    ``None`` if this counter continues an earlier one.
     """
 
     def __init__(

@@ -35,9 +35,9 @@ class ReaderAudit(Hook):
         self._reporter = reporter
         self._positions = {} if positions is None else positions
         self._lock = threading.Lock()  # transactions commit in threads that do not poll
-        # the offsets from the first to before the second
+        # ranges of offsets, from the first (inclusive) to the second (exclusive)
         self._polled: dict[TopicPartition, deque[tuple[int, int]]] = defaultdict(deque)
-        self._reported: set[TopicPartition] = set()  # the positions of partitions since their assignment
+        self._reported: set[TopicPartition] = set()  # partitions whose position was reported after their assignment
         self._held: str | None = None  # the report of the commit in flight, of which there is at most one
 
     def after_poll(self, batch: Batch) -> None:
@@ -90,7 +90,7 @@ class ReaderAudit(Hook):
 
 
 def audit_tap(settings: AuditSettings | None, tier: str, application: str) -> Tap | None:
-    """Return a tap that reports the messages of a member for ``application`` at ``tier``; ``None`` without settings."""
+    """Return a tap that reports the messages of a member for ``application`` at ``tier``, or ``None`` if disabled."""
     if settings is None:
         return None
 

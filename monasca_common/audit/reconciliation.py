@@ -10,7 +10,7 @@ one:
   before its report, or from a message that was sent twice;
 * *readers* report handled offsets; the event times come from the log. Missing messages are identified by offset, so
   duplicates do not hide them;
-* *copies* are logs with other offsets, and have the same number of distinct message ids as the log.
+* *copies* are logs with different offsets, but with the same number of distinct message ids as the log.
 
 A missing message is **lost** if the tier has reported later messages, otherwise **late**.
 """
@@ -148,12 +148,12 @@ class _TierCounts:
 
 
 class AuditTotals:
-    """The totals of all reports. Their size grows with the buckets, so services read the reports again after a time."""
+    """The totals of all reports. Their size grows with the number of buckets, so services reread them regularly."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self._settings = settings
         self._topics: dict[str, dict[tuple[str, str], _TierCounts]] = defaultdict(lambda: defaultdict(_TierCounts))
-        self._seen: set[str] = set()  # ids of reports with numbers
+        self._seen: set[str] = set()  # ids of reports that must not be counted twice
         self.foreign = 0  # ignored reports with a different bucket_seconds
         self.early = 0  # ignored messages with times more than a day ahead
 
@@ -163,7 +163,7 @@ class AuditTotals:
             return
         latest_ms = report.sent_ms + AHEAD_MS
         is_foreign = report.bucket_seconds != self._settings.bucket_seconds
-        # Readers report each commit. Only numbers would change if a report was added again; sets of offsets would not.
+        # Few ids are kept, because readers report each commit, and adding sets of offsets again does not change them.
         if is_foreign or any(count.messages or count.bucket_ms > latest_ms for count in report.counts):
             self._seen.add(report.id)
         if is_foreign:

@@ -14,7 +14,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
-_NAME = "monasca-audit-reader"  # no offset of this group is ever committed
+_NAME = "monasca-audit-reader"  # this group never commits offsets
 
 
 class ReportLog:

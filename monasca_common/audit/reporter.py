@@ -55,7 +55,7 @@ class AuditReporter:
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
         self._sending: list[AuditReport] = []
-        self._sent: DeliveryReport | None = None  # `_sending` returns this bulk until all its reports are acknowledged
+        self._sent: DeliveryReport | None = None  # the bulk that `_send` repeats until all its reports are acknowledged
         self._reporting = threading.Lock()
         self._ended = threading.Event()
 
@@ -83,7 +83,7 @@ class AuditReporter:
         self._ended.set()
         self._thread.join(CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
         self._producer.close(CLOSE_SECONDS)
-        self._thread.join(CLOSE_SECONDS)  # the closed producer ended its wait
+        self._thread.join(CLOSE_SECONDS)  # closing the producer has ended its wait
         self._journal.close()
 
     def audited(self, producer: ProducerSettings) -> ProducerSettings:
@@ -91,10 +91,10 @@ class AuditReporter:
         return replace(producer, tap=self._delivered.tap)
 
     def handled(self, ranges: Iterable[HandledRange], *, held: bool = False) -> str:
-        """Add handled ranges to the journal, and return the report's id. Commit the offsets afterwards, because the
-        journal survives this process.
+        """Add handled ranges to the journal, which survives this process, and return the report's id. Call it before
+        the offsets are committed.
 
-        ``held``: the report is sent after a call of `settle` or at the close. If this process is killed, the next
+        ``held``: the report is sent only after `settle` or `close` is called. If this process is killed, the next
         process sends the report, and handles and reports uncommitted messages again.
         """
         fail_point("audit.before_journal")
@@ -180,7 +180,7 @@ class AuditReporter:
 
 
 def audited(producer: ProducerSettings, reporter: AuditReporter | None) -> ProducerSettings:
-    """Return the settings of producers, which are audited if there is a reporter."""
+    """Return the settings of producers that are audited if there is a reporter."""
     return producer if reporter is None else reporter.audited(producer)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reports of the audit, as messages of their topic. A report has the counts of a tier since its previous report.
 
-A report whose delivery is unknown is sent again under its id, and counts once. The event time of a message is Kafka's
-timestamp of its record, which is the same on all tiers. Buckets of event time do not overlap; each is named by its
-start, in milliseconds since 1970.
+A report whose delivery is unknown is sent again with the same id, and counts once. The event time of a message is the
+Kafka timestamp of its record, which is the same on all tiers. Buckets of event time do not overlap; each is identified
+by its start, in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Handled offsets of one partition, from ``first`` to before ``next``.
+    """Handled offsets of one partition, from ``first`` (inclusive) to ``next`` (exclusive).
 
     ``position``: the start offset in the reader's database; all earlier messages are handled, whether reported or not.
     """
@@ -64,8 +64,8 @@ class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``application``: the consumer group of a reader. ``since_ms``: the start of the first counter of a log; ``None``
-    for a counter that continues an earlier one."""
+    """A report. ``application``: the consumer group of a reader. ``since_ms``: the start of the first counter of a log,
+    or ``None`` for a counter that continues an earlier one."""
 
     id: str
     tier: str
@@ -83,7 +83,7 @@ def encode(report: AuditReport) -> bytes:
 
 
 def decode(value: bytes | None) -> AuditReport | None:
-    """Return ``None`` for a value that is not a report of this version."""
+    """Return the report, or ``None`` if the value is not a report of this version."""
     try:
         report = msgspec.json.decode(value or b"", type=AuditReport)
     except msgspec.DecodeError:

@@ -33,7 +33,7 @@ _LABELS = ("topic", "tier", "application")
 
 _READ_SECONDS = 300.0
 _INTERVAL_SECONDS = 60.0
-_MAX_LINES = 20  # in the log of one reconciliation
+_MAX_LINES = 20  # maximum number of lines that one reconciliation logs
 
 
 class AuditMetrics(ServiceMetrics):
@@ -73,8 +73,8 @@ class AuditMetrics(ServiceMetrics):
 
 
 class AuditService(Loop):
-    """``open_log`` opens the log of reports, from a given time on. After a failure, the service reads the reports
-    again."""
+    """Reconciles reports regularly. ``open_log``: opens the log of reports, from a given time on. After a failure, the
+    service reads the reports again."""
 
     def __init__(
         self, settings: AuditSettings, open_log: Callable[[int], ReportLog], *, clock: Clock | None = None

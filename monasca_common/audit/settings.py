@@ -35,7 +35,7 @@ class ExpectedReader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """Options of reporters and of the reconciliation. ``folder``: ``None`` without audited services."""
+    """Options of reporters and of the reconciliation. ``folder`` is ``None`` if no service is audited."""
 
     enabled: bool = option(
         False,
@@ -76,8 +76,8 @@ class AuditSettings:
     expected_readers: tuple[str, ...] = option(
         (),
         help="Readers that must report, as TOPIC/TIER/GROUP, separated by commas; for example "
-        "metrics/database/1_metrics. If a reader has no report within window_seconds, all its messages are missing. "
-        "Unset: "
+        "metrics/database/1_metrics. If a reader has no report within window_seconds, all its messages count as "
+        "missing. Unset: "
         "readers without reports are ignored.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
@@ -120,7 +120,7 @@ _AUDIT_COUNT = OptionGroup(AUDIT_COUNT_GROUP, options_of(StatusSettings), remove
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """Return every group with its options, for oslo.config's generator of sample files."""
+    """Return every group with its options, for oslo.config's sample generator."""
     return [_AUDIT.listed(), _AUDIT_COUNT.listed()]
 
 
@@ -130,7 +130,7 @@ def count_status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
 
 
 def _reader(text: str) -> ExpectedReader:
-    """Raises `ConfigurationError`."""
+    """Parse ``TOPIC/TIER/GROUP``. Raises `ConfigurationError`."""
     topic, tier, group = (each.strip() for each in (*text.split("/", 2), "", "")[:3])
     if not (topic and tier and group and reads(tier)):
         raise ConfigurationError(

@@ -49,8 +49,8 @@ class EnvelopeSchema:
 class EnvelopeReader:
     """Converts values in Avro to JSON, which decoders of envelopes read. Thread-safe.
 
-    ``schema``: returns the schema with an id, or ``None`` without a registry. Raises `SerializationError` and
-    `RegistryUnavailable`. ``otlp``: set for a topic with requests of OTLP, which executors convert instead.
+    ``schema``: the function that returns the schema with an id, or ``None`` without a registry. It raises
+    `SerializationError` and `RegistryUnavailable`. ``otlp``: set for topics with OTLP requests, converted by executors.
     """
 
     def __init__(self, settings: SchemaRegistrySettings | None = None, otlp: OtlpReader | None = None) -> None:
@@ -88,7 +88,7 @@ class EnvelopeReader:
             raise InvalidEnvelope([Violation("", f"with the schema {schema_id} {error}")]) from None
 
     def reading(self, decode: Callable[[Values], Decoded[Row]]) -> Callable[[Values], Decoded[Row]]:
-        """Return ``decode`` extended to values in both formats."""
+        """Return ``decode``, extended to decode values in both formats."""
 
         def decode_both(values: Values) -> Decoded[Row]:
             texts, errors = self.as_json(values)
@@ -124,7 +124,7 @@ class EnvelopeWriter:
 
 
 def _schemas(settings: SchemaRegistrySettings) -> SchemaRegistry[EnvelopeSchema]:
-    """Raises `ConfigurationError` without the extra ``[avro]``."""
+    """Return the schemas in the registry. Raises `ConfigurationError` without the extra ``[avro]``."""
     try:
         import fastavro  # noqa: F401
 

@@ -13,15 +13,15 @@ from monasca_common.kafka.clock import Clock
 
 #: The maximum duration of one loop turn in a live service.
 LIVE_SECONDS = 600.0
-#: If messages wait for this time and none is processed, the service stalls.
+#: If messages wait for this time and none is processed, the service counts as stalled.
 STALL_SECONDS = 60.0
-#: The time without a sign of life after which gunicorn replaces a worker.
+#: The time without a heartbeat after which gunicorn replaces a worker.
 WORKER_SILENT_SECONDS = 60
 
 
 class ServiceHealth:
     """The probes of the paths ``/healthcheck``, ``/healthz`` and ``/readyz``. Each returns whether it succeeds, and the
-    body of its response. Metrics have the name ``service``.
+    body of its response. ``service``: the name of the service in metrics.
 
     ``turns`` returns the seconds since the last turn of each loop, or ``None`` for a loop that is not running, which
     counts as live. ``reasons`` returns why the service is not ready. ``facts`` returns further parts of the body of
@@ -86,7 +86,7 @@ class LoopHealth(ServiceHealth):
         return self._clock.monotonic() - self._turned_at
 
     def turned(self, reason: str | None = None) -> None:
-        """Record a turn of the loop. ``reason``: why the loop does not work; empty if it works; ``None``: unchanged."""
+        """Record a turn of the loop. ``reason``: why it does not work, empty if it works, or ``None`` if unchanged."""
         self._turned_at = self._clock.monotonic()
         if reason is not None:
             self.reason = reason

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service of one loop: its status, its signals, and its start and stop messages."""
+"""A service with one loop: its status, its signals, and its start and stop messages."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run_service(
 ) -> None:
     """Run ``loop`` until SIGTERM, Ctrl-C, or an error that no restart can resolve, which is raised.
 
-    ``group``: the option group of the status. ``facts`` are in the start message. Raises `ConfigurationError` if the
-    status cannot be served.
+    ``group``: the option group of the status. ``facts``: are shown in the start message. Raises `ConfigurationError` if
+    the status cannot be served.
     """
     with status_served(group, status, health, registry):
         stop_on_signals(loop.stop)  # before the start message, after which a caller may stop the service

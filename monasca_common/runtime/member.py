@@ -83,12 +83,12 @@ class Member(Loop):
         self._settings = consumer, producer
         self._tap = tap
         self._failing = threading.Lock()
-        self._attempt: ExitStack | None = None  # the latest
-        self._failure: Exception | None = None  # of this attempt
+        self._attempt: ExitStack | None = None  # the latest attempt
+        self._failure: Exception | None = None  # the failure of this attempt
 
     @abstractmethod
     def open(self, stack: ExitStack) -> Processor:
-        """Open the processor of one attempt, over `open_clients`. ``stack`` is closed when the attempt ends."""
+        """Open the processor of one attempt, with `open_clients`. ``stack`` is closed when the attempt ends."""
 
     def open_clients(self, stack: ExitStack, positions: Mapping[TopicPartition, int] | None = None) -> Clients:
         """Open the clients of an attempt; ``stack`` closes them."""

@@ -45,8 +45,8 @@ class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
     ``reason``: the reason why it is not running. ``moved_ms``: the time of its last commit, or the last time without
-    lag. ``turned_ms``: the last turn of its loop; 0 without a loop. ``lag``: the number of messages by
-    ``topic/partition`` that are not finished, or, if handlers can take long, not yet read.
+    lag. ``turned_ms``: the time of the last turn of its loop, or 0 without a loop. ``lag``: by ``topic/partition``, the
+    number of messages that are not finished, or, if handlers can take long, not yet read.
     """
 
     name: str
@@ -67,7 +67,7 @@ class MemberStatus(msgspec.Struct):
 class MemberHealth(Hook):
     """The status of one member, whose threads update it. It is also a hook of the processor. Thread-safe.
 
-    ``counts_unfinished``: whether the lag includes messages that are read and not committed.
+    ``counts_unfinished``: whether the lag includes messages that are read but not committed.
     """
 
     def __init__(self, status: MemberStatus, clock: Clock, *, counts_unfinished: bool = True) -> None:
@@ -76,7 +76,7 @@ class MemberHealth(Hook):
         self._lock = threading.Lock()
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason for each wait
-        self._undecoded: set[TopicPartition] = set()  # the wait for the schema registry
+        self._undecoded: set[TopicPartition] = set()  # partitions that wait for the schema registry
         self._waited_at = clock.monotonic()  # the wait for the database is counted up to this time
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
@@ -211,8 +211,8 @@ class MemberHealth(Hook):
 def members_health(
     service: str, statuses: Callable[[], Sequence[MemberStatus]], *, clock: Clock | None = None
 ) -> ServiceHealth:
-    """Return the health of a service of members, which is healthy if it is ready. ``/healthcheck`` also shows the state
-    of each member."""
+    """Return the health of a service with members, which is healthy if it is ready. ``/healthcheck`` also shows the
+    state of each member."""
     now_ms = (clock or SystemClock()).time_ms
     return ServiceHealth(
         service,

@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-#: The values of a family's labels, and the sample's value; a sample with ``None`` is not served.
+#: The values of a family's labels, and the sample's value; a sample whose value is ``None`` is not served.
 Sample = tuple[Sequence[str], float | None]
 
 
 class ComputedMetrics(Collector):
-    """Serves the families that ``families`` returns, which any thread calls at each scrape."""
+    """Serves the families that ``families`` returns. At each scrape, any thread may call it."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families

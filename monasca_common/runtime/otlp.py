@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts messages with a request of OTLP, as an OpenTelemetry Collector writes them to a topic, to envelopes: one
+"""Converts messages with an OTLP request, as an OpenTelemetry Collector writes them to a topic, to envelopes: one
 message becomes many. Needs the extra ``[otlp]``."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from monasca_common.models.post import ParsedPost
 from monasca_common.models.samples import Samples
 from monasca_common.runtime.otlp_settings import OtlpTopicSettings
 
-_MOST_SAMPLES = 200_000  # samples of a message; a message of a megabyte with histograms has 130,000 samples
-_MOST_LOG_BYTES = 64 * 1024 * 1024  # logs of a message; short logs have several times their size with all dimensions
+_MOST_SAMPLES = 200_000  # per message; a message of a megabyte with histograms has 130,000 samples
+_MOST_LOG_BYTES = 64 * 1024 * 1024  # per message; with all dimensions, short logs have several times their size
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class OtlpReader:
         return replace(post, valid=envelopes)
 
     def header(self, headers: Headers) -> bytes | None:
-        """Return the ``tenant`` of a message."""
+        """Return the tenant in the headers of a message, or ``None``."""
         name = self.settings.otlp_tenant_header
         return None if name is None else dict(headers).get(name)
 

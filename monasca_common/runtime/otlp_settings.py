@@ -16,7 +16,7 @@ OTLP_BATCH_SIZE = 20
 
 @dataclass(frozen=True, slots=True)
 class OtlpTopicSettings:
-    """The options of a topic whose messages may be requests of OTLP, as an OpenTelemetry Collector writes them."""
+    """The options of a topic whose messages may be OTLP requests, as an OpenTelemetry Collector writes them."""
 
     format: str = option(
         ENVELOPES,
@@ -25,18 +25,18 @@ class OtlpTopicSettings:
             OTLP: "OTLP in protobuf, as the Kafka exporter of a Collector writes it; needs the extra otlp",
         },
         help="The format of the topic's messages, also for jobs of the pipeline that read the topic of "
-        "[kafka_metrics]. A message of OTLP becomes many rows, so batch_size is "
+        "[kafka_metrics]. A message in OTLP becomes many rows, so batch_size is "
         f"{OTLP_BATCH_SIZE} by default in its group.",
     )
     otlp_tenant: str | None = option(
-        None, help="The tenant of messages of OTLP without the header that otlp_tenant_header names."
+        None, help="The tenant of OTLP messages without the header that otlp_tenant_header names."
     )
     otlp_tenant_header: str | None = option(
         None,
-        help="The header of a message of OTLP that contains its tenant. Set it only if the Collector sets this header "
+        help="The header of an OTLP message that contains its tenant. Set it only if the Collector sets this header "
         "in every message; otherwise its clients can write for any tenant.",
     )
-    otlp_region: str = option("RegionOne", help="The region of the rows of OTLP.")
+    otlp_region: str = option("RegionOne", help="The region of rows from OTLP messages.")
     otlp_attributes: tuple[str, ...] = option(
         RESOURCE_ATTRIBUTES,
         help="The attributes of OTLP resources and scopes that become dimensions, as in [api] otlp_attributes.",
@@ -44,7 +44,7 @@ class OtlpTopicSettings:
 
 
 def otlp_settings(read: GroupReader) -> OtlpTopicSettings | None:
-    """Return ``None`` for a topic with envelopes. Raises `ConfigurationError`."""
+    """Return the settings, or ``None`` for a topic with envelopes. Raises `ConfigurationError`."""
     settings = read.settings(OtlpTopicSettings)
     if settings.format == ENVELOPES:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of polls in loops over a consumer."""
+"""The limits of polls in loops that read from a consumer."""
 
 #: The time-out of one poll, after which a loop checks whether it must stop.
 POLL_SECONDS = 0.2

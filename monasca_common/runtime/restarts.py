@@ -59,7 +59,7 @@ class Loop(ABC):
         return str(error)
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
-        """Called when ``error`` ended `serve`; the next call follows after the back-off."""
+        """Called after ``error`` has ended `serve`, which is called again after the back-off."""
 
     def restarted(self) -> None:  # noqa: B027
         """Called before `serve` is called again."""
@@ -82,7 +82,7 @@ class Loop(ABC):
                 failures = 1 if self.clock.monotonic() - started_at > HEALTHY_SECONDS else failures + 1
                 limited = isinstance(error, DeadLetterLimit)
                 delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
-                then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
+                then = "stays stopped until a restart" if delay is None else f"tries again in {delay:.1f} s"
                 unexpected = not isinstance(error, self.expected)
                 LOG.error("%s failed and %s: %s", self._subject, then, self.described(error), exc_info=unexpected)
                 self.failed(error)

@@ -16,9 +16,9 @@ _CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a rece
 
 
 class SendDeadline:
-    """Within the block, each watched connection is shut down ``seconds`` after the block began.
+    """Shuts down each watched connection ``seconds`` after the block began, unless the block has ended.
 
-    Time-outs of sockets apply to one read each, so they cannot limit a whole request.
+    The time-out of a socket applies to each read, so it cannot limit a whole request.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -44,14 +44,14 @@ class SendDeadline:
                 if number == len(addresses) or self.over:
                     raise
             else:
-                self.watch(connection)  # before a handshake of TLS, which it also limits
+                self.watch(connection)  # before a TLS handshake, which the deadline also limits
                 return connection
         raise AssertionError("a resolved host has an address")
 
     def watch(self, connection: socket.socket) -> None:
-        """Keep a duplicate, because TLS takes over the connection's own descriptor, or already has it."""
+        """Watch a duplicate, because TLS takes over the connection's own descriptor, or already has it."""
         self._watched.append(socket.socket(fileno=os.dup(connection.fileno())))
-        if self.over:  # the timer may have ended before
+        if self.over:  # the timer may have expired already
             self._cut()
 
     def __enter__(self) -> SendDeadline:

@@ -15,7 +15,7 @@ REMOVED_STATUS = {"status_live_seconds": "a loop of the service may take 600 sec
 
 @dataclass(frozen=True, slots=True)
 class StatusSettings:
-    """The address at which a service serves its status; none if ``port`` is ``None``."""
+    """The address at which a service serves its status. If ``port`` is ``None``, the status is not served."""
 
     host: str = option(
         "127.0.0.1",

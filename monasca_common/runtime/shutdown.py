@@ -23,7 +23,7 @@ def grace_seconds(consumers: Iterable[ConsumerSettings]) -> int:
 
 
 def stop_on_signals(stop: Callable[[], object]) -> None:
-    """Call ``stop`` at SIGTERM and Ctrl-C."""
+    """Call ``stop`` on SIGTERM and Ctrl-C."""
 
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
         stop()

@@ -36,7 +36,7 @@ class ProcessStatus(msgspec.Struct):
 
 
 class StatusBoard:
-    """One slot for each process, created before the fork. It has no files, so a crash leaves nothing behind.
+    """One slot for each process, created before the fork. It uses no files, so a crash leaves nothing behind.
 
     A slot has one writer at a time; the checksum lets a reader detect an unfinished write.
     """
@@ -51,7 +51,7 @@ class StatusBoard:
         """Replace the status in ``slot``. Raises `ValueError`, without a change, if the status is too large."""
         data = msgspec.json.encode(status)
         if len(data) > _SLOT_BYTES - _HEAD_BYTES:
-            raise ValueError(f"the status of a process has {len(data)} bytes, and a slot {_SLOT_BYTES}")
+            raise ValueError(f"the status of a process has {len(data)} bytes, but a slot has {_SLOT_BYTES}")
         head = len(data).to_bytes(4, "big") + zlib.crc32(data).to_bytes(4, "big")
         at = slot * _SLOT_BYTES
         self._memory[at : at + _HEAD_BYTES + len(data)] = head + data

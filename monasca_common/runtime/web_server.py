@@ -51,11 +51,11 @@ class WebServerLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
-    """Runs until a signal. ``run()`` raises `SystemExit`: 0 after a stop, 1 if the port is taken, 3 if a worker cannot
-    start. A subclass defines `load`, which each worker calls after its fork, and which returns the WSGI application.
+    """Runs until a signal. ``run()`` raises `SystemExit` with status 0 after a stop, 1 if the port is taken, or 3 if a
+    worker cannot start. A subclass defines `load`, which each worker calls after its fork to get the WSGI application.
 
     The parent kills its workers ``stop_seconds`` after a signal. Of this time, the last ``close_seconds`` are for
-    `worker_ended`, the rest is for requests in flight. ``options``: options of gunicorn.
+    `worker_ended`; the rest is for requests in flight. ``options``: gunicorn options.
     """
 
     def __init__(
@@ -135,15 +135,15 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
 
 
 def _allow_open_files() -> None:
-    """Raise the limit of open files as far as permitted."""
+    """Raise the limit on open files to the permitted maximum."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError):  # a system without a limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _bound_silence(listener: socket.socket) -> None:
-    """Let the kernel end reads and writes of accepted connections, because gunicorn waits indefinitely for the
-    remainder of a request."""
+    """Let the kernel time out reads and writes of accepted connections, because gunicorn waits indefinitely for the
+    rest of a request."""
     limit = struct.pack("ll", _SILENT_SECONDS, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -2,8 +2,8 @@
 """Worker processes of a service, each with several members or other loops: their plan, their replacement, and the
 process for probes.
 
-SIGTERM: each member finishes and commits its work in flight and leaves its group; the process ends with status 0.
-SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process ends immediately;
+SIGTERM: each member finishes and commits its work in flight and leaves its group; the process exits with status 0.
+SIGHUP: the configuration is read again, and each worker drains and is replaced. SIGINT: the process exits immediately;
 no message is lost or stored twice, but the group waits until the session expires.
 """
 
@@ -38,20 +38,20 @@ from monasca_common.runtime.worker_metrics import WorkersMetrics
 
 LOG = logging.getLogger(__name__)
 
-_MARGIN_SECONDS = 1  # the process ends itself this long before it would be killed
+_MARGIN_SECONDS = 1  # the process exits this long before it would be killed
 
 
 class WorkersPlan(ABC):
     """The configuration of the next workers, with a status board and a listener. Only the parent changes it; a worker
     keeps the configuration from its fork.
 
-    ``service``: the name of the service and of its option group. ``gc_thresholds``: those of Python's collector.
-    ``settings``: with the fields ``storage`` and ``status``.
+    ``service``: the name of the service and of its option group. ``gc_thresholds``: for Python's garbage collector.
+    ``settings``: an object with the fields ``storage`` and ``status``.
     """
 
     service: str
     # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
-    # collector scans all of them again and again, which takes two fifths of a worker's time.
+    # collector scans all of them repeatedly, which takes two fifths of a worker's time.
     gc_thresholds = (100_000, 20, 100)
     settings: Any
 
@@ -86,8 +86,8 @@ class WorkersPlan(ABC):
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
     ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
-        """Create the members and other loops of a worker, with these statuses, and the registry of their metrics. After
-        the fork. ``stack`` is closed after they have stopped."""
+        """Create the members and other loops of a worker, with these statuses, and the registry of their metrics.
+        Called after the fork. ``stack`` is closed after they have stopped."""
 
     def serve_more(self, metrics: ServiceMetrics) -> None:  # noqa: B027 - most services have no more
         """Declare metrics that the process for probes computes."""
@@ -126,7 +126,7 @@ def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> Con
 
 
 class Worker(cotyledon.Service):
-    """A process of members and other loops, each in its own thread. ``slot``: its index among the workers, and on the
+    """A process with members and other loops, each in its own thread. ``slot``: its index among the workers, and on the
     board."""
 
     def __init__(self, worker_id: WorkerId, plan: WorkersPlan, slot: int) -> None:
@@ -184,8 +184,8 @@ class StatusWorker(cotyledon.Service):
 
 
 def run_workers(plan: WorkersPlan) -> None:
-    """Run the workers, replace those that end, and end the process, with status 0 after SIGTERM. If workers end
-    repeatedly, cotyledon waits five seconds before the next start."""
+    """Run the workers, replace those that exit, and then exit, with status 0 after SIGTERM. If workers exit repeatedly,
+    cotyledon waits five seconds before the next start."""
     # The children inherit the board and the listening socket. The parent has no connections and no threads.
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=grace_seconds(plan.consumers()), mp_context=multiprocessing.get_context("fork")
@@ -201,11 +201,11 @@ def run_workers(plan: WorkersPlan) -> None:
         status = plan.board.read(slot)
         for member in status.members:
             member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
-            member.reason, member.restarts = f"its process ended with status {exit_code}", member.restarts + 1
+            member.reason, member.restarts = f"its process exited with status {exit_code}", member.restarts + 1
         plan.board.write(slot, status)
         if exit_code:
             names = joined(member.name for member in status.members)
-            LOG.error("worker %s ended with status %d and is replaced", names, exit_code)
+            LOG.error("worker %s exited with status %d and is replaced", names, exit_code)
 
     manager.register_hooks(on_reload=plan.reload, on_dead_worker=on_dead_worker)
     LOG.info("%s", plan.start_line())
