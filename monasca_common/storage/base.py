@@ -172,7 +172,7 @@ class Writer(ABC):
         """Store the offset ``claim.end`` without rows, by the same compare-and-swap, for acknowledged dead letters,
         control records and compacted messages.
 
-        A claim below the stored offset changes nothing, so the call may be repeated. Without a stored offset the
+        A claim below the stored offset changes nothing, so the call may be repeated. Without a stored offset, the
         partition starts with the claim, as in `write`. A driver without transactional offsets does nothing.
         Raises `RangeBeyondNext`, `TopicMismatch`.
         """

@@ -36,7 +36,7 @@ R_co = TypeVar("R_co", bound=BatchRows, covariant=True)
 
 
 class Faults:
-    """The messages of a batch, or elements of messages, that cannot be stored, with the reasons by offset."""
+    """The messages, and elements of messages, that cannot be stored, with the reasons by offset."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, list[str]] = {}
@@ -213,7 +213,7 @@ class BatchHandler(Generic[R]):
             began = time.monotonic()
 
     def _drop(self, partition: TopicPartition, origin: RowOrigin, reason: str) -> None:
-        """Drop a kept element that the database refuses. Its message is a dead letter."""
+        """Drop a kept element that the database refuses. Its message is already a dead letter."""
         siblings = self._siblings[partition]
         siblings[origin.offset] = siblings[origin.offset].without({origin})
         text = "element %s of the dead letter %s/%d/%d is not stored: %s"

@@ -50,23 +50,23 @@ class TooMuchAtOnce(StorageUnavailable):
 
 
 class RowsRefused(StorageError):
-    """Some rows of a call can never be stored, and no row of the call was stored."""
+    """Some rows of a call can never be stored, so no row of the call was stored."""
 
     def __init__(self, reasons: Mapping[int, str], *, first: int = 0) -> None:
         """``reasons``: the reason for each refused row, by its position, counted from ``first``."""
         self.reasons = {first + position: reason for position, reason in reasons.items()}
         example = next(iter(reasons.values()), "")
-        super().__init__(f"{len(reasons)} rows can never be stored, the first because: {example}")
+        super().__init__(f"{len(reasons)} rows can never be stored; reason for the first one: {example}")
 
 
 class MessagesRefused(StorageError):
-    """Messages, or elements of them, can never be stored, for the reason of each `RowOrigin`. No row of their part of
-    the batch was stored."""
+    """Messages, or elements of messages, can never be stored. ``reasons``: the reason for each `RowOrigin`. No row of
+    their part of the batch was stored."""
 
     def __init__(self, reasons: Mapping[RowOrigin, str]) -> None:
         self.reasons = dict(reasons)
         example = next(iter(self.reasons.values()), "")
-        super().__init__(f"{len(self.reasons)} rows can never be stored, the first because: {example}")
+        super().__init__(f"{len(self.reasons)} rows can never be stored; reason for the first one: {example}")
 
 
 class DuplicateKey(StorageError):
@@ -89,7 +89,7 @@ class TopicMismatch(StorageError):
 
     def __init__(self, topic: str, stored_id: str, topic_id: str) -> None:
         super().__init__(
-            f"topic {topic!r} was deleted and recreated: the stored offsets belong to id {stored_id}, the topic has id "
+            f"topic {topic!r} was deleted and recreated: stored offsets belong to id {stored_id}, but the topic has id "
             f"{topic_id}; if the messages of the old topic are stored or given up, run `monasca-common offsets reset`"
         )
         self.topic = topic

@@ -29,7 +29,7 @@ _MAX_REQUEST_BYTES = 8 * 1024 * 1024  # by default, InfluxDB accepts 25 MB, and 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseServer:
-    """``scheme``: the scheme of its URLs; with ``+https`` for TLS. ``old_option``: the option for TLS in old files."""
+    """``scheme``: the scheme of its URLs, with ``+https`` for TLS. ``old_option``: the TLS option in old files."""
 
     product: ClassVar[str]
     scheme: ClassVar[str]
@@ -64,7 +64,7 @@ def server_url(connection: str, scheme: str, parameters: Collection[str], exampl
     if url.drivername not in (scheme, f"{scheme}+https"):
         raise refused(f"begins with {url.drivername!r}", example)
     if unknown := sorted(set(url.query) - set(parameters)):
-        raise refused(f"has the parameter {unknown[0]!r}: {' and '.join(sorted(parameters))} are known", example)
+        raise refused(f"has the unknown parameter {unknown[0]!r}: use {' and '.join(sorted(parameters))}", example)
     return url
 
 

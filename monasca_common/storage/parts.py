@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores rows in parts that the database completes within its time-outs; each part is a claim.
 
-After each failed attempt, a batch that is too large for one transaction is halved by offset, [start, mid) and
-[mid, end), down to a single message, whose rows are never in two parts. The size that succeeded is kept, and grows
-again when the database is fast.
+After each failed attempt, a batch that is too large for one transaction is halved by offset into [start, mid) and
+[mid, end), down to a single message, which is never split. The size that succeeded is kept, and grows again when the
+database is fast.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ DRIVERS = "monasca_common.storage"
 
 
 def load_storage(conf: cfg.ConfigOpts) -> Storage:
-    """Return the storage of ``[storage]`` and ``[database]``.
+    """Return the storage that ``[storage]`` and ``[database]`` configure.
 
     This does not connect. Raises `ConfigurationError`, which names the option.
     """
@@ -28,8 +28,8 @@ def load_storage(conf: cfg.ConfigOpts) -> Storage:
 
 
 def open_storage(settings: StorageSettings, *, clock: Clock | None = None) -> Storage:
-    """Return the driver of the settings. Raises `ConfigurationError` for an unknown driver, a URL of another driver, or
-    a URL that the driver refuses."""
+    """Return the configured driver. Raises `ConfigurationError` for an unknown driver, a URL of another driver, or a
+    URL that the driver refuses."""
     return driver_of(settings)(settings, clock=clock or SystemClock())  # type: ignore[call-arg]
 
 

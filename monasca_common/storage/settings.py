@@ -231,7 +231,7 @@ def check_dialect(settings: StorageSettings) -> None:
     if dialect != settings.driver:
         raise _refused(
             f"is a URL of {dialect!r}, but driver in group [{STORAGE_GROUP}] is {settings.driver!r}: change one of "
-            f"them, such as {_EXAMPLE}"
+            f"them; examples of URLs are {_EXAMPLE}"
         )
 
 

@@ -42,7 +42,7 @@ def address(connection: str) -> Address:
 
 
 class InfluxClient:
-    """A client of InfluxDB, not thread-safe. It connects at its first request."""
+    """An InfluxDB client, not thread-safe. It connects at its first request."""
 
     def __init__(self, where: Address, *, timeout_seconds: float) -> None:
         self._where = where

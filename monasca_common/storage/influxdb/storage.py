@@ -75,8 +75,8 @@ class InfluxdbWriter(Writer):
         return dict(starts)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
-        """Write rows like `Writer.write`, except that other rows of the call may be stored if InfluxDB itself refuses
-        some. Writing these again overwrites them."""
+        """Write rows like `Writer.write`, except that if InfluxDB itself refuses some rows, others of the call may be
+        stored. Writing those again overwrites them."""
         fence.check_call(claim, rows)
         if rows.kind not in InfluxdbStorage.kinds:
             raise NotSupported(f"InfluxDB stores only metrics and alarm history, not {rows.kind}")

@@ -22,7 +22,7 @@ from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, open
 from monasca_common.storage.sql.bounds import Bounds
 
 _OLDEST_VERSION = 14  # the first version that can detach partitions concurrently
-_LIMIT_EXCEEDED = "54"  # the SQLSTATE class of an index entry or a JSON document that is too large
+_LIMIT_EXCEEDED = "54"  # the SQLSTATE class of errors about an index entry or a JSON document that is too large
 
 _SESSION = {
     # A statement must see rows that were committed while the previous statement waited for a lock.
@@ -67,7 +67,7 @@ def _check_version(connection: BoundedConnection) -> None:
         raise SchemaMismatch(f"PostgreSQL {version} is too old: this program needs {_OLDEST_VERSION} or newer")
 
 
-# A time-out of the server or of this client, or too few locks, because each day of rows needs several locks.
+# Errors for a time-out of the server or of this client, or for too few locks (each day of rows needs several locks).
 _TOO_MUCH = (errors.QueryCanceled, errors.IdleInTransactionSessionTimeout, errors.OutOfMemory, NoAnswer)
 
 

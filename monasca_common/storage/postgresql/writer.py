@@ -154,7 +154,7 @@ class PostgresqlWriter(SqlWriter):
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
-        """Create the partitions of the days around now, once a day, so that no row waits for a partition."""
+        """Create the partitions of the days around today, once a day, so that no row waits for a partition."""
         now_ms = self._clock.time_ms()
         today = partitions.day_of(now_ms)
         if self._today.get(kind) == today:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests to a receiver of remote write, and to the API of Prometheus next to it."""
+"""The requests to a receiver of remote write, and to the Prometheus API on the same server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LIMIT_OF_THE_RECEIVER = re.compile("err-mimir-(max-series-per-|tenant-)")
 
 @dataclass(frozen=True, slots=True)
 class ReceiverUrl(DatabaseServer):
-    """``window_seconds``: how far behind the newest sample the receiver must accept samples."""
+    """The URL of a receiver. ``window_seconds``: how far behind the newest sample it must accept samples."""
 
     product: ClassVar[str] = "the receiver of remote write"
     scheme: ClassVar[str] = "prometheus"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections for reads: pooled, limited in time, with translated errors.
 
-PostgreSQL cancels its own statement; if the server itself hangs, `BoundedConnection` ends the wait. SQLite calls a
-function between its instructions, which may interrupt a statement.
+PostgreSQL cancels its own statement; if the server itself hangs, `BoundedConnection` ends the wait. SQLite calls,
+between its instructions, a function that may interrupt the statement.
 """
 
 from __future__ import annotations

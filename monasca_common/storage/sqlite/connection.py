@@ -16,7 +16,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
 from monasca_common.storage.sql import schema
 
-#: Errors caused by rows: a constraint, a size, a type, or a number or text without an encoding.
+#: Errors that rows can cause: a violated constraint, a wrong size or type, or a number or text that cannot be encoded.
 ROW_ERRORS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,

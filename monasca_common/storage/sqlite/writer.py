@@ -178,7 +178,7 @@ def _insert_keyed(connection: sqlite3.Connection, rows: Rows) -> int:
 
 
 def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> Written:
-    """Insert new rows, and keep the greater version of existing keys."""
+    """Insert new rows; for existing keys, keep the row with the greater version."""
     kept = reduced(measured)
     connection.execute(statements.CREATE_STAGED)
     connection.execute(statements.EMPTY_STAGED)

@@ -40,7 +40,7 @@ class ColumnType:
         self, values: Sequence[Any], *, required: bool = False, default: Any = None
     ) -> tuple[Sequence[Any], dict[int, str]]:
         """Return the values to store, and the reason for each value that cannot be stored, by position. ``default``: a
-        converted value, which replaces ``None``; never with ``required``."""
+        converted value, which replaces ``None``; not used with ``required``."""
         kinds = set(map(type, values))
         nulls = NoneType in kinds
         kinds.discard(NoneType)

@@ -61,7 +61,7 @@ class TableStep:
 
 
 def table_steps(settings: StorageSettings, tables: Sequence[StoredTable], *, execute: bool = False) -> list[TableStep]:
-    """Return the differences of all tables. ``execute``: also run their statements, in one transaction.
+    """Return the differences between tables and mappings. ``execute``: also run the statements, in one transaction.
 
     Raises `StorageUnavailable`.
     """

@@ -48,7 +48,7 @@ class _Undone(Exception):
 
 class Applied(NamedTuple):
     """The outcomes of the rows of a transaction. ``repeated``: an earlier row with the same key is kept. ``replaced``:
-    a later row of the same batch has the same key. ``deleted``: existing rows. ``skipped``: stored before."""
+    a later row of the same batch has the same key. ``deleted``: deleted existing rows. ``skipped``: already stored."""
 
     stored: int = 0
     repeated: int = 0
