@@ -38,7 +38,7 @@ _LINGER_MS = 1000
 
 
 class Service:
-    """Serves ``app`` until `close`."""
+    """Provides ``app`` until `close`."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.settings: ApiSettings = api_settings(conf)

@@ -112,7 +112,7 @@ _AUDIT = OptionGroup(
         "balance_seconds": "audit serve reconciles the reports once a minute",
         **dict.fromkeys(
             ("tenant", "region", "metrics_topic"),
-            "Prometheus has the metric monasca_audit_missing_messages of audit serve, with status_port",
+            "with status_port, audit serve exports the Prometheus metric monasca_audit_missing_messages",
         ),
     },
 )

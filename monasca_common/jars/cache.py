@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches a folder for each list of jars, which one process fetches once. The jars are compared with the pinned digests
-at each use."""
+"""Caches the jars of each list in a folder; one process fetches them once. The jars are compared with the pinned
+digests at each use."""
 
 import contextlib
 import fcntl

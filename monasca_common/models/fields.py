@@ -48,7 +48,7 @@ class Fields:
 
     @classmethod
     def _empty(cls, violations: list[Violation], place: str = "") -> Fields:
-        """Return fields that do not report missing members."""
+        """Return an object without members, which does not report missing ones."""
         fields = cls({}, violations, place)
         fields._is_object = False
         return fields

@@ -15,7 +15,7 @@ import msgspec
 from monasca_common.models.errors import Unreadable
 
 MOST_DEPTH = 64  # maximum depth of nested arrays and objects
-A_NUL = "has a NUL character: databases cannot store it, remove it"
+A_NUL = "has a NUL character, which databases cannot store: remove it"
 HALF_A_PAIR = "has an unpaired surrogate, which is not a character: remove it"
 _TOO_DEEP = f"has more than {MOST_DEPTH} levels of nested arrays and objects"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Envelopes in the values of messages: JSON, or Avro with a schema id, message by message."""
+"""Envelopes in the values of messages: each is in JSON, or in Avro with a schema id."""
 
 from __future__ import annotations
 

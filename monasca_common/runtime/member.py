@@ -119,8 +119,8 @@ class Member(Loop):
             self._processor.stop()
 
     def fail(self, attempt: ExitStack, error: Exception) -> None:
-        """End the attempt because of ``error``, which no retry can resolve; later errors are ignored. Raise
-        `RetryLater` afterwards, so that the message stays unhandled.
+        """End the attempt because of ``error``, which no retry can resolve; later errors are ignored. A handler must
+        then raise `RetryLater`, so that its message stays unhandled.
 
         ``attempt``: the stack passed to `open`, because a handler abandoned by an earlier attempt must not end this
         one.

@@ -30,9 +30,9 @@ def restart_delay_seconds(failures: int) -> float:
 class Loop(ABC):
     """Serves until `stop`; restarts with a back-off after a failure. Create it after the fork.
 
-    One thread calls `run`, any thread `stop`. ``subject``: the name of the loop in the log. ``expected``: errors whose
-    text shows the cause, and which are logged without a traceback. ``fatal``: errors that end it. ``longest_seconds``:
-    the maximum wait after a failure.
+    One thread calls `run`; any thread may call `stop`. ``subject``: the name of the loop in the log. ``expected``:
+    errors whose text shows the cause, and which are logged without a traceback. ``fatal``: errors that end the loop.
+    ``longest_seconds``: the maximum wait after a failure.
     """
 
     expected: tuple[type[Exception], ...] = (MessagingError,)

@@ -247,7 +247,7 @@ class _MappingReader:
             or (name == MessagePart.HEADER and header is None)
         ):
             known = "value, key, header.<name>, timestamp, partition, offset, topic, message_id"
-            rule = f"use one of {known}, or with each element, index; value, key and element may have a path"
+            rule = f"use one of {known}, or, with each, element or index; value, key and element may have a path"
             self._fault(where, f"has from = {text!r}: {rule}")
             return ColumnSource(MessagePart.KEY)
         part = MessagePart(name)

@@ -140,7 +140,7 @@ def _histogram(point: HistogramDataPoint) -> Iterator[_Sample]:
 
 def _exponential(point: ExponentialHistogramDataPoint) -> Iterator[_Sample]:
     if point.scale < _LEAST_SCALE:
-        raise _PointRefused(f"scale is {point.scale}: at least {_LEAST_SCALE} is allowed")
+        raise _PointRefused(f"scale is {point.scale}: it must be at least {_LEAST_SCALE}")
     shift = max(0, point.scale - MOST_SCALE)
     while True:
         negative, positive = _merged(point.negative, shift), _merged(point.positive, shift)

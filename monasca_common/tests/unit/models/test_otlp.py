@@ -241,7 +241,7 @@ class TestRefusals(base.BaseTestCase):
         too_many = [KeyValue(key=str(n), value=AnyValue(int_value=n)) for n in range(101)]
         for bad, rule in (
             (point(attributes=attributes(a="v" * 256)), "the value of 'a' has 256 characters: at most 255 are allowed"),
-            (point(attributes=attributes(a="\0")), "the value of 'a' has a NUL character: databases cannot store it"),
+            (point(attributes=attributes(a="\0")), "the value of 'a' has a NUL character, which databases"),
             (point(attributes=attributes(**{"": "v"})), "the label name '' must not be empty"),
             (point(attributes=too_many), "the attributes: has 101 entries: at most 100 are allowed"),
             (point(time_unix_nano=0), "time_unix_nano is required"),
