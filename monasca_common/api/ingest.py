@@ -143,7 +143,7 @@ def _hash_of(*parts: str) -> hashlib._Hash:
 def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
     """Publish the valid samples of a Prometheus or OpenTelemetry request, and return after all are acknowledged.
 
-    An id depends on tenant, region, series, time and value, so a repeated sample has the same id in every request.
+    A repeated sample has the same id in every request, derived from tenant, region, series, time, value and value_meta.
     Raises `Problem` like `Publishing.publish`, and `Problem` (429) if the tenant's series exceed the limit.
     """
     tenant, settings = request.context.tenant, posts.settings

@@ -32,7 +32,7 @@ PUBLIC_PATHS = frozenset(
 
 REMOTE_WRITE, OTLP_METRICS, OTLP_LOGS = "/api/v1/write", "/v1/metrics", "/v1/logs"
 RETRY_AFTER_SECONDS = 1
-#: Paths that receive the formats of other systems.
+#: Paths that accept the formats of other systems.
 INTAKE_PATHS = frozenset({REMOTE_WRITE, OTLP_METRICS, OTLP_LOGS})
 _TO_KAFKA = INTAKE_PATHS | {"/v2.0/metrics", "/v2.0/logs", "/v1.0/events"}
 

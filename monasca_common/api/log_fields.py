@@ -96,5 +96,5 @@ def note_undelivered(environ: dict[str, Any], details: Mapping[str, Any]) -> Non
 
 
 def note_reason(environ: dict[str, Any], reason: Reason) -> None:
-    """Set the reason. Needed only if the status does not determine it."""
+    """Set the reason, which is needed only if the status does not determine it."""
     environ[REASON] = reason

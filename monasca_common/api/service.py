@@ -64,7 +64,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, log how many are missing, and close all."""
+        """Wait at most `stop_timeout_seconds` for Kafka's acknowledgements, log how many are missing, and close."""
         reports = self._producers.close(self.settings.stop_timeout_seconds)
         left = sum(len(report.failed) + len(report.unknown) for report in reports)
         if left:

@@ -148,7 +148,7 @@ class _TierCounts:
 
 
 class AuditTotals:
-    """The totals of all reports. Their size grows with the number of buckets, so services reread them regularly."""
+    """The totals of all reports. Their size grows with the number of buckets, so services recompute them regularly."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self._settings = settings

@@ -51,7 +51,7 @@ def parse(
     try:
         request.add_all(body)
     except IndexError:
-        raise Unreadable("is not a WriteRequest of protobuf: it is truncated") from None
+        raise Unreadable("is not a protobuf WriteRequest: it is truncated") from None
     return samples.post()
 
 
@@ -115,7 +115,7 @@ class _Request:
         if time_ms is None:
             time_ms, end = _varint(time, 0)
             if end < len(time):
-                raise Unreadable("is not a WriteRequest of protobuf: a sample has unknown fields")
+                raise Unreadable("is not a protobuf WriteRequest: a sample has unknown fields")
             time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
             if fault := self._samples.time_fault(time_ms):
                 return (f"its time {fault}",)
@@ -220,7 +220,7 @@ def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
         elif kind in _FIXED_SIZES:
             at += _FIXED_SIZES[kind]
         else:
-            raise Unreadable(f"is not a WriteRequest of protobuf: byte {start} has an unknown type")
+            raise Unreadable(f"is not a protobuf WriteRequest: byte {start} has an unknown type")
         if at > end:
             raise IndexError
         yield key, data[start:at]
@@ -236,4 +236,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise Unreadable("is not a WriteRequest of protobuf: a number has more than 64 bits")
+            raise Unreadable("is not a protobuf WriteRequest: a number has more than 64 bits")

@@ -20,7 +20,7 @@ class Series:
 
 
 def series_id(tenant: str, region: str, name: str, dimensions: Mapping[str, str]) -> bytes:
-    """Return the first 16 bytes of the SHA-256 of the parts, each its length (4 bytes, big-endian) and its UTF-8 text.
+    """Return the first 16 bytes of the SHA-256 of the parts in UTF-8, each after its length (4 bytes, big-endian).
 
     The parts are tenant, region, name, and the key and value of each dimension, sorted by the bytes of the keys.
     """

@@ -81,7 +81,7 @@ def from_ms(value: Any) -> int:
 
 
 def from_ms_or_iso(value: Any) -> int:
-    """Convert a number, like `from_ms`, or an ISO 8601 string (by default in UTC) to ms.
+    """Convert a number (see `from_ms`) or an ISO 8601 string (by default in UTC) to ms.
 
     An example of the public API has both ``Z`` and an offset (``…:11Z+0200``); the offset is used.
     """

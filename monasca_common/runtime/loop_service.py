@@ -30,7 +30,7 @@ def run_service(
 ) -> None:
     """Run ``loop`` until SIGTERM, Ctrl-C, or an error that no restart can resolve, which is raised.
 
-    ``group``: the option group of the status. ``facts``: are shown in the start message. Raises `ConfigurationError` if
+    ``group``: the option group of the status. ``facts``: the facts in the start message. Raises `ConfigurationError` if
     the status cannot be served.
     """
     with status_served(group, status, health, registry):

@@ -67,7 +67,7 @@ class Rows(RowColumns):
     `RowColumns`.
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
-    time; empty if no row is identified in this way. If several rows have the same such id, the first stored row is
+    time; empty if no row is identified in this way. If several such rows have the same id, the first stored row is
     kept, with its time.
     """
 
@@ -90,7 +90,7 @@ class Written:
     """The outcomes of the rows of one call; the four counts add up to their number.
 
     ``stored``: new rows. ``repeated``: existing rows. ``conflicting``: rows whose key existed, or occurred twice in the
-    call, with another value; the greater version was kept. ``skipped``: rows that are stored, below the stored offset.
+    call, with another value; the greater version was kept. ``skipped``: already stored, below the stored offset.
     """
 
     stored: int = 0

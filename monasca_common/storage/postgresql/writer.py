@@ -149,8 +149,8 @@ class PostgresqlWriter(SqlWriter):
         if len(days) > 1 or not days <= known:
             missing = {partitions.day_of(time) for time in times} - known
             if missing:
-                # Do not create them in this transaction, which would block other processes that create partitions until
-                # it ends.
+                # Do not create them in this transaction, because it would block other processes that create partitions
+                # until it ends.
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:

@@ -100,8 +100,8 @@ class Queries:
         limit: int,
         resume_ms: int | None,
     ) -> Select:
-        """Return the columns group, number of the window, and one column for each function. ``resume_ms``: the time at
-        which the first group starts."""
+        """Return the group, the number of the window, and the value of each function. ``resume_ms``: the time at which
+        the first group starts."""
         members = self._members(groups)
         rows = (
             sa.select(
@@ -199,7 +199,7 @@ class Queries:
         return conditions
 
     def _some_metric_has(self, dimensions: Mapping[str, Sequence[str]]) -> Condition:
-        """Check types first, because messages may contain any JSON, and object and list functions fail on others."""
+        """Check types first, because messages may contain any JSON, on which object and list functions can fail."""
         stored = _ALARMS.c.metrics
         if self._on_postgresql:
             metrics = _jsonb(_if_of_type("array", sa.func.jsonb_typeof(stored), stored))

@@ -23,7 +23,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column type. ``convert`` returns the value to store, or raises `ValueError` with a text to end a sentence.
+    """A column type. ``convert`` returns the value to store, or raises `ValueError` with a text that ends a sentence.
 
     ``plain``: the Python type whose values are stored unchanged if ``fits`` accepts all of them. ``parse``: converts
     the text of keys and headers. ``is_key``: whether key columns may have the type.
