@@ -68,8 +68,7 @@ class Rows(RowColumns):
 
     ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
     time; empty if no row is identified in this way. If several such rows have the same id, the first stored row is
-    kept, with its time.
-    """
+    kept, with its time."""
 
     kind: Kind
     values: Sequence[Any]

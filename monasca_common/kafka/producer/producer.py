@@ -77,8 +77,7 @@ class ProducerHealth:
     ``recreated_topics``: the number of times that a deleted and recreated topic was detected. ``oldest_call_seconds``:
     the age of the oldest client call that has not returned, or 0 if there is none. ``poisoned``: whether a call did not
     return by its deadline. ``finished``: whether the client had a fatal error or is poisoned, so that nothing is sent
-    until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
-    """
+    until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``."""
 
     outstanding_messages: int
     outstanding_bytes: int
@@ -115,8 +114,7 @@ def _waits(method: Method[Options, Result]) -> Method[Options, Result]:
 
 class KafkaProducer:
     """A thread-safe producer for a whole process, and a context manager. Outcomes are never raised as exceptions:
-    sending raises only `MisuseError`, and `send` also raises `QueueFull` if the budget has no room.
-    """
+    sending raises only `MisuseError`, and `send` also raises `QueueFull` if the budget has no room."""
 
     def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
         """``open_transport(batch_bytes, on_error)`` opens a client whose batches have at most ``batch_bytes``."""

@@ -190,9 +190,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         second_operation = _operation(parameters, "pre_hourly_operation", lambda found: found.combine, RATE)
         second_by = _second_by(parameters)
         if second_operation == RATE and (name != CALCULATE_RATE or rolls_up):
-            rule = (
-                f"is a rate, which requires usage {CALCULATE_RATE} without {_ROLLUP}: it compares oldest and latest"
-            )
+            rule = f"is a rate, which requires usage {CALCULATE_RATE} without {_ROLLUP}: it compares oldest and latest"
             parameters.report("pre_hourly_operation", [rule])
     transform = Transform(
         metric_id=metric_id,

@@ -41,8 +41,7 @@ def check_database(execute: Execute, dialect: str) -> None:
 
     ``execute``: see `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must be the
     revision of this program, or a newer revision that still allows this program: each migration stores the oldest
-    program that it allows. So the database is upgraded first, then one process after another.
-    """
+    program that it allows. So the database is upgraded first, then one process after another."""
     found = revision(execute, dialect)
     check(found, _one(execute(_SELECT_OLDEST)) if found is not None and found > REVISION else None)
 
@@ -79,8 +78,7 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
 
     ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse the lock later.
     ``bounds``: the time limits of PostgreSQL sessions, and of waits for SQLite's writer; ``None`` for migrations.
-    ``connections``: the number of connections that stay open, at most one on SQLite; requires ``bounds``.
-    """
+    ``connections``: the number of connections that stay open, at most one on SQLite; requires ``bounds``."""
     url = sa.make_url(connection)
     if url.get_backend_name() == "postgresql":
         return _postgresql_engine(connection, bounds, _pooling(bounds, connections))

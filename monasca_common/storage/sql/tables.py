@@ -144,8 +144,7 @@ def _of_partials() -> list[sa.Column[Any]]:
     """Return the columns of a partial, the state of one group in one window: `monasca_common.pipeline.Partial`.
 
     ``sums``: floats, separated by spaces; concatenating two texts adds them. ``group_id``: a hash of ``group_values``,
-    which may be long.
-    """
+    which may be long."""
     readings = [
         sa.Column(f"{end}_{name}", kind, nullable=False)
         for end in ("oldest", "latest")
@@ -370,8 +369,7 @@ def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
     """Return the columns of a partial of one window: `monasca_common.alarms.partials.WindowPartial`.
 
     ``sums``: floats, separated by spaces. ``readings``: the deciding readings, each ``time,partition,offset,value``,
-    separated by spaces. Concatenating two texts adds both.
-    """
+    separated by spaces. Concatenating two texts adds both."""
     kinds = (("record_count", _BIG), ("sums", sa.Text), ("least", sa.Double), ("greatest", sa.Double))
     return [
         sa.Column(name, kind, nullable=nullable)

@@ -187,7 +187,9 @@ class TransactionTest(base.BaseTestCase):
                 return None
 
         def commit_for_another():
-            with Transaction(self.client, self.client, self.client.refuse_waiting, self.client.settle_all) as transaction:
+            with Transaction(
+                self.client, self.client, self.client.refuse_waiting, self.client.settle_all
+            ) as transaction:
                 transaction.commit_offsets(Foreign(), INPUTS)
 
         error = self.assertRaises(WrongType, commit_for_another)
