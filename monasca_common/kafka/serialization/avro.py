@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import fastavro
-from fastavro import _read, _read_py, _write_py
+from fastavro import _read_py, _write_py
+from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException
 from fastavro.validation import ValidationError
 from oslo_config import cfg
@@ -113,7 +114,7 @@ def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
     return read_decimal
 
 
-for _readers in (_read.LOGICAL_READERS, _read_py.LOGICAL_READERS):
+for _readers in (LOGICAL_READERS, _read_py.LOGICAL_READERS):  # type: ignore[attr-defined]
     _readers.update({kind: _checked(_readers[kind]) for kind in ("bytes-decimal", "fixed-decimal")})
 
 
