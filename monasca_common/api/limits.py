@@ -91,7 +91,7 @@ class InFlightLimit:
     ) -> None:
         self._app = app
         self._validated = authenticated(self._admitted)
-        # Free slots, as deques, because a semaphore would take 7 us of the 60 us that a post of one metric takes.
+        # Each item is a free slot, because a semaphore would take 7 us of the 60 us that a post of one metric takes.
         self._posts = deque([None] * slots.posts)
         self._others = deque([None] * slots.others)
 
