@@ -229,7 +229,7 @@ class KafkaProducer:
         """Wait for messages in flight, abandon the remaining ones after ``timeout`` seconds, and close the client.
 
         This takes at most ``timeout`` + 1 s. Return a report like `flush`, in which abandoned messages are *unknown*.
-        Another close returns the same report.
+        Another close waits for the first one, even longer than its own time-out, and returns the same report.
         """
         self._guard.check()
         deadline = self._deadline(timeout)

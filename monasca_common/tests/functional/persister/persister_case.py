@@ -2,6 +2,7 @@
 """The base of the persister's functional tests: the command with a real Kafka and a real database."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -89,7 +90,7 @@ class PersisterProcess:
         except urllib.error.HTTPError as error:
             with error:
                 return json.load(error)["members"]
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the process with the server ended during the response
             return {}
 
     def is_well(self, path):

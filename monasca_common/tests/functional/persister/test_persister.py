@@ -120,7 +120,7 @@ class TestRunning(PersisterCase):
         self.assertIn("there is one replica", could_be_lost)
         for part in (self.topic, self.group, self.servers, self.url.partition("@")[2] or self.url, persister.url[7:]):
             self.assertIn(part, start)
-        self.assertIn("rows stored 10; dead letters 0; restarts 0", stop)
+        self.assertIn("stopped: dead letters 0; restarts 0", stop)
 
     @periodic("starts all workers twice; TestWorkers of the normal run replaces one")
     def test_sighup_replaces_the_workers(self):
