@@ -23,7 +23,6 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
 _DASHBOARD = re.compile(r"the dashboard is at (http://\S+/)")
-_LATE_SECONDS = 1.0  # takes a tenth of this on an idle machine
 _PATIENCE_SECONDS = 480  # longer than the command's own time-outs, so that its error is shown
 
 
@@ -90,7 +89,7 @@ class QuickstartTest(base.BaseTestCase):
 
     @periodic("runs a page of the documentation; the normal run contains test_ctrl_c_stops_everything")
     def test_a_kill_and_a_frozen_kafka_neither_lose_nor_duplicate_rows(self):
-        outcome = self.run_once(meanwhile=self.assert_the_dashboard_shows_the_faults)
+        outcome = self.run_once(meanwhile=self.assert_the_dashboard_shows_all_messages)
         self.assertEqual({None}, {stage["error"] for stage in outcome["stages"]})
         self.assertGreater(outcome["repeated_posts"], 0)
         self.assert_nothing_lost_or_doubled(outcome)
@@ -130,24 +129,23 @@ class QuickstartTest(base.BaseTestCase):
             self.assertEqual(outcome["prometheus"]["samples"], outcome["prometheus"]["rows"])
         self.assert_nothing_runs()
 
-    def assert_the_dashboard_shows_the_faults(self, process, read_log):
-        """Rows are late because of the frozen Kafka and the killed persister, but no row is missing or duplicate."""
+    def assert_the_dashboard_shows_all_messages(self, process, read_log):
+        """In spite of the frozen Kafka and the killed persister, no row is missing or duplicate."""
         shown = {}
-        while not self.shows_faults_without_loss(shown):
-            self.assertIsNone(process.poll(), f"the dashboard did not show the faults: {shown}\n{read_log()}")
+        while not self.shows_all_messages(shown):
+            self.assertIsNone(process.poll(), f"the dashboard did not show all messages: {shown}\n{read_log()}")
             time.sleep(0.2)
             address = _DASHBOARD.search(read_log())
             if address:
                 with urllib.request.urlopen(f"{address[1]}audit", timeout=PATIENCE_SECONDS) as page:
-                    shown = {tuple(cells[1:3]): cells[3:7] for cells in _rows(page.read().decode())}
+                    shown = {tuple(cells[1:3]): cells[3:6] for cells in _rows(page.read().decode())}
 
-    def shows_faults_without_loss(self, shown):
+    def shows_all_messages(self, shown):
         found = [shown.get(("metrics", tier)) for tier in ("api", "broker", "database persister-metrics")]
         if not all(found) or len({tuple(cells[:2]) for cells in found}) > 1:
             return False  # some services have not reported yet
-        messages, missing, doubled, delay = found[-1]
-        is_late = "min" in delay or float(delay.removesuffix(" s") or 0) >= _LATE_SECONDS  # empty: not known yet
-        return int(messages) > 100 and is_late and missing == doubled == "0"
+        messages, missing, duplicate = found[-1]
+        return int(messages) > 100 and missing == duplicate == "0"
 
     def assert_alarm_came_and_went(self, alarm):
         """Check that the measurement at the time of each change explains the change."""
