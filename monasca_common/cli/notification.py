@@ -109,8 +109,8 @@ class RotateKeys(MonascaCommand):
     extra = "notification"
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Return 0 if all addresses are encrypted with this key, or 1 if no key is set or an address needs a missing
-        key."""
+        """Return 0 if all addresses are encrypted with the first key, or 1 if no key is set or an address needs a
+        missing key."""
         from monasca_common.alarms.address_keys import rotate_configured
 
         rotated = rotate_configured(configuration.read(parsed_args))

@@ -36,7 +36,7 @@ class OffsetTracker:
 
     def reached(self, part: PartitionBatch) -> None:
         """Track the end of the log with ``part``, a range without messages; `done_range` marks it as done. While
-        earlier messages are not done, the same or a later end can be reported again; these messages remain tracked.
+        earlier messages are not done, it can be called again with the same or a later end; they remain tracked.
         """
         with self._lock:
             start = part.start_offset

@@ -121,9 +121,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def _wait_for(self, key: SchemaKey) -> None:
         """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly after
-        another id was rejected, the wait is shorter, so that several corrupt messages do not cause a long wait. The
-        wait takes place here, because a batch that is decoded again would wait again for each of its corrupt
-        messages."""
+        another id was rejected, the wait is shorter, so that several corrupt messages do not cause a long wait. This
+        method then sleeps, because decoding the batch again would repeat the wait for each of its corrupt messages."""
         now = self.clock.monotonic()
         limit = self.settings.unknown_id_seconds
         first = self._unknown.setdefault(key, now)

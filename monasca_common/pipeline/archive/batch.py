@@ -67,7 +67,7 @@ class Archiver:
 
     def step(self) -> JobProgress:
         """Archive one batch, if any. Raises `Fenced`, `RecordsLost`, `AlreadyArchived`, and the errors of Kafka,
-        storage, Spark and the store.
+        Spark, the database and the files.
         """
         stream = self._stream
         source = Source(stream.group, stream.topic, self._topic.topic_id())

@@ -39,7 +39,7 @@ def create(arguments: Mapping[str, Any]) -> None:
     except errors.InsufficientPrivilege as error:
         user = arguments.get("user", "")
         raise StorageError(
-            f"PostgreSQL has no database {name!r}, and user {user!r} may not create it: let an administrator run "
+            f"PostgreSQL has no database {name!r}, and user {user!r} may not create it: ask an administrator to run "
             f'CREATE DATABASE "{name}" OWNER "{user}"'
         ) from error
 

@@ -116,7 +116,7 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
 
 
 def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[str], str]]:
-    """Return the columns of each unique index, and the reason why ON CONFLICT cannot use it, or empty."""
+    """Yield the columns of each unique index, and the reason why ON CONFLICT cannot use it (empty if it can)."""
     if connection.dialect.name == "postgresql":
         name = connection.dialect.identifier_preparer.quote_identifier(table)
         for columns, fault in connection.execute(_INDEXES_OF_POSTGRESQL, {"name": name}):
@@ -134,7 +134,7 @@ def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[st
 
 
 def _unusable(existing: Any, column: StoredColumn, *, is_key: bool, dialect: str) -> str:
-    """Return the reason why a column cannot store a column of the mapping, with the remedy, or empty."""
+    """Return the reason why a column cannot store a column of the mapping, with the remedy; empty if it can."""
     kind = existing["type"]
     inexact = sa.Numeric if dialect == "sqlite" else sa.Float
     rounds = column.type.name == "numeric" and isinstance(kind, inexact)
