@@ -126,7 +126,7 @@ class Backfill:
     def _check_range(self, source: Source, from_ms: int) -> None:
         days = self._settings.retention_days
         if from_ms < self._clock.time_ms() - days * DAY_MS:
-            raise RecordsLost(f"the range begins before the retention of {days} days: choose a later range")
+            raise RecordsLost(f"the range begins before the {days} days of retention_days: choose a later range")
         if not self._offset_store.next_offsets(source):
             raise RecordsLost(f"{source.group} has not read {source.topic} yet: run the job aggregate first")
 
