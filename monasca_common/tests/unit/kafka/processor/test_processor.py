@@ -331,6 +331,17 @@ class RetryTest(ProcessorCase):
         self.assertEqual([b"31"], self.values("in.dlq"))
         self.assertEqual({b"%d" % number: 1 for number in range(50) if number != 31}, dict(done))
 
+    def test_a_delay_that_is_not_a_number_of_seconds_is_an_error_of_the_handler(self):
+        delays = ["5", -1, float("nan"), float("inf")]
+        self.fill(*[b"%d" % number for number in range(len(delays))])
+
+        def handler(part):
+            raise RetryLater(delays[int(part.values[0])])
+
+        self.start(handler, retry=ONCE)
+        self.until(lambda: self.committed() == len(delays))
+        self.assertEqual([b"0", b"1", b"2", b"3"], self.values("in.dlq"))
+
     # Rule 17
     def test_retry_later_repeats_the_same_messages_and_dead_letters_none(self):
         self.fill(b"1", b"2")
