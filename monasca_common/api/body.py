@@ -115,7 +115,7 @@ def _content_length(environ: dict[str, Any]) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise bad_request("Content-Length is not a number: correct it")
+        raise bad_request("Content-Length is not a number of at most 18 digits: correct it")
     return int(text)
 
 

@@ -60,7 +60,7 @@ def server_url(connection: str, scheme: str, parameters: Collection[str], exampl
     except (ArgumentError, ValueError):
         raise refused("is not a URL", example) from None
     if "@" in (url.host or ""):
-        raise refused("has an @ in its password: write it as %40", example)
+        raise refused("has an @ that is not written as %40", example)
     if url.drivername not in (scheme, f"{scheme}+https"):
         raise refused(f"begins with {url.drivername!r}", example)
     if unknown := sorted(set(url.query) - set(parameters)):

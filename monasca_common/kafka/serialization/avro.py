@@ -103,7 +103,8 @@ def parse(text: str, names: Names) -> AvroSchema:
 
 
 def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Extend fastavro's reader of decimals to refuse those with more digits than their schema has, which it rounds."""
+    """Extend fastavro's reader of decimals, for the whole process: refuse more digits than the schema allows, which it
+    rounds."""
 
     def read_decimal(data: bytes, schema: Any, *others: Any) -> Any:
         limit = 10 ** min(schema["precision"], _MOST_DIGITS)

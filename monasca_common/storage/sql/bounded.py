@@ -71,7 +71,7 @@ def connect_arguments(connection: str) -> dict[str, Any]:
     if arguments is None or "@" in (url.host or ""):  # part of a password in which @ is not written as %40
         raise ConfigurationError(
             "connection in group [database] is not a PostgreSQL URL (it is a secret and is not shown): write "
-            "postgresql://user:password@host/database"
+            "postgresql://user:password@host/database, with %40 for an @ in the password"
         )
     return {name: value for name, value in arguments.items() if name != "context"}
 

@@ -397,7 +397,7 @@ class ConfigurationTest(ConfigurationTestCase):
             ("prometheus://127.0.0.1/api/v1/write?tenant=x", "tenant='x'"),
             ("prometheus://127.0.0.1/api/v1/write?other=x", "'other'"),
             ("prometheus://u:secret@receiver.example.org/api/v1/write", "sends a password"),
-            ("prometheus://u:pa@secret@receiver.example.org/api/v1/write", "write it as %40"),
+            ("prometheus://u:pa@secret@receiver.example.org/api/v1/write", "not written as %40"),
         ):
             refusal = self.refused(load_storage, self.loaded(url))
             self.assertIn(rule, refusal)
