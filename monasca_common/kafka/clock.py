@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
-        """Acquire ``lock`` within ``timeout`` seconds (``None``: no limit); return whether it was acquired."""
+        """Acquire ``lock`` within ``timeout`` seconds (no limit if ``None``); return whether it was acquired."""
         ...
 
 
@@ -58,7 +58,7 @@ class Signal:
                 return
 
     def wait(self, clock: Clock, timeout: float | None) -> bool:
-        """Return whether the signal was set since the last wait, or within ``timeout`` seconds (``None``: no limit)."""
+        """Return whether the signal was set since the last wait, or within ``timeout`` s (``None`` for no limit)."""
         return clock.wait(self._lock, timeout)
 
 

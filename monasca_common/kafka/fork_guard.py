@@ -58,7 +58,7 @@ class ForkGuard:
         self._handles.append(handle)
 
     def unpin(self, closed: Sequence[Any] | None = None) -> None:
-        """Release pinned handles (``None``: all) once they are closed, because a child can destroy a closed client
+        """Release pinned handles (all if ``None``) once they are closed, because a child can destroy a closed client
         safely."""
         gone = self._handles if closed is None else closed
         self._handles = [handle for handle in self._handles if not any(handle is each for each in gone)]

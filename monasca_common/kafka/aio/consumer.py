@@ -116,7 +116,7 @@ class AsyncConsumer:
         await self.close()
 
     async def _move(self, seek: Callable[[], Result], partitions: Collection[TopicPartition] | None) -> Result:
-        """Seek, and drop the messages of these partitions (``None``: all) from the batch of a cancelled poll."""
+        """Seek, and drop the messages of these partitions (all if ``None``) from the batch of a cancelled poll."""
         async with self._using:
             moved = await call_on(self._polling, seek)
             if self._polled is not None:

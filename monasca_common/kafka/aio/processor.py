@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 class AsyncProcessor:
     """Runs ``processor``, whose handler is an ``async def``, in the event loop.
 
-    ``concurrency``: the maximum number of calls at the same time, at most one per partition (``order="key"``: per key).
+    ``concurrency``: the maximum number of concurrent calls, at most one per partition (per key with ``order="key"``).
     The processor's ``threads`` decode values and send outputs and dead letters. A handler that blocks the event loop
     delays the other calls, but the consumer stays in the group.
     """

@@ -297,8 +297,8 @@ class KafkaConsumer:
         return self._transport.topic_ids(self._topics, check_seconds(timeout))
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
-        """Return the offsets of the option ``start``, regardless of committed offsets. For use in
-        `RebalanceListener.assigned`, by a listener that stores offsets elsewhere and has not stored any yet.
+        """Return the offsets of the option ``start``, regardless of committed offsets. Call this in
+        `RebalanceListener.assigned` if the listener stores offsets elsewhere and has not stored any yet.
 
         Raises `TransportError`.
         """

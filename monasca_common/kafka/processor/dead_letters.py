@@ -183,8 +183,8 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
 
 
 def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
-    """``send`` dead letters. Resend undelivered ones as long as some can be cut, because the headers with the origin
-    can make them too large. Raises the `UndeliveredError` of ``send`` if no retry can succeed."""
+    """``send`` dead letters. Resend undelivered dead letters as long as some can be cut, because the headers with the
+    origin can make them too large. Raises the `UndeliveredError` of ``send`` if no retry can succeed."""
     while letters:
         try:
             send(letters)

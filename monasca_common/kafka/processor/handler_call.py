@@ -71,7 +71,7 @@ class Caller:
             self.handle(decoded, interrupted).send(None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        raise AssertionError("only an async def waits")
+        raise AssertionError("only an async def can wait")
 
     async def handle(self, part: PartitionBatch[Any], interrupted: Callable[[], bool]) -> Call:
         """Call the handler with decoded messages, and await it if it is an ``async def``."""

@@ -448,7 +448,7 @@ def _check_arguments(
         ),
         (
             not (accounts and (order == "key" or transactional)),
-            "accounted with order='key' or transactional: a position stored elsewhere needs partition order",
+            "accounted excludes order='key' and transactional: a position stored elsewhere needs partition order",
         ),
     )
     for holds, remedy in rules:

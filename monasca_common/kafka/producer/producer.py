@@ -250,8 +250,8 @@ class KafkaProducer:
     def reopen(self) -> None:
         """Continue with another client after a fatal error (`ProducerHealth.finished`), with the same ids and budget.
 
-        Messages in flight become *unknown*; reports can be retried again. With a transactional id, the new client first
-        takes over this id; leave the block of a transaction before you reopen. Raises `TransportError` or
+        Messages in flight become *unknown*; reports can then be retried again. With a transactional id, the new client
+        first takes over this id; leave the block of a transaction before you reopen. Raises `TransportError` or
         `ConfigurationError` if no client can be opened, which changes nothing, and `ClosedError` after a close.
         """
         self._check("reopen")

@@ -154,5 +154,5 @@ def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, 
         fields = [_inspect(field["type"], named, records) for field in schema["fields"]]
         records[name] = any(recursive for recursive, _ in fields), all(empty for _, empty in fields)
         if records[name][1] and any(field["type"] != "null" for field in schema["fields"]):
-            raise SerializationError("records without bytes are refused in each other: a value can have billions")
+            raise SerializationError("nested records without bytes are refused: a value can have billions")
     return records[name]

@@ -37,8 +37,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
     """The schemas of one format, by id. Thread-safe. ``parse``: returns the schema parsed from a text and the texts to
     which it refers, or raises `SerializationError`.
 
-    Schemas in the cache need no registry. A registry that restarts empty may assign an id to another schema, so cached
-    schemas are compared with the registry every minute. While one differs, nothing is read or written.
+    Schemas in the cache need no registry. A registry that restarts empty may assign an id to a different schema, so
+    cached schemas are compared with the registry every minute. While one differs, nothing is read or written.
     """
 
     def __init__(self, settings: SchemaRegistrySettings, schema_type: str, parse: Callable[[str, Names], T]) -> None:
@@ -48,12 +48,12 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._parse = parse
         self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait for a long time
         self._compare_at = float("inf")
-        self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has assigned to another schema
+        self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has assigned to a different schema
         self._unknown: dict[SchemaKey, float] = {}  # the time at which each unknown id was first requested
         self._rejected_at = float("-inf")  # the time at which the last unknown id was rejected
 
     def check(self) -> None:
-        """Raise `RegistryUnavailable` while the registry has another schema under the id of a cached one. A thread
+        """Raise `RegistryUnavailable` while the registry has a different schema under the id of a cached one. A thread
         compares them from time to time, while the caller continues."""
         if self.clock.monotonic() >= max(self._compare_at, self._ask_at):
             self._compare_at = self.clock.monotonic() + _COMPARE_SECONDS
@@ -63,7 +63,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def get(self, key: SchemaKey) -> T:
         """Return the parsed schema, from the cache or the registry. Raises `RegistryUnavailable`, or
-        `SerializationError` if the registry still lacks it after ``unknown_id_seconds``, or if it has another format.
+        `SerializationError` if the registry still lacks it after ``unknown_id_seconds``, or if its format differs.
         """
         self.check()
         cached = self.cached.get(key)

@@ -75,7 +75,7 @@ class ProducerClients:
         return tuple(self._by_batch_bytes.values())
 
     def release(self, clients: Sequence[BoundedProducer] | None = None) -> None:
-        """Close clients that are no longer used (``None``: the clients in use)."""
+        """Close clients that are no longer used, or the clients in use if ``None``."""
         if clients is None:
             clients, self._by_batch_bytes = self.in_use(), {}
         for client in clients:

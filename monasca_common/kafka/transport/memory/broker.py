@@ -132,7 +132,7 @@ class MemoryBroker:
         topic: str | None = None,
         partition: int | None = None,
     ) -> None:
-        """Apply a fault to ``count`` requests of a kind (``None``: all), starting with the ``nth`` from now.
+        """Apply a fault to ``count`` requests of a kind (all if ``None``), starting with the ``nth`` from now.
 
         Each produced record is a separate request. ``partition``: the partition of a produced record; other kinds have
         none.
@@ -151,7 +151,7 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def disconnect(self) -> None:
-        """Make the broker unreachable. Members remain in their groups until `expire_member`."""
+        """Make the broker unreachable. Members remain in their groups until `expire_member` is called."""
         with self.changed:
             self.reachable = False
             self.changed.notify_all()
