@@ -92,7 +92,7 @@ class JobStatusSettings(StatusSettings):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` without audits. Without a
+    """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` if audits are disabled. Without a
     ``registry``, records in Avro are rejected. ``otlp``: ``None`` for a topic with envelopes; ``max_dimensions``: the
     limit for data points in OTLP."""
 

@@ -32,7 +32,7 @@ _FRAME = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The event times in [from_ms, to_ms); ``None``: no bound."""
+    """The event times in [from_ms, to_ms), where ``None`` means no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None

@@ -34,7 +34,7 @@ class Store:
         self.location = location
         self._files, self._base = open_file_system(location)
         self._is_local = self._files.type_name == "local"
-        #: The size of the largest file that `place` can move; ``None``: no limit.
+        #: The size of the largest file that `place` can move, or ``None`` for no limit.
         self.largest_bytes = _S3_COPIES_BYTES if self._files.type_name == "s3" else None
 
     @contextlib.contextmanager

@@ -66,8 +66,8 @@ def stage_files(
     """Write the connector's rows to files in the hidden folder of the batch. Return these files; each is complete and
     on disk.
 
-    ``envelopes``: converts values in Avro to JSON, from which the event time is read. ``None``, or a reader without a
-    registry: all values are JSON.
+    ``envelopes``: converts values in Avro to JSON, from which the event time is read. If it is ``None`` or has no
+    registry, all values are JSON.
     """
     from pyspark.sql import functions as sql
     from pyspark.sql import types

@@ -39,8 +39,8 @@ class History:
         self._retention_days = retention_days
 
     def records(self, from_ms: int, to_ms: int, now_ms: int) -> tuple[DataFrame | None, dict[int, int]]:
-        """Return the records with event times in [from_ms, to_ms) and the connector's columns (``None`` without files),
-        and the offset of each partition up to which the archive is complete.
+        """Return the records with event times in [from_ms, to_ms) and the connector's columns (``None`` if there are no
+        files), and the offset of each partition up to which the archive is complete.
 
         Raises `RecordsLost` if the range begins before the retention, and `ArchiveUnavailable` if files are not placed
         in time.

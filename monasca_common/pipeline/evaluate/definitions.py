@@ -147,7 +147,7 @@ def lock_version(connection: sa.Connection) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDefinition:
-    """``row``: the row of the table. ``sub_expressions``: in the order of the expression."""
+    """``row``: the row of the table. ``sub_expressions``: its sub-expressions, in the order of the expression."""
 
     row: Row
     expression: Expression

@@ -229,7 +229,7 @@ class TransitionPublisher:
     def __init__(
         self, offset_store: OffsetStore, producer: KafkaProducer, topic: str, writer: EnvelopeWriter | None = None
     ) -> None:
-        """``writer``: converts messages to Avro; ``None``: messages are sent in JSON."""
+        """``writer``: converts messages to Avro; if it is ``None``, messages are sent in JSON."""
         self._offset_store = offset_store
         self._producer = producer
         self._topic = topic

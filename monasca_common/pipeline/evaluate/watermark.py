@@ -70,7 +70,7 @@ class EvaluatorState:
     topic_id: str | None = None
 
     def delayed(self, delay_ms: int) -> EvaluatorState:
-        """Return the state with another delay. The set of decided windows does not change."""
+        """Return the state with a different delay. The set of decided windows does not change."""
         return replace(self, evaluated_to_ms=self.evaluated_to_ms - self.delay_ms + delay_ms, delay_ms=delay_ms)
 
 
@@ -126,7 +126,7 @@ def _rewound(stored: EvaluatorState, scan: Scan) -> EvaluatorState:
     if all(abs(time_ms - scan.scan_ms) > LONGEST_SILENCE_MS for time_ms in scan.last_kafka_ms.values()):
         return stored
     LOG.warning(
-        "the clock of an earlier evaluation was %d s ahead; evaluation continues at the present time", ahead_ms // 1000
+        "the clock of an earlier evaluation was %d s ahead; evaluation continues at the current time", ahead_ms // 1000
     )
     return replace(
         stored,

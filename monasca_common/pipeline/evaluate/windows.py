@@ -219,8 +219,7 @@ def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 
 
 def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
-    """Remove staged rows whose sub-expression no longer exists, and windows of other generations than the current
-    one."""
+    """Remove staged rows whose sub-expression no longer exists, and windows that are not of the current generation."""
     sub, row = alarm_sub_expression.c, alarm_staging.c
     fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
     known = sa.select(sub.id).where(sub.id == row.sub_expression_id, fits).exists()

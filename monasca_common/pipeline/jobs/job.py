@@ -104,7 +104,7 @@ class Job(ABC):
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...
 
     def facts(self) -> Mapping[str, object]:
-        """Return the values to log at the start: topics, groups and database, without secrets."""
+        """Return the values to log at startup: topics, groups and database, without secrets."""
         return {}
 
     @abstractmethod

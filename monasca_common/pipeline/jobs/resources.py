@@ -12,8 +12,8 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 
 
 def open_audit(stream: StreamSettings) -> AbstractContextManager[AuditReporter | None]:
-    """Return a context manager that opens the audit reporter of a driver, or yields ``None`` without audits. Entering
-    it raises `ConfigurationError`."""
+    """Return a context manager that opens the audit reporter of a driver, or yields ``None`` if audits are disabled.
+    Entering it raises `ConfigurationError`."""
     if stream.audit is None:
         return nullcontext()
     return AuditReporter(stream.audit, stream.producer, TIER, stream.group)

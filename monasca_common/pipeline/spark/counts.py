@@ -51,7 +51,7 @@ def greatest(partitions: Sequence[int], values: Iterable[_Value]) -> dict[int, _
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """The union of sets of numbers, as Spark's ``AccumulatorParam``. Only the ``most`` greatest numbers are kept, to
+    """The union of sets of numbers, as Spark's ``AccumulatorParam``. Only the ``most`` largest numbers are kept, to
     limit the memory of the driver."""
 
     most: int

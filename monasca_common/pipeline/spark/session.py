@@ -192,7 +192,7 @@ def has_ended(session: SparkSession) -> bool:
 
 def configuration(settings: SparkSettings, connector: Sequence[Path] | None = ()) -> dict[str, str]:
     """Return Spark's own options, which ``[spark] options`` overrides. ``connector``: the jars of its Kafka connector,
-    which every kind of master reads from this machine; ``None``: Spark's Ivy fetches them."""
+    which every kind of master reads from this machine, or ``None`` if Spark's Ivy fetches them."""
     options = dict(settings.options)
     wanted = {
         "spark.master": settings.master,

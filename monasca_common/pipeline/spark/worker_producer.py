@@ -35,7 +35,7 @@ def worker_producer(settings: bytes) -> KafkaProducer:
 
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
     """Return the settings as bytes for executors. ``audit``: the audit that receives the deliveries of ``application``
-    through a folder on each executor's machine; ``None`` without audits."""
+    through a folder on each executor's machine, or ``None`` if audits are disabled."""
     return pickle.dumps((_plain(settings), audit, application))
 
 

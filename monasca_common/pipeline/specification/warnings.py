@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds valid contents of specifications that are probably mistakes. They are logged at start."""
+"""Finds valid contents of specifications that are probably mistakes. They are logged at startup."""
 
 from __future__ import annotations
 
