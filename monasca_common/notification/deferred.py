@@ -294,7 +294,7 @@ class DeferredNotifications:
 
 
 def defer_again(connection: sa.Connection, row: DeferredRow, deferral: Deferral, now_ms: int) -> None:
-    """Defer a notification for another reason or a longer time, or remove it if an operator sent it in the meantime."""
+    """Defer a notification for a new reason or a longer time, or remove it if an operator sent it in the meantime."""
     if _state(connection, row.notification_id) in (SENDING, FAILED, *ENDED):
         remove(connection, row)
         return

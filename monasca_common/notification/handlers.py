@@ -129,7 +129,7 @@ class NotificationHandler:
         return Notification(notification.id, left[0], tuple(left[1:]))
 
     def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
-        """Return whether the alarm has left the state, and its present state also notifies the method."""
+        """Return whether the alarm has left the state, and its current state also notifies the method."""
         alarm = self._pipeline.current(change)
         if alarm is None or not alarm.actions_enabled or alarm.is_result_of(change):
             return False

@@ -70,5 +70,5 @@ def serve_stored(metrics: ServiceMetrics, database: AlarmsDatabase) -> None:
         retries = sum(count for kind, count in rows if kind == SCHEDULED)
         return [(("retries",), retries), (("held",), sum(count for _, count in rows) - retries)]
 
-    text = "Notifications stored in the database until they are due: retries, held"
+    text = "Notifications stored in the database until they are due: retries, and deferred notifications (held)"
     metrics.computed_gauge("waiting", text, "where", samples=samples)

@@ -84,7 +84,7 @@ class Pipeline:
         return self._database.read(lambda connection: self._facts(connection, change, method_ids))
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
-        """Return the present state of the alarm, or ``None`` if the alarm has been deleted."""
+        """Return the current state of the alarm, or ``None`` if the alarm has been deleted."""
         return self._database.read(lambda connection: _current(connection, change))
 
     def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
@@ -192,7 +192,7 @@ class Pipeline:
 
 
 def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = False) -> CurrentAlarm | None:
-    """Return the present state of the alarm. ``lock``: prevent changes until this transaction ends."""
+    """Return the current state of the alarm. ``lock``: prevent changes until this transaction ends."""
     columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
     joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
     statement = joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scheduled attempts: rows of ``notification_deferred`` until they are due. A row contains the method's id, not its
-address, so that an attempt uses the present address."""
+address, so that an attempt uses the current address."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Slots:
     def slot(self, method_id: str, destination: str, subject: str, tenant: str) -> Iterator[Slot | None]:
         """Yield a slot, which is freed at the end of the block, or ``None`` if no slot is free.
 
-        Notifications with the same ``subject`` are sent one at a time. ``destination``: the host, or empty if the
+        Notifications with the same ``subject`` are sent one at a time. ``destination``: the host, or ``""`` if the
         notifier opens no connection.
         """
         receiver = [("method", method_id), *([("host", destination)] if destination else [])]

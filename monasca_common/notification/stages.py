@@ -75,7 +75,7 @@ class ActiveAlarm:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAlarm:
-    """The present state of an alarm, and the time of the change to it."""
+    """The current state of an alarm, and the time at which it changed to that state."""
 
     state: str
     since_ms: int

@@ -14,7 +14,7 @@ from monasca_common.notification.texts import Texts
 
 
 def load_notifiers(conf: cfg.ConfigOpts, *types: str) -> list[Notifier]:
-    """Return a new notifier for each type, in upper or lower case. The notifiers share their tools.
+    """Return a new notifier for each type, regardless of its case. The notifiers share one set of tools.
 
     Raises `ConfigurationError` for an unknown type, or for invalid options in its group.
     """
