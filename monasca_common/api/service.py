@@ -121,7 +121,7 @@ def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
 
 
 def alarms_settings_of(conf: cfg.ConfigOpts) -> StorageSettings | None:
-    """Return the settings of the alarms database, or ``None`` without one. Raises `ConfigurationError`."""
+    """Return the settings of the alarms database, or ``None`` if there is none. Raises `ConfigurationError`."""
     try:
         return database_settings(conf)
     except NoAlarmsDatabase as error:

@@ -49,8 +49,8 @@ class Journal:
     def add(self, report: AuditReport, *, held: bool = False) -> None:
         """Write a report. If the disk is full, log it and keep reports in memory until a restart.
 
-        ``held``: the report is not `pending` until `release`. If this process is killed earlier, the next process sends
-        it.
+        ``held``: exclude the report from `pending` until it is passed to `release`. If this process is killed earlier,
+        the next process sends it.
         """
         row = (report.id, reports.encode(report))
         with self._lock:
@@ -69,7 +69,7 @@ class Journal:
                 self._insert([row])
 
     def release(self, ids: Iterable[str] | None = None) -> None:
-        """Release these held reports, by default all."""
+        """Release these held reports (default: all)."""
         with self._lock:
             self._held.difference_update(list(self._held) if ids is None else ids)
 

@@ -89,8 +89,8 @@ class AuditSettings:
 
     @property
     def renewal_seconds(self) -> float:
-        """The time after which services read the reports again. They also read the reports of this time before the
-        window, which show where readers were at its start, and a surplus of the bucket before it."""
+        """The time after which services read the reports again. They also read the reports from this long before the
+        window, which contain the readers' positions at its start and a surplus of the preceding bucket."""
         return max(self.bucket_seconds, _RENEWAL_SHARE * self.window_seconds)
 
     @property

@@ -47,7 +47,7 @@ def register_own_options(conf: cfg.ConfigOpts) -> None:
 
 
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """Read the files. ``conf``: holds options that must be registered before the files are read, such as those of
+    """Read the files. ``conf``: contains options that must be registered before the files are read, such as those of
     oslo.log. Raises `ConfigurationError` if a file is missing or invalid.
     """
     return read_files(parsed_args.config_file, cfg.ConfigOpts() if conf is None else conf)

@@ -30,7 +30,7 @@ _ALL = "`monasca-common durability check` shows all findings"
 
 @dataclass(frozen=True, slots=True)
 class StartFindings:
-    """The errors found. ``unknown``: the reason why the check failed, or empty."""
+    """The errors found. ``unknown``: the reason why the check failed, or ``""``."""
 
     errors: tuple[Finding, ...] = ()
     unknown: str = ""

@@ -25,9 +25,9 @@ _JAVA_OPTIONS = ("-Xmx256m", "-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC", 
 class ApicurioRegistry(ServerProcess):
     """Apicurio Registry on the loopback address, with its schemas in memory. A context manager.
 
-    ``port``: ``None`` chooses a free port. ``start_timeout``: the maximum seconds for a start, without the download of
-    the archive. A failed start raises a `DevBrokerError` that names the remedy. Even if this process is killed, its
-    child processes are stopped and its files are removed.
+    ``port``: ``None`` chooses a free port. ``start_timeout``: the maximum duration of a start in seconds, without the
+    download of the archive. A failed start raises a `DevBrokerError` that names the remedy. Even if this process is
+    killed, its child processes are stopped and its files are removed.
     """
 
     def __init__(self, *, port: int | None = None, start_timeout: float = START_SECONDS) -> None:

@@ -28,8 +28,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def fetched(jar_list: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder with exactly the jars of this list, named like the list. Fetch the jars if the folder does not
-    exist.
+    """Return the folder with exactly the jars of this list, which has the name of the list. Fetch the jars if the
+    folder does not exist.
 
     The digests are compared each time, which takes 0.1 s for 44 MB. Raises `JarError`.
     """

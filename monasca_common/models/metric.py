@@ -241,7 +241,7 @@ def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
         raise _posted_error(element, rules) from None
 
 
-# Normalised texts of dimensions, by name, posted text and maximum number, so that each is checked and sorted only once.
+# Normalised dimensions by name, posted text and maximum number, so that each text is checked and sorted only once.
 _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 

@@ -66,7 +66,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[Row]):
-    """The result of decoding messages: ``rows[i]`` is the row of message ``indices[i]``. ``errors``: by message index.
+    """Decoded messages: ``rows[i]`` is the row of message ``indices[i]``. ``errors``: errors by message index.
 
     ``untimed``: indices of rows without their own time. Their time is the envelope's creation_time, which differs
     between attempts to send the message.

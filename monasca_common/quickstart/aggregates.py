@@ -36,7 +36,7 @@ _RAW_AND_AGGREGATED = """
 
 @dataclass(frozen=True, slots=True)
 class HourlyAverage:
-    """An average. ``provisional``: the hour is not over. ``records``: read by Spark. ``rows``: in the database."""
+    """An average. ``provisional``: the hour is not over. ``records``: those read by Spark. ``rows``: those stored."""
 
     name: str
     hour_ms: int

@@ -56,7 +56,7 @@ value = {type = "double", from = "value.metric.value"}
 
 @dataclass(frozen=True, slots=True)
 class FormatsSummary:
-    """``avro``, ``json``: messages in the topic. ``messages``: the messages without repeats, which have the same id.
+    """``avro``, ``json``: messages in the topic. ``messages``: the number of distinct message ids.
     ``rows``: rows in the sink's table."""
 
     avro: int

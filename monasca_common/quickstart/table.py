@@ -28,7 +28,7 @@ class StageResult:
 class RunSummary:
     """The counts of metrics and events, and the latencies from the POST of a bulk to its last row, in ms.
 
-    ``aggregates``: rows of the pipeline. ``alarm``, ``formats``, ``prometheus``: `None` without or before their stages.
+    ``aggregates``: rows of the pipeline. ``alarm``, ``formats``, ``prometheus``: `None` until their stages have run.
     ``stages``: in order.
     """
 
@@ -63,7 +63,7 @@ class RunSummary:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least ``share`` of all values do not exceed, or ``None`` without values."""
+    """Return the smallest value that at least ``share`` of all values do not exceed; ``None`` for no values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -49,7 +49,7 @@ class EnvelopeSchema:
 class EnvelopeReader:
     """Converts values in Avro to JSON, which decoders of envelopes read. Thread-safe.
 
-    ``schema``: the function that returns the schema with an id, or ``None`` without a registry. It raises
+    ``schema``: the function that returns the schema with an id, or ``None`` if there is no registry. It raises
     `SerializationError` and `RegistryUnavailable`. ``otlp``: set for topics with OTLP requests, converted by executors.
     """
 

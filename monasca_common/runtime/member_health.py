@@ -45,8 +45,8 @@ class MemberStatus(msgspec.Struct):
     """The status of one member. Times are in ms since the epoch, durations in seconds.
 
     ``reason``: the reason why it is not running. ``moved_ms``: the time of its last commit, or the last time without
-    lag. ``turned_ms``: the time of the last turn of its loop, or 0 without a loop. ``lag``: by ``topic/partition``, the
-    number of messages that are not finished, or, if handlers can take long, not yet read.
+    lag. ``turned_ms``: the time of the last turn of its loop, or 0 without a loop. ``lag``: the number of unfinished
+    (or, if handlers can take long, unread) messages of each ``topic/partition``.
     """
 
     name: str

@@ -28,7 +28,7 @@ class SendDeadline:
         self._watched: list[socket.socket] = []
 
     def left(self, most: float) -> float:
-        """Return the seconds until the end, at most ``most``; never 0, which has another meaning for sockets."""
+        """Return the seconds until the end, at most ``most``; never 0, which has a different meaning for sockets."""
         return max(0.001, min(most, self._ends - time.monotonic()))
 
     @property

@@ -45,7 +45,7 @@ class WorkersPlan(ABC):
     """The configuration of the next workers, with a status board and a listener. Only the parent changes it; a worker
     keeps the configuration from its fork.
 
-    ``service``: the name of the service and of its option group. ``gc_thresholds``: for Python's garbage collector.
+    ``service``: the name of the service and of its option group. ``gc_thresholds``: those of the garbage collector.
     ``settings``: an object with the fields ``storage`` and ``status``.
     """
 

@@ -43,7 +43,7 @@ _UNKNOWN = object()  # a type without a definition here, which may have any fiel
 
 
 class SchemaFinding(NamedTuple):
-    """A difference. ``effect``: the effect on messages with this schema, or empty if it is unknown."""
+    """A difference. ``effect``: the effect on messages with this schema, or ``""`` if it is unknown."""
 
     text: str
     effect: str

@@ -66,9 +66,9 @@ class Rows(RowColumns):
     the keys of rows of every kind except metrics, whose key is (series, time); see `row_keys.row_id`. ``indexes``: see
     `RowColumns`.
 
-    ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has another
-    time; empty if no row is identified in this way. If several such rows have the same id, the first stored row is
-    kept, with its time."""
+    ``by_id``: whether a log or event is identified only by its message id, because each attempt to send it has a
+    different time; empty if no row is identified in this way. If several such rows have the same id, the first stored
+    row is kept, with its time."""
 
     kind: Kind
     values: Sequence[Any]
@@ -89,7 +89,7 @@ class Written:
     """The outcomes of the rows of one call; the four counts add up to their number.
 
     ``stored``: new rows. ``repeated``: existing rows. ``conflicting``: rows whose key existed, or occurred twice in the
-    call, with another value; the greater version was kept. ``skipped``: already stored, below the stored offset.
+    call, with a different value; the greater version was kept. ``skipped``: already stored, below the stored offset.
     """
 
     stored: int = 0
@@ -118,9 +118,9 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """The state of the database. ``found``: the schema's revision, or ``None`` without a schema. ``wanted``: the
+    """The state of the database. ``found``: the schema's revision, or ``None`` if there is no schema. ``wanted``: the
     revision that this program requires. ``usable``: whether this program may run on it, even if a newer program created
-    the schema. ``refusal``: the reason why `Storage.upgrade` refuses the database, or empty.
+    the schema. ``refusal``: the reason why `Storage.upgrade` refuses the database, or ``""`` if it does not.
     """
 
     found: str | None
@@ -221,11 +221,11 @@ class Storage(ABC):
     def upgrade(self) -> None:
         """Upgrade the schema to this program's revision. Raises `StorageUnavailable`, and `SchemaMismatch` if a newer
         program created the schema."""
-        raise NotSupported(f"{type(self).__name__} has no schema of this program, so it needs no upgrade")
+        raise NotSupported(f"{type(self).__name__} has no schema that this program manages, so it needs no upgrade")
 
     def status(self) -> StorageStatus:
         """Return the state of the database. Raises `StorageUnavailable`."""
-        raise NotSupported(f"{type(self).__name__} has no schema of this program, so it has no status")
+        raise NotSupported(f"{type(self).__name__} has no schema that this program manages, so it has no status")
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
         """Remove rows older than their retention, in steps that each commit, and yield the result of each step.

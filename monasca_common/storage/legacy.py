@@ -75,7 +75,7 @@ _OLD_DATABASES = ("mysql", "mariadb")  # the old API's database of alarm definit
 
 @dataclass(frozen=True, slots=True)
 class StorageUrl:
-    """A driver and the URL of its database, which is secret, or ``None`` without a database."""
+    """A driver and the URL of its database, which is secret, or ``None`` if it has no database."""
 
     driver: str
     connection: str | None = field(repr=False)

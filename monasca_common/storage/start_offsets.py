@@ -20,8 +20,8 @@ from monasca_common.storage.writer_pool import WriterPool
 
 class StartOffsets(RebalanceListener):
     """Returns start offsets from the database. While the database is unavailable, `assigned` raises an error, and is
-    called again with the same partitions. Permanent errors (a recreated topic, another schema) are passed to ``fail``,
-    which ends the member.
+    called again with the same partitions. Permanent errors (a recreated topic, a different schema) are passed to
+    ``fail``, which ends the member.
     """
 
     def __init__(self, writers: WriterPool, health: MemberHealth, fail: Callable[[Exception], None]) -> None:

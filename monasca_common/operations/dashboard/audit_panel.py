@@ -27,8 +27,8 @@ from monasca_common.operations.dashboard.view import (
     panel_of,
 )
 
-_BUCKETS = 10  # as many as fit on a screen that is 1280 pixels wide
-_MANY_DUPLICATES = 1e12  # as many duplicates as this weigh as much as one missing message
+_BUCKETS = 10  # the number that fits on a screen 1280 pixels wide
+_MANY_DUPLICATES = 1e12  # the number of duplicates that weigh as much as one missing message
 _FEW, _MANY = 0.99, 0.9  # lower values are highlighted more strongly
 
 EMPTY = PanelView(

@@ -158,7 +158,7 @@ def _concern(group: GroupFigures) -> Concern:
     ]
     facts += [f"partitions without a leader: {', '.join(offline)}"] if offline else []
     if lag.expires_soon:
-        facts.append(f"at the present speed, retention deletes unread messages in {span(lag.lost_in_seconds or 0.0)}")
+        facts.append(f"at the current speed, retention deletes unread messages in {span(lag.lost_in_seconds or 0.0)}")
     problem = _PROBLEMS.get(lag.status, "")
     if lag.status is LagStatus.WARNING and not (lag.truncated or lag.hidden):
         problem = " does not catch up"

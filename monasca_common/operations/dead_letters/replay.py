@@ -101,10 +101,10 @@ class DeadLetterReplay:
         self._known_ends: dict[TopicPartition, int] | None = None
         self._with_gap: set[TopicPartition] = set()  # partitions in which an earlier dead letter stays pending
         self._sent = SentMessages() if sent is None else sent
-        self._refusals: dict[str, str] = {}  # by topic: why it accepts no messages, or empty
+        self._refusals: dict[str, str] = {}  # by topic: why it accepts no messages, or ""
 
     def pending_count(self) -> int:
-        """Return the number of dead letters pending at the start. It reads all records after the group's offset."""
+        """Return the number of dead letters that are initially pending; reads all records after the group's offset."""
         return self._notes().pending_count()
 
     def offsets_left(self) -> int:

@@ -75,7 +75,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogScan(msgspec.Struct, frozen=True, array_like=True):
-    """A partition at one time: the start and end of its log, and the group's ``position`` (``None`` without a commit).
+    """A partition at one time: the start and end of its log, and the group's ``position`` (or ``None``).
 
     ``is_unread``: whether the group had unread messages. ``read_to``: the end of the messages that were read. It is
     greater than the position if only control records follow, but less than the offset of messages deleted unread.

@@ -97,7 +97,7 @@ def storing(by_topic: Mapping[str, TablesWriter]) -> Callable[[Writer, Claim, To
 
 class TablesWriter:
     """Writes the changes of a topic's tables. ``describe``: returns the reason why the tables do not fit the mapping,
-    or empty."""
+    or ``""`` if they do."""
 
     def __init__(self, tables: Sequence[StoredTable], dialect: str, describe: Callable[[], str]) -> None:
         self._statements = [TableStatements(each, dialect, number) for number, each in enumerate(tables)]

@@ -198,7 +198,7 @@ class LagPanelTest(base.BaseTestCase):
     def test_deletions_by_retention_are_concerns_before_and_after(self):
         near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600, expires_soon=True)))
         self.assertEqual(Tone.ERROR, near.tone)
-        self.assertIn("at the present speed, retention deletes unread messages in 10 min", near.concerns[0].text)
+        self.assertIn("at the current speed, retention deletes unread messages in 10 min", near.concerns[0].text)
         self.assertEqual(Tone.GOOD, self.panel(group("late", lag(messages=7, seconds=60, headroom=600))).tone)
         self.assertEqual("LOST SOON", texts(near)[0][0])
         gone = self.panel(group("late", lag(messages=7, seconds=60, deleted=3)))
