@@ -240,7 +240,7 @@ class EnduranceRun:
         say(f"{self._elapsed():.0f} s: end of {fault.kind}: {target}")
 
     def _end_resume(self) -> None:
-        """End the fault that stands for the interruption, once every job has handled a batch, because the start of the
+        """End the fault that represents the interruption, once every job has handled a batch, because the start of the
         JVMs delays messages beyond the audit's grace period."""
         self._stack.wait_for_jobs()
         self._state.injected[-1] = replace(self._state.injected[-1], ended=self._elapsed())

@@ -26,7 +26,7 @@ _NOT_IMPERATIVE = re.compile(
 
 
 def _pages(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs with the numbers of their first lines, without indented programs."""
+    """Yield each paragraph and the number of its first line, except indented programs."""
     number = 1
     program: int | None = None  # the indentation of the text that precedes a program
     for block in re.split(r"(\n(?:[ \t]*\n)+)", text):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The main job in one command: from HTTP to rows, exactly once, on this machine's own metrics.
+# Runs the quickstart: stores this machine's metrics from HTTP to rows, exactly once.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."

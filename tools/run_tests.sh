@@ -76,7 +76,7 @@ install_packages() {
     fi
 }
 
-# For the native Kafka client, without which a unit test fails.
+# Installs a compiler for the native Kafka client, without which a unit test fails.
 install_compiler() {
     local python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}" header
     header="$("${python:-false}" -c 'import sysconfig; print(sysconfig.get_path("include"))' || true)/Python.h"

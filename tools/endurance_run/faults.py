@@ -31,7 +31,7 @@ _BLOCK_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """``at_seconds``: since the start of the run. ``choice``: selects the target."""
+    """``at_seconds``: seconds since the start of the run. ``choice``: selects the target."""
 
     at_seconds: float
     kind: str

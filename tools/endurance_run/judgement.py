@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judgement: what is lost, duplicated, wrong, leaking or unexplained. Pure functions, each returns violations."""
+"""The judgement: what is lost, duplicated, wrong, leaking or unexplained. Its pure functions return violations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The rows of a tier: each posted key once. ``wrong``: rows with another value or key."""
+    """The rows of a tier: each posted key once. ``wrong``: rows with a different value or key."""
 
     name: str
     expected: int
@@ -103,8 +103,8 @@ def compare(name: str, expected: Mapping[Any, float], rows: Iterable[tuple[Any, 
 
 
 def audit_violations(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Judge rows of ``audit show``. Duplicates in the log are accepted, because readers remove them; a surplus of a
-    reader is not."""
+    """Judge rows of ``audit show``. Duplicates in the log are accepted, because readers remove them; the surplus of a
+    reader is a violation."""
     return [
         f"audit: topic {row['topic']}, bucket {row['bucket']}, tier {row['tier']} {row['application']}: "
         f"{row['verdict']}, {row['lost']} lost, {row['surplus']} surplus"
@@ -210,7 +210,7 @@ def slopes(samples: Iterable[Sample], *, warm_up_seconds: float) -> list[Slope]:
 
 
 def _standard_errors(points: int) -> float:
-    """Return the number of standard errors that is as certain as `_CERTAINTY`: that of Student's t, as a series."""
+    """Return the quantile of Student's t that is as certain as `_CERTAINTY`, from a series expansion."""
     z, degrees = _CERTAINTY, points - 2
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 

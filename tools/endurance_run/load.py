@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load: bulks at a steady rate with bursts, a wave for the alarms, and a journal of what was posted.
 
-The content of a bulk follows from its number and time, so the journal of numbers and times is the tool's own count.
+The content of a bulk follows from its number and time, so the journal contains only numbers and times.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def wave(seed: int, series: int) -> Iterator[float]:
 
 
 def rate_at(seconds: float, steady: float) -> float:
-    """Return the rate of metrics per second: three times as many for 20 s in the middle of each ten minutes."""
+    """Return the rate of metrics per second, which is tripled for 20 s in the middle of each ten minutes."""
     in_burst = 0.0 <= seconds % _BURST_EVERY_SECONDS - _BURST_AT_SECONDS < _BURST_SECONDS
     return steady * (_BURST_FACTOR if in_burst else 1.0)
 

@@ -26,8 +26,8 @@ _TABLES = "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inh
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``values``: the values by quantity, for example ``persister.1 memory_mib``. ``seconds``: since the start of the
-    run.
+    """``values``: the values by quantity, for example ``persister.1 memory_mib``. ``seconds``: the time since the start
+    of the run.
     ``piece``: the number of times that the run was started or resumed, each with new processes."""
 
     seconds: float
@@ -114,7 +114,7 @@ class LogWatch:
     """Finds errors in logs as they are written, so that the time of an error is the time at which it is found."""
 
     def __init__(self, logs: Mapping[str, Path], *, skip: bool = False) -> None:
-        """``skip``: ignore the present contents of the logs."""
+        """``skip``: ignore the current contents of the logs."""
         self._logs = logs
         self._offsets = {name: path.stat().st_size if skip else 0 for name, path in logs.items()}
 
