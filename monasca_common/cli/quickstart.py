@@ -297,7 +297,7 @@ class Quickstart(MonascaCommand):
         names = ("up",) if self._outcome.prometheus else ("mem.usable_mb", "cpu.percent_agg")
         try:
             self._say("All services run until Ctrl-C. Try:")
-            self._say(f"  {dashboard} in a browser: the dashboard")
+            self._say(f"  {dashboard} is the dashboard; open it in a browser")
             for path in (
                 "/v2.0/metrics/names",
                 *(f"/v2.0/metrics/measurements?name={name}&start_time={today}" for name in names),

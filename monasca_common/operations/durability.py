@@ -36,8 +36,8 @@ _TEXTS = {
     "no other replica has; they are lost if the leader fails; set it to 2",
     "unclean_election": "unclean.leader.election.enable is true: an out-of-sync replica may become leader, and "
     "acknowledged messages that it lacks are discarded; set it to false",
-    "offline": "there is no leader: writes and reads fail, and messages that only stopped brokers have are lost if "
-    "they do not return; start them",
+    "offline": "there is no leader: writes and reads fail, and messages that exist only on stopped "
+    "brokers are lost unless these brokers return; start them",
     "writes_refused": "fewer replicas are in sync than min.insync.replicas: writes are refused; start the stopped "
     "brokers",
     "under_replicated": "a replica is behind, or its broker is down; start the broker, and check its disk and network",

@@ -42,7 +42,7 @@ class BatchRows(Protocol):
 
 
 class RowColumns(ABC):
-    """`BatchRows` as columns of equal length; a column without values is empty. ``indexes``: the index of each row in
+    """`BatchRows` as columns of equal length; an unused column is empty. ``indexes``: the index of each row in
     its message; empty if each message has one row."""
 
     __slots__ = ()

@@ -33,8 +33,7 @@ def find(connection: sa.Connection, field: str, text: str) -> Hits:
 
 
 def query_of(body: str) -> tuple[str, str]:
-    """Return field and text of the only query in the body of a multi search: a line with the index and a line with the
-    query."""
+    """Return the field and the text of the only query in the body of a multi search, whose second line is the query."""
     lines = [line for line in body.splitlines() if line.strip()]
     [(field, text)] = json.loads(lines[1])["query"]["match"].items()
     return field, text

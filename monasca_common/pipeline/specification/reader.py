@@ -168,7 +168,7 @@ def _transform(row: Fields) -> tuple[str, Transform]:
     metric_id = row.text("metric_id", NON_EMPTY) or ""
     parameters = row.inner(_PARAMETERS)
     name, setters, two_stages = _pipeline(parameters.inner(_PIPELINE))
-    # An invalid usage is already a fault. Its other fields are checked as those of the most common usage.
+    # An invalid usage is already a fault. Its other fields are checked as if it were the most common usage.
     usage = components.usage(name or _COMMONEST)
     asked = (*usage.parameters, *(field for setter in setters for field in components.setter(setter).parameters))
     _only(parameters, (*_PARAMETER_FIELDS, *asked))
