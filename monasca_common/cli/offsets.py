@@ -172,7 +172,7 @@ class OffsetsReset(_OffsetsCommand):
 
     def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
         """Refuse if, according to the database, a job is running, because Spark jobs are not members of their group."""
-        from monasca_common.pipeline.jobs import activity  # requires the extra of a database
+        from monasca_common.pipeline.jobs import activity  # requires a database extra
 
         for topic in sorted(topics):
             found = activity.of_job(self._database, group, topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of notifications, rendered in a sandbox from Jinja2 templates that an operator may replace."""
+"""Renders the text of notifications in a sandbox, from Jinja2 templates that an operator may replace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regular expressions whose matching time is proportional to the length of the text.
 
-Tenants supply the text. Python's engine tries every possible match of a repetition, which takes years for some texts of
-a hundred characters. RE2 reads the text once, but supports neither backreferences nor lookaround.
+Tenants supply the text. Python's engine tries every possible match of a repetition, which takes years for some texts
+with a hundred characters. RE2 reads the text once, but supports neither backreferences nor lookaround.
 """
 
 from __future__ import annotations

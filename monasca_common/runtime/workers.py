@@ -186,7 +186,7 @@ class StatusWorker(cotyledon.Service):
 def run_workers(plan: WorkersPlan) -> None:
     """Run the workers, replace those that exit, and then exit, with status 0 after SIGTERM. If workers exit repeatedly,
     cotyledon waits five seconds before the next start."""
-    # The children inherit the board and the listening socket. The parent has no connections and no threads.
+    # The children inherit the board and the listening socket. The parent has neither connections nor threads.
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=grace_seconds(plan.consumers()), mp_context=multiprocessing.get_context("fork")
     )

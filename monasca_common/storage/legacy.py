@@ -61,7 +61,7 @@ REPOSITORIES = OldGroup(
 )
 CASSANDRA = OldGroup(
     "cassandra",
-    f"nothing is stored in Cassandra; remove the group; if nothing else stores rows, {_WRITE}, and write the retention in "
+    f"nothing is stored in Cassandra; remove the group; without other storage, {_WRITE}, and write the retention in "
     "[storage] retention_days",
 )
 ELASTICSEARCH = OldGroup(

@@ -163,8 +163,8 @@ value = {type = "double", from = "value.metric.value"}
 class Service:
     """A command. ``section``: the section of its ``status_port``. ``groups``: sections that have a
     ``group_instance_id``.
-    ``copies``: the number of copies; the second of two is killed. ``is_job``: it is ready only after a batch, which
-      needs messages."""
+    ``copies``: the number of instances; of two, faults affect only the second. ``is_job``: it is ready only after a
+      batch, which needs messages."""
 
     command: str
     section: str
@@ -263,7 +263,7 @@ class Instance:
         return self._process.ended_within(seconds)
 
     def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL after a time."""
+        """Send SIGTERM, and then SIGKILL if the process does not end in time."""
         self.terminate()
         if not self.ended_within(_STOP_SECONDS):
             self.kill()

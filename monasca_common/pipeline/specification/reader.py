@@ -219,7 +219,7 @@ def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
     setters = _texts(pipeline, "setters", lambda name: components.check(components.setter, components.SETTERS, name))
     for setter in _NAMING_SETTERS:
         if isinstance(pipeline.members.get("setters"), list) and setter not in setters:
-            pipeline.report("setters", [f"must contain {setter}: otherwise, the output has no name or no period"])
+            pipeline.report("setters", [f"must contain {setter}: otherwise, the output lacks a name or a period"])
     inserts = _texts(pipeline, "insert", _one_of(_INSERTS))
     if isinstance(pipeline.members.get("insert"), list) and (_TWO_STAGES in inserts) == (_ONE_STAGE in inserts):
         pipeline.report("insert", [f"must contain either {_TWO_STAGES} (two stages) or {_ONE_STAGE} (one stage)"])

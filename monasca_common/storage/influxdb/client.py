@@ -35,7 +35,7 @@ def address(connection: str) -> Address:
     """Return the address in a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
     url = server_url(connection, Address.scheme, _QUERY_NAMES, _EXAMPLE)
     if not url.host or not url.database:
-        raise refused("names no host or no database", _EXAMPLE)
+        raise refused("lacks a host or a database", _EXAMPLE)
     options = {name: value for name, value in url.query.items() if isinstance(value, str)}
     tls = url.drivername != Address.scheme
     return Address(url.host, url.port or 8086, tls, url.username, url.password, url.database, **options)

@@ -69,7 +69,7 @@ def address(connection: str) -> ReceiverUrl:
     """Return the address in a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
     url = server_url(connection, ReceiverUrl.scheme, _PARAMETERS, _EXAMPLE)
     if not url.host or not url.database:
-        raise refused("names no host or no path", _EXAMPLE)
+        raise refused("lacks a host or a path", _EXAMPLE)
     options = {name: value for name, value in url.query.items() if isinstance(value, str)}
     window, tenant = options.get("window", "1h"), options.get("tenant", "label")
     window_seconds = _seconds(window)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka without a broker: the same producers and consumers over a log in this process's memory.
 
-As far as this library can observe, it behaves like librdkafka and a broker, and it fails on demand
-(`MemoryBroker.inject`). It has no transactions, no replicas, no compaction and no permissions. Groups rebalance
-incrementally, and have no static members.
+For this library, it behaves like librdkafka and a broker, and it fails on demand (`MemoryBroker.inject`). It has no
+transactions, replicas, compaction or permissions. Groups rebalance incrementally, and have no static members.
 """
 
 from monasca_common.kafka.transport.memory.broker import MemoryBroker, broker_for, install_broker, reset_brokers

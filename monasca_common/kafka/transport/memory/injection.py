@@ -47,8 +47,8 @@ class LoseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The call ignores its time-out and returns only after `MemoryBroker.clear_faults`; then the broker executes the
-    request. In the meantime the broker serves other requests."""
+    """The call ignores its time-out and returns only after `MemoryBroker.clear_faults` is called; then the broker
+    executes the request. In the meantime the broker serves other requests."""
 
 
 Fault = Fail | Delay | LoseAnswer | Hang

@@ -67,7 +67,7 @@ class PartitionLog:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic of the memory broker, whose records remain until `MemoryBroker.delete_records`."""
+    """A topic of the memory broker, whose records remain until `MemoryBroker.delete_records` removes them."""
 
     name: str
     partitions: list[PartitionLog]

@@ -272,9 +272,9 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(taken);
 }
 
-/* Holds the GIL from the check of the reservation until the message is queued and counted, so that no other thread and
- * no signal handler interrupts it. A message that librdkafka refuses is not accepted. Collects delivery reports from
- * time to time, unless another thread does, because that frees the delivered messages. */
+/* Holds the GIL from the check of the reservation until the message is queued and counted, so that neither another
+ * thread nor a signal handler interrupts it. A message that librdkafka refuses is not accepted. Collects delivery reports
+ * from time to time, unless another thread does, because that frees the delivered messages. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     producer_t *self = (producer_t *)object;
     message_t message = {.partition = ANY_PARTITION};
