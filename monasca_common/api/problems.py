@@ -33,8 +33,8 @@ _DATABASE_RETRY_AFTER_SECONDS = 5
 class Problem(falcon.HTTPError):
     """An error response. ``message`` names the input, the rule and the remedy.
 
-    ``details``: further members of the body's ``error`` object. ``headers``: the headers of the response. ``reason``:
-    the label value in metrics, if the status does not determine it.
+    ``details``: additional members of the body's ``error`` object. ``headers``: the headers of the response.
+    ``reason``: the label value in metrics, if the status does not determine it.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ def serialize_error(request: falcon.Request, response: falcon.Response, error: f
 
 
 def error_body(code: int, title: str, message: str, **details: Any) -> dict[str, Any]:
-    """Return the body of an error. ``details``: further members of its ``error`` object."""
+    """Return the body of an error. ``details``: additional members of its ``error`` object."""
     return {"error": {"code": code, "title": title, "message": message, **details}}
 
 

@@ -105,7 +105,7 @@ def option(
     **facts: Any,
 ) -> Any:
     """Declare a field with a default that operators can set; for a field without a default see `declared`. ``unset``:
-    describes the value of an unset option if the field's default is only for constructors. ``facts``: further arguments
+    describes the value of an unset option if the field's default is only for constructors. ``facts``: other arguments
     of `declared`.
     """
     value = default if default_factory is None else default_factory()

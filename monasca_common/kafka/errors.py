@@ -186,7 +186,7 @@ class TransportError(MessagingError):
     """An error from the client library or the broker.
 
     ``code`` is Kafka's error code (negative for librdkafka's own errors, otherwise from a broker), and ``name`` is its
-    name. ``fatal``: the client cannot be used any more.
+    name. ``fatal``: the client can no longer be used.
     """
 
     def __init__(self, message: str, *, code: int = -1, name: str = "_FAIL", fatal: bool = False) -> None:

@@ -19,7 +19,7 @@ class Reading(NamedTuple):
 
 
 def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
-    """Return the exact sum as a list of floats, greatest first; each is the float nearest to the remainder. The result
+    """Return the exact sum as a list of floats, largest first; each is the float nearest to the remainder. The result
     depends neither on the order of the values nor on how they are divided into partial sums."""
     rest = list(values)
     parts: list[float] = []

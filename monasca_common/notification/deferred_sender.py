@@ -191,7 +191,7 @@ class DeferredSender(WorkerLoop):
         found = [(member, self._method(member)) for member in members]
         for member, method in found:
             if method is None:
-                reason = "no action of the definition names the method any more"
+                reason = "no action of the definition names the method any longer"
                 self._deferred.give_up(member.row, self.clock.time_ms(), reason)
         left = [(member, method) for member, method in found if method is not None]
         return (left[0][1] if left else None), [member for member, _ in left]

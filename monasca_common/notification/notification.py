@@ -14,7 +14,7 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """``id``: hexadecimal digits, by which receivers recognize a repeated attempt. ``others``: further changes of a
+    """``id``: hexadecimal digits, by which receivers recognize a repeated attempt. ``others``: the other changes of a
     group. ``method_id``: the id of the method that sends it; empty until the method is known, and for an address
     without a method."""
 

@@ -37,7 +37,7 @@ class UsageComponent:
 
     ``rows`` is called with the `Transform` and a mapping of groups to `Partial`, and returns an `Aggregate`.
     ``operations``: the allowed values of ``usage_fetch_operation``, or ``None`` for all operations with ``fetch``;
-    empty if the usage has none. ``parameters``: further required text fields of ``aggregation_params_map``, in
+    empty if the usage has none. ``parameters``: other required text fields of ``aggregation_params_map``, in
     `Transform.parameters`. ``group_by``: columns by which the usage groups in addition to those of the specification.
     ``rolls_up``: whether the usage reads ``setter_rollup_group_by_list`` itself.
     """

@@ -143,7 +143,7 @@ def write_notification_configuration(folder: Path) -> Path:
 def run_command(*words: str, configuration: Path, more: Path | None = None) -> str:
     """Run a command of `monasca-common` and return its output. Raises `ServiceFailed`.
 
-    ``more``: a further configuration file.
+    ``more``: a second configuration file.
     """
     command = _command(*words, files=[configuration] if more is None else [configuration, more])
     try:
@@ -167,8 +167,8 @@ def read_url(url: str) -> str | None:
 class ServiceProcess(ServerProcess):
     """A command that runs until `stop`. It ends together with this process, even if this process is killed.
 
-    ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``: further
-    configuration files. The output of the command and of its Java processes is written to a file next to the
+    ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``:
+    additional configuration files. The output of the command and of its Java processes is written to a file next to the
     configuration; errors name this file.
     """
 

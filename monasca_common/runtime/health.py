@@ -24,7 +24,7 @@ class ServiceHealth:
     body of its response. ``service``: the name of the service in metrics.
 
     ``turns`` returns the seconds since the last turn of each loop, or ``None`` for a loop that is not running, which
-    counts as live. ``reasons`` returns why the service is not ready. ``facts`` returns further parts of the body of
+    counts as live. ``reasons`` returns why the service is not ready. ``facts`` returns other parts of the body of
     ``/healthcheck``, which succeeds if the service is ready. ``live_seconds``: the maximum duration of a turn.
     """
 

@@ -115,7 +115,7 @@ def is_set(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
 
 
 def broken_rule(error: Exception) -> str:
-    """Return the reason why oslo.config refuses a value, and the place of the value, in words for operators."""
+    """Return the reason why oslo.config refuses a value, and the place of the value, worded for operators."""
     found = _REFUSED_VALUE.search(str(error))
     return f"{found['rule']} ({found['name']} in {found['place']})" if found else str(error)
 

@@ -10,7 +10,7 @@ from monasca_common.kafka.declaration import options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-_CALLBACK = "callbacks belong to the library, which would not receive outcomes and errors any more"
+_CALLBACK = "callbacks belong to the library, which would no longer receive outcomes and errors"
 
 # name: the reason for the refusal, with the remedy
 _REFUSED_ALWAYS = {
@@ -35,7 +35,7 @@ _REFUSED_OF_PRODUCERS = {
     "record",
     "queuing.strategy": "the order of messages would be lost: remove it",
     "batch.size": "the library keeps batches below the topic's limit: remove it, or use batch.num.messages",
-    "delivery.report.only.error": "deliveries would not be reported any more: remove it",
+    "delivery.report.only.error": "deliveries would no longer be reported: remove it",
 }
 
 _REFUSED_OF_CONSUMERS = {

@@ -41,8 +41,8 @@ class RebalanceListener:
         ``deadline`` (of the transport's monotonic clock); commits work until this returns."""
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were lost without notice; other members may already own them. Drop messages in flight: they cannot
-        be committed any more."""
+        """Partitions were lost without notice; other members may already own them. Drop messages in flight: they can no
+        longer be committed."""
 
 
 class GivenStarts(RebalanceListener):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a task on a handler thread: calls the handler once, then completes all further steps.
+"""Runs a task on a handler thread: calls the handler once, then completes all remaining steps.
 
 A task is done only when its outputs, or its dead letters, are acknowledged.
 """

@@ -27,7 +27,7 @@ _IDLE_SECONDS = 1.0  # client-wide errors are collected at least this often
 _BUSY_SECONDS = 0.005  # outcomes of sends are collected this often
 _SLICE_SECONDS = 0.005
 _MOST_EMPTY_FLUSHES = 4  # flushes without outcomes or new callers; together they take longer than most round trips
-_FLUSH_PAUSE_SECONDS = 0.1  # the pause between further flushes
+_FLUSH_PAUSE_SECONDS = 0.1  # the pause between later flushes
 _RETURN_SECONDS = 0.001  # callers usually call again within this time
 
 _REAL_TIME = SystemClock()  # for the thread's own waits, independent of the producer's clock

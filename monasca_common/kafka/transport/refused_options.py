@@ -19,7 +19,7 @@ _QUOTED_VALUE = re.compile(r'value (".*"|\S+) (?=for |is )', re.DOTALL)
 def make_client(option: str, make: Callable[[], T]) -> T:
     """Return the result of ``make``; raise `ConfigurationError` if librdkafka refuses an option.
 
-    ``option``: the source of further options of this client, ``producer_options`` or ``consumer_options``.
+    ``option``: the source of additional options of this client, ``producer_options`` or ``consumer_options``.
     """
     try:
         return make()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """OTLP log records as logs: the body is the message; allowed attributes of the resource and the scope are dimensions;
-severity, event name, attributes, and the ids of trace and span in hexadecimal are further members."""
+severity, event name, attributes, and the ids of trace and span in hexadecimal are other members."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jira: an issue for each alarm, and a comment on it for each further change.
+"""Jira: an issue for each alarm, and a comment on it for each later change.
 
 As in Monasca, the address of a method is ``https://jira.example.org/?project=KEY&component=NAME``. The account belongs
 to the operator, so requests are sent only to the server that the operator named.

@@ -57,7 +57,7 @@ class DeadLetterReason:
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
     """A dead-letter topic. ``pending``, ``reasons``: the pending dead letters of the first `_MAX_OFFSETS` offsets.
-    ``unread``: the number of further offsets; each can be a dead letter."""
+    ``unread``: the number of remaining offsets; each can be a dead letter."""
 
     topic: str
     pending: int

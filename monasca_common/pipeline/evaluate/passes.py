@@ -304,7 +304,7 @@ def _windows(
     is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
     columns = (_PART.c.alarm_id, *(_WINDOW.c[name] for name in ("sub_expression_id", "windows", "window_start")))
     # An outer join starts from the parts of the page; with an inner join, SQLite may start from all windows. The limits
-    # of sub-expressions are compared in Python, because the planner would underestimate the rows of a further join
+    # of sub-expressions are compared in Python, because the planner would underestimate the rows of another join
     # tenfold.
     joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))
     statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined).where(among(connection, _PART.c.alarm_id, ids))

@@ -30,7 +30,7 @@ class Adder:
 
 
 class Greatest:
-    """Keeps the greatest value of each partition, as Spark's ``AccumulatorParam``."""
+    """Keeps the largest value of each partition, as Spark's ``AccumulatorParam``."""
 
     def zero(self, _value: Mapping[int, Any]) -> Mapping[int, Any]:
         return {}
@@ -40,7 +40,7 @@ class Greatest:
 
 
 def greatest(partitions: Sequence[int], values: Iterable[_Value]) -> dict[int, _Value]:
-    """Return the greatest value of each partition. ``partitions``: the partition of each value."""
+    """Return the largest value of each partition. ``partitions``: the partition of each value."""
     if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads only one partition at a time
         return {partitions[0]: max(values)}
     found: dict[int, _Value] = {}
@@ -109,7 +109,7 @@ class TaskCounts:
 
     @property
     def newest_ms(self) -> Mapping[int, float]:
-        """Return the greatest event time, by partition, of the records that a specification selects."""
+        """Return the latest event time, by partition, of the records that a specification selects."""
         return dict(self._newest_ms.value)
 
     def adder(self) -> Adder:

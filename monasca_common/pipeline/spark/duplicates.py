@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes records whose message id is already in the topic, before further computations. A copy from an earlier batch
+"""Removes records whose message id is already in the topic, before other computations. A copy from an earlier batch
 takes precedence; within a batch, the copy with the lowest partition and offset is kept. The search shuffles only ids
 and offsets, not values.
 """

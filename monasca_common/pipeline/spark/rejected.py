@@ -49,7 +49,7 @@ class RejectedPublisher:
             producer.reopen()
         for portion in portions(letters, producer.settings):
             # A record that would be too large with the headers of its origin is truncated; otherwise it would block all
-            # further batches.
+            # later batches.
             dead_letters.shrink_to_fit(portion, lambda left: producer.publish(self.topic, left).raise_for_undelivered())
 
     def _error(self, rejection: Rejection) -> PipelineError:

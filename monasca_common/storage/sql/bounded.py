@@ -85,7 +85,7 @@ def open_connection(
     **options: Any,
 ) -> BoundedConnection:
     """Open a connection. ``arguments``: the result of `connect_arguments`; they override the arguments of this module.
-    ``session``: further settings of the session. ``options``: arguments of ``psycopg.connect``. ``bounds``: ``None``
+    ``session``: additional settings of the session. ``options``: arguments of ``psycopg.connect``. ``bounds``: ``None``
     for a migration, which has no time limit.
 
     Raises psycopg's errors.
