@@ -76,7 +76,7 @@ class Attempts:
             self.lanes.finished(lane, task, then.tasks, then.rest_seconds)
 
     def attempt(self, lane: Lane, task: Task) -> NextTasks:
-        """Call the handler once, and `conclude`. A range without messages needs no call."""
+        """Call the handler once, and then `conclude`. A range without messages needs no call."""
         if not len(task.part):
             return self._pass_range(lane, task)
         self.begin(lane, task)
