@@ -273,8 +273,8 @@ static PyObject *producer_produce(PyObject *object, PyObject *arguments) {
 }
 
 /* Holds the GIL from the check of the reservation until the message is queued and counted, so that neither another
- * thread nor a signal handler interrupts it. A message that librdkafka refuses is not accepted. Collects delivery reports
- * from time to time, unless another thread does, because that frees the delivered messages. */
+ * thread nor a signal handler interrupts it. A message that librdkafka refuses is not accepted. Collects delivery
+ * reports from time to time, unless another thread does, because that frees the delivered messages. */
 static PyObject *producer_send(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     producer_t *self = (producer_t *)object;
     message_t message = {.partition = ANY_PARTITION};
