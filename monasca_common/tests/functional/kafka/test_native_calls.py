@@ -9,7 +9,9 @@ from monasca_common.tests.functional.kafka import many_messages_program
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 
-GROWTH_MIB = 8
+# A leak of the smallest allocation (32 bytes) for one in ten of the last eight million messages exceeds it. The client
+# fetches in advance, which changes the memory by 10 MiB and more.
+GROWTH_MIB = 24
 
 
 @periodic("test_native covers each call; this one looks for crashes, lost outcomes and growing memory")

@@ -77,7 +77,7 @@ class SqliteCrashTest(PipelineProcessCase):
             open_consumer(consuming, partitions=self.ends()) as consumer,
         ):
             counter = LogCounter(self.audit, consumer, producer, "broker")
-            self.wait_until(lambda: counter.poll() or self.is_read(consumer), "the log is counted")
+            self.wait_until(lambda: not counter.poll() and self.is_read(consumer), "the log is counted")
             counter.report()
 
     def is_read(self, consumer):
