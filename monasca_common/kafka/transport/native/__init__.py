@@ -11,7 +11,7 @@ from confluent_kafka import libversion
 
 from monasca_common.kafka.settings import ProducerSettings
 
-_INTERFACE = 3  # of the extension module: the same number as in client.h
+_INTERFACE = 4  # of the extension module: the same number as in client.h
 _OLDEST_LIBRDKAFKA = 0x02100000  # 2.16.0, which requirements.txt installs
 
 

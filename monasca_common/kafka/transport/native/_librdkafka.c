@@ -167,12 +167,6 @@ const char *as_text(const char *what, PyObject *object) {
 
 /* ---- 3. Waiting ---- */
 
-/* In callbacks, the thread that closes or polls a consumer may use it. */
-static int is_closed(const client_t *self) {
-    unsigned long thread = PyThread_get_thread_ident();
-    return self->closed || (self->closing && self->closing != thread && self->serving != thread);
-}
-
 PyObject *serve(client_t *self, void run(client_t *, int), int64_t timeout_ms, PyObject *take(client_t *)) {
     if (PyErr_Occurred() || !is_open(self))
         return NULL;
@@ -203,6 +197,13 @@ int call(client_t *self, int run(rd_kafka_t *, void *), void *argument) {
     return !code;
 }
 
+static int run_add_brokers(rd_kafka_t *rk, void *servers) { return rd.brokers_add(rk, servers) < 0; }
+
+PyObject *add_brokers(PyObject *self, PyObject *servers) {
+    const char *list = as_text("servers", servers);
+    return list && call((client_t *)self, run_add_brokers, (void *)list) ? Py_NewRef(Py_None) : NULL;
+}
+
 /* ---- 4. A client's lifetime ---- */
 
 void free_object(PyObject *self) {
@@ -211,8 +212,10 @@ void free_object(PyObject *self) {
     Py_DECREF(type);
 }
 
+/* In callbacks, the thread that closes or polls a consumer may use it. */
 int is_open(const client_t *self) {
-    if (!is_closed(self))
+    unsigned long thread = PyThread_get_thread_ident();
+    if (!self->closed && (!self->closing || self->closing == thread || self->serving == thread))
         return 1;
     raise_error(RD_KAFKA_RESP_ERR__DESTROY, "the client is closed", 0);
     return 0;

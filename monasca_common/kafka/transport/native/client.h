@@ -14,7 +14,7 @@
 #include "rdkafka_abi.h"
 
 #define MODULE "monasca_common.kafka.transport.native._librdkafka"
-#define INTERFACE 3 /* increase it when _librdkafka.pyi changes; the package has the same number, and compares them */
+#define INTERFACE 4 /* increase it when _librdkafka.pyi changes; the package has the same number, and compares them */
 
 #define MOST_WAIT_MS 100 /* the maximum delay of a signal handler */
 
@@ -88,6 +88,7 @@ void raise_refused(client_t *self, int code);
 
 /* Calls librdkafka without the GIL. Returns 0 with the exception for the code that `run` returns. */
 int call(client_t *self, int run(rd_kafka_t *, void *argument), void *argument);
+PyObject *add_brokers(PyObject *self, PyObject *servers);
 
 /* Calls `run` without the GIL, for at most MOST_WAIT_MS, so that Python can handle signals between two calls; then
  * returns the result of `take`. One call at a time. */

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.native import _librdkafka
@@ -24,6 +25,7 @@ _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _LOG_LINE, _FATAL_ERROR, PARTITION_EVENT = 0, 2, 4
 
 _LONGEST_WAIT_SECONDS = 1_000_000.0
+_SILENT_SECONDS = 5.0
 
 
 def open_client(option: str, options: Mapping[str, object], open_with: Callable[[dict[str, str]], T]) -> T:
@@ -47,9 +49,20 @@ def milliseconds(seconds: float) -> int:
 class ClientEvents:
     """Forwards the log lines and client-wide errors of a client."""
 
-    def __init__(self, logger: logging.Logger, clock: Clock, client_id: str) -> None:
+    def __init__(self, logger: logging.Logger, clock: Clock, connection: ConnectionSettings) -> None:
         self._log = ClientLog(logger, clock)
-        self._client_id = client_id
+        self._clock = clock
+        self._client_id, self._servers = connection.client_id, connection.bootstrap_servers
+        self._silent_at = clock.monotonic() + _SILENT_SECONDS
+
+    def reconnect(self, client: _librdkafka.Producer | _librdkafka.Consumer, *, heard: bool) -> None:
+        """Add the bootstrap servers again while the client receives nothing. While a cluster restarts, its metadata can
+        contain no broker; librdkafka 2.16 then has no broker left, and does not connect again (its issue 5301)."""
+        now = self._clock.monotonic()
+        if not heard and now >= self._silent_at:
+            client.add_brokers(self._servers)
+        if heard or now >= self._silent_at:
+            self._silent_at = now + _SILENT_SECONDS
 
     def handle(self, notices: list[_librdkafka.Notice], on_error: Callable[[TransportError], None] | None) -> None:
         for kind, code, text, *_ in notices:

@@ -442,6 +442,7 @@ static void consumer_dealloc(PyObject *object) {
 static PyMethodDef consumer_methods[] = {
     {"poll", consumer_poll, METH_VARARGS, NULL},
     CALLS(CALL_METHOD)
+    {"add_brokers", add_brokers, METH_O, NULL},
     {"close", consumer_close, METH_NOARGS, NULL},
     {"abandon", close_client, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -35,7 +35,7 @@ class NativeConsumer(LibrdkafkaConsumer):
 
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings)
-        self._notices = ClientEvents(LOG, self.clock, self._client_id)
+        self._notices = ClientEvents(LOG, self.clock, settings.connection)
         self._kept: deque[weakref.ref[NativeColumns]] = deque()
         itself = weakref.ref(self)  # the client must not keep this object, its owner, alive
 
@@ -61,6 +61,7 @@ class NativeConsumer(LibrdkafkaConsumer):
         while True:
             with self._calling():
                 parts, notices = self._client.poll(max_messages, milliseconds(timeout)) or ([], [])
+                self._notices.reconnect(self._client, heard=bool(parts))
             self._notices.handle(notices, self.on_error)
             events = [notice for notice in notices if notice[0] == PARTITION_EVENT]
             timeout = deadline - self.clock.monotonic()

@@ -358,6 +358,7 @@ static PyMethodDef producer_methods[] = {
     {"poll", producer_poll, METH_O, NULL},
     {"flush", producer_flush, METH_O, NULL},
     {"purge", producer_purge, METH_NOARGS, NULL},
+    {"add_brokers", add_brokers, METH_O, NULL},
     {"close", close_client, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

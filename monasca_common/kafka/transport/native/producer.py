@@ -59,7 +59,7 @@ class NativeProducer(LibrdkafkaProducer):
         super().__init__(settings.connection)
         self.clock: Clock = SystemClock()
         self._on_error = on_error
-        self._notices = ClientEvents(LOG, self.clock, settings.connection.client_id)
+        self._notices = ClientEvents(LOG, self.clock, settings.connection)
         options = {**producer_options(settings), "batch.size": batch_bytes}
         self._client = open_client("producer_options", options, _librdkafka.Producer)
         # the producer calls C without a Python frame in between
@@ -105,6 +105,8 @@ class NativeProducer(LibrdkafkaProducer):
         self._client.purge()
 
     def _outcomes(self, collected: _librdkafka.Outcomes | None) -> Outcomes:
+        is_delivered = collected is not None and len(collected[0]) > 0
+        self._notices.reconnect(self._client, heard=is_delivered or not self._client.queued)
         if collected is None:
             return Outcomes()
         delivered, counts, undelivered, notices = collected

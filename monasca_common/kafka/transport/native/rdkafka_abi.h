@@ -95,6 +95,7 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(destroy_flags, void, (rd_kafka_t *, int flags))                                                                  \
     F(opaque, void *, (const rd_kafka_t *))                                                                            \
     F(name, const char *, (const rd_kafka_t *))                                                                        \
+    F(brokers_add, int, (rd_kafka_t *, const char *servers))                                                           \
     F(poll, int, (rd_kafka_t *, int timeout_ms))                                                                       \
     F(flush, int, (rd_kafka_t *, int timeout_ms))                                                                      \
     F(purge, int, (rd_kafka_t *, int flags))                                                                           \
