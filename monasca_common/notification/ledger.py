@@ -79,8 +79,13 @@ class Ledger:
 
     def finish(self, notification: Notification, state: str, now_ms: int, reason: str | None = None) -> None:
         """Record the outcome of an attempt: `FAILED`, `SENT` or `GIVEN_UP`. ``reason``: the receiver's response."""
-        failed = state != SENT
-        self._database.write(lambda to: _finish(to, notification.id, state, now_ms, reason, failed=failed))
+        statement, values = _END, _outcome(notification.id, state, now_ms, reason)
+        if state != SENT:
+            line = json_text.write({"timestamp": now_ms, "answer": values["answer"]}).decode() + "\n"
+            longer = sa.func.coalesce(_NOTIFICATION.c.failures, "").concat(line)
+            few = _NOTIFICATION.c.attempts <= _MOST_FAILURES
+            statement = _END.values(failures=sa.case((few, longer), else_=_NOTIFICATION.c.failures))
+        self._database.write(lambda connection: connection.execute(statement, values))
 
     def end(self, notification: Notification, method_id: str, state: str, now_ms: int, reason: str) -> bool:
         """Record that no further attempt follows. Return ``False`` if the notification had already ended."""
@@ -90,7 +95,7 @@ class Ledger:
             connection.execute(_INSERT[connection.dialect.name], row)
             if connection.execute(_FIND, {"own_id": notification.id}).one().state in ENDED:
                 return False
-            _finish(connection, notification.id, state, now_ms, reason)
+            connection.execute(_END, _outcome(notification.id, state, now_ms, reason))
             return True
 
         return self._database.write(work)
@@ -141,25 +146,9 @@ class Ledger:
         return self._database.write(work)
 
 
-def _finish(
-    connection: sa.Connection,
-    notification_id: str,
-    state: str,
-    now_ms: int,
-    reason: str | None,
-    *,
-    failed: bool = False,
-) -> None:
-    """Record an outcome. ``failed``: whether the attempt failed."""
-    shown = reason and storable(reason)
-    values: dict[str, Any] = {"own_id": notification_id, "ended_as": state, "ended": now_ms, "answer": shown}
-    statement = _END
-    if failed:
-        line = json_text.write({"timestamp": now_ms, "answer": shown}).decode() + "\n"
-        longer = sa.func.coalesce(_NOTIFICATION.c.failures, "").concat(line)
-        few = _NOTIFICATION.c.attempts <= _MOST_FAILURES
-        statement = _END.values(failures=sa.case((few, longer), else_=_NOTIFICATION.c.failures))
-    connection.execute(statement, values)
+def _outcome(notification_id: str, state: str, now_ms: int, reason: str | None) -> dict[str, Any]:
+    """Return the parameters of `_END`."""
+    return {"own_id": notification_id, "ended_as": state, "ended": now_ms, "answer": reason and storable(reason)}
 
 
 def _step(row: Row, attempt: int, *, released: bool) -> NextStep:
