@@ -13,7 +13,7 @@ from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.errors import NotificationError, SendFailed, SendRefused
-from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, SUPERSEDED, Ledger, NextStep
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, Ledger, NextStep
 from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier
@@ -44,7 +44,7 @@ class NotificationDelivery:
         *,
         ttl_seconds: float,
         threads: int,
-        metrics: NotificationMetrics | None = None,
+        metrics: NotificationMetrics,
     ) -> None:
         self._ledger = ledger
         self._notifiers = notifiers
@@ -52,8 +52,8 @@ class NotificationDelivery:
         self._clock = clock
         self._ttl_ms = ttl_seconds * 1000
         self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, threads)
-        self._metrics = metrics or NotificationMetrics()
-        self.count = self._metrics.count
+        self._metrics = metrics
+        self.count = metrics.count
         # Notifications that were sent while the ledger was unavailable and must not be sent again.
         self._unrecorded: set[str] = set()
 
@@ -90,24 +90,16 @@ class NotificationDelivery:
         now_ms = self._clock.time_ms()
         since_ms = retry.waits_since_ms or now_ms
         if now_ms - since_ms > self._ttl_ms:
-            self.give_up(retry.notification, retry.method_id, reason)
+            self.end(retry.notification, retry.method_id, GIVEN_UP, reason)
             return None
         return replace(retry, due_ms=now_ms + round(seconds * 1000), waits_since_ms=since_ms)
 
-    def give_up(self, notification: Notification, method_id: str, reason: str) -> None:
+    def end(self, notification: Notification, method_id: str, state: str, reason: str) -> None:
         """Record that no further attempt follows, unless the notification has ended. Raises `StorageError`."""
-        if self._end(notification, method_id, GIVEN_UP, reason):
-            LOG.error("notification %s is given up: %s", notification.id, reason)
-
-    def supersede(self, notification: Notification, method_id: str) -> None:
-        """Record that the alarm has changed, unless the notification has ended. Raises `StorageError`."""
-        self._end(notification, method_id, SUPERSEDED, "the alarm has changed since")
-
-    def _end(self, notification: Notification, method_id: str, state: str, reason: str) -> bool:
-        is_new = self._ledger.end(notification, method_id, state, self._clock.time_ms(), reason)
-        if is_new:
+        if self._ledger.end(notification, method_id, state, self._clock.time_ms(), reason):
             self.count(state)
-        return is_new
+            if state == GIVEN_UP:
+                LOG.error("notification %s is given up: %s", notification.id, reason)
 
     def _attempt(self, retry: Retry, method: NotificationMethod, slot: Slot, released: bool) -> Retry | None:
         notification, now_ms = retry.notification, self._clock.time_ms()
@@ -155,7 +147,7 @@ class NotificationDelivery:
 
     def _record_sent(self, notification: Notification, method: NotificationMethod, answer: str | None) -> None:
         self._unrecorded.add(notification.id)
-        self._finish(notification, SENT, answer)
+        self._ledger.finish(notification, SENT, self._clock.time_ms(), answer)
         self._unrecorded.discard(notification.id)
         self.count("sent", method.type)
         self._metrics.took(method.type, (self._clock.time_ms() - notification.change.time_ms) / 1000)
@@ -163,7 +155,7 @@ class NotificationDelivery:
     def _failed(self, retry: Retry, method: NotificationMethod, error: NotificationError) -> Retry | None:
         notification = retry.notification
         ends = isinstance(error, SendRefused) or self._policy.exhausted(retry.attempt)
-        self._finish(notification, GIVEN_UP if ends else FAILED, str(error))
+        self._ledger.finish(notification, GIVEN_UP if ends else FAILED, self._clock.time_ms(), str(error))
         self.count("failed attempts", method.type)
         operators = error.for_operators
         LOG.warning(
@@ -174,9 +166,6 @@ class NotificationDelivery:
             LOG.error("notification %s is given up", notification.id)
             return None
         return self._following(retry, error.after_seconds if isinstance(error, SendFailed) else None)
-
-    def _finish(self, notification: Notification, state: str, reason: str | None) -> None:
-        self._ledger.finish(notification, state, self._clock.time_ms(), reason)
 
     def _following(self, retry: Retry, least_seconds: float | None) -> Retry:
         """Return the attempt after a failure."""

@@ -19,6 +19,7 @@ from monasca_common.kafka import Message, Poison, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification.delivery import NotificationDelivery
+from monasca_common.notification.ledger import GIVEN_UP, SUPERSEDED
 from monasca_common.notification.notification import Notification, notification_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import FIRST, Retry
@@ -112,7 +113,7 @@ class NotificationHandler:
         try:
             method = self._methods.get_or_unreadable(notification.change.tenant, retry.method_id)
         except UnknownId:
-            self.delivery.give_up(notification, retry.method_id, "the method was deleted")
+            self.delivery.end(notification, retry.method_id, GIVEN_UP, "the method was deleted")
             return None
         return self.delivery.attempt(replace(retry, notification=notification), method, released=True)
 
@@ -121,7 +122,7 @@ class NotificationHandler:
         superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
         left = [each for each in notification.changes if each not in superseded]
         if not left:
-            self.delivery.supersede(notification, retry.method_id)
+            self.delivery.end(notification, retry.method_id, SUPERSEDED, "the alarm has changed since")
             return None
         if superseded:
             ids = [notification_of(each, retry.method_id).id for each in superseded]
