@@ -12,9 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-T = TypeVar("T")
 
 HANG_SECONDS = 1.0  # a failed attempt of this duration means that the receiver hangs
 _WAIT_SECONDS = 1.0
@@ -39,6 +36,7 @@ class Slots:
     def __init__(self, at_method: int, at_destination: int, threads: int) -> None:
         self._most = {"method": at_method, "host": at_destination, "waiting": at_method, "subject": 1}
         self._threads = threads
+        # The operator -= also removes counts of 0.
         self._used: Counter[tuple[str, str]] = Counter()
         self._used_threads: Counter[str] = Counter()  # by tenant
         self._hanging: set[tuple[str, str]] = set()
@@ -61,7 +59,7 @@ class Slots:
                 if is_free:
                     self._used.update(keys)
                 else:
-                    _release(self._used_threads, [tenant])
+                    self._used_threads -= Counter([tenant])
         if not is_free:
             yield None
             return
@@ -70,8 +68,8 @@ class Slots:
             yield slot
         finally:
             with self._freed:
-                _release(self._used, keys)
-                _release(self._used_threads, [tenant])
+                self._used -= Counter(keys)
+                self._used_threads -= Counter([tenant])
                 if slot.hangs:
                     self._hanging.update(receiver)
                 elif slot.hangs is not None:
@@ -97,13 +95,5 @@ class Slots:
             return False
         self._used.update(waiting)
         is_free = self._freed.wait_for(lambda: self._is_free(keys), _WAIT_SECONDS)
-        _release(self._used, waiting)
+        self._used -= Counter(waiting)
         return is_free
-
-
-def _release(used: Counter[T], keys: Sequence[T]) -> None:
-    """Decrement the counts of these keys, and remove counts of 0."""
-    used.subtract(keys)
-    for key in keys:
-        if not used[key]:
-            del used[key]
