@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import sqlalchemy as sa
 
@@ -262,7 +263,9 @@ class DeferredNotifications:
             ordered = sa.select(_DEFERRED.c.id, _DEFERRED.c.size).where(*of_group)
             ordered = ordered.order_by(_DEFERRED.c.created, _DEFERRED.c.id).limit(MOST_MEMBERS)
             sizes = connection.execute(ordered).all()
-            ids = [row.id for number, row in enumerate(sizes) if _fits(sizes, number)]
+            totals = accumulate(row.size for row in sizes)
+            # The first member always fits, regardless of its size.
+            ids = [row.id for row, total in zip(sizes, totals, strict=True) if row is sizes[0] or total <= MOST_BYTES]
             found = connection.execute(sa.select(*_WHOLE).where(_DEFERRED.c.id.in_(ids), *of_group)).all()
             return [_whole(row) for row in sorted(found, key=lambda row: ids.index(row.id))]
 
@@ -417,8 +420,3 @@ def _limited_until(connection: sa.Connection, method_id: str) -> int | None:
     statement = sa.select(sa.func.min(_DEFERRED.c.due)).where(*_open_group(f"{LIMIT_KEY}{method_id}"))
     found: int | None = connection.execute(statement).scalar_one()
     return found
-
-
-def _fits(sizes: Sequence[Row], number: int) -> bool:
-    """Return whether this member fits into the message. The first member always fits, regardless of its size."""
-    return number == 0 or sum(row.size for row in sizes[: number + 1]) <= MOST_BYTES
