@@ -126,20 +126,17 @@ class DeferredNotifications:
 
         self._database.write(work)
 
-    def release_repeat(self, repeat: Deferred, due_ms: int, now_ms: int, expires_ms: int) -> None:
-        """Schedule a repeat now and the next repeat for ``due_ms``, unless another process has already done so."""
-        message = repeat_of(repeat.notification, repeat.row.number)
-        retry = Retry(message, repeat.row.method_id, FIRST, now_ms, expires_ms=expires_ms)
+    def advance(self, row: DeferredRow, due_ms: int, now_ms: int, repeat: Retry | None) -> None:
+        """Schedule the next repeat for ``due_ms``, and this ``repeat``, if it is not skipped, unless another process
+        has already done so."""
+        same = (_is(row.id), _DEFERRED.c.number == row.number)
+        following = _DEFERRED.update().where(*same).values(number=row.number + 1, due=due_ms)
 
         def work(connection: sa.Connection) -> None:
-            if connection.execute(_advanced(repeat.row, due_ms)).rowcount:
-                _schedule(connection, retry, now_ms)
+            if connection.execute(following).rowcount and repeat is not None:
+                _schedule(connection, repeat, now_ms)
 
         self._database.write(work)
-
-    def advance(self, row: DeferredRow, due_ms: int) -> None:
-        """Skip a repeat, and schedule the next repeat for ``due_ms``."""
-        self._execute(_advanced(row, due_ms))
 
     def claim_retries(self, now_ms: int, until_ms: int, most: int, *, takes_over: bool = True) -> list[Retry]:
         """Claim and return due retries, oldest due time first. Other processes cannot claim them before ``until_ms``.
@@ -343,11 +340,6 @@ def _schedule(connection: sa.Connection, retry: Retry, now_ms: int) -> None:
     facts = {"due": retry.due_ms, "number": retry.attempt, "value": value, "size": len(value)}
     connection.execute(_DEFERRED.delete().where(_is(retry.id)))
     connection.execute(_DEFERRED.insert().values(row | facts))
-
-
-def _advanced(row: DeferredRow, due_ms: int) -> sa.Update:
-    same = (_is(row.id), _DEFERRED.c.number == row.number)
-    return _DEFERRED.update().where(*same).values(number=row.number + 1, due=due_ms)
 
 
 def _due(connection: sa.Connection, deferral: Deferral, now_ms: int) -> int | None:

@@ -17,8 +17,9 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.deferred import REPEAT, Deferred, DeferredRow
 from monasca_common.notification.handlers import NotificationHandler, affects_one_row
+from monasca_common.notification.notification import repeat_of
 from monasca_common.notification.pipeline import Pipeline
-from monasca_common.notification.retries import Retry
+from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.restarts import WorkerLoop
@@ -203,10 +204,11 @@ class DeferredSender(WorkerLoop):
             self._deferred.remove(repeat.row)
             return
         next_ms = next_repeat_ms(due_ms, method.period, now_ms)
-        if self._pipeline.leaves_out(repeat, alarm):
-            self._deferred.advance(repeat.row, next_ms)
-        else:
-            self._deferred.release_repeat(repeat, next_ms, now_ms, expires_ms=now_ms + method.period * 1000)
+        retry = None
+        if not self._pipeline.leaves_out(repeat, alarm):
+            message = repeat_of(repeat.notification, repeat.row.number)
+            retry = Retry(message, method.id, FIRST, now_ms, expires_ms=now_ms + method.period * 1000)
+        self._deferred.advance(repeat.row, next_ms, now_ms, retry)
 
     def _method(self, deferred: Deferred) -> NotificationMethod | None:
         """Return the method, or ``None`` if it has been deleted or no action names it. Raises `AddressUnreadable`."""
