@@ -171,9 +171,15 @@ class DeferredSender(WorkerLoop):
 
     def _release_group(self, row: DeferredRow) -> None:
         self._deferred.remove_sent(row.group_key)
-        method, members = self._with_method(self._deferred.members(row.group_key))
-        members = [member for member in members if not self._pipeline.suppresses(member)]
-        if method is None or not members:
+        members, method = [], None
+        for member in self._deferred.members(row.group_key):
+            if (found := self._method(member)) is None:
+                reason = "no action of the definition names the method any longer"
+                self._deferred.give_up(member.row, self.clock.time_ms(), reason)
+            elif not self._pipeline.suppresses(member):
+                members.append(member)
+                method = found  # all members of a group have the same method
+        if method is None:
             return
         deferral = self._pipeline.limit(method.id, is_digest=row.group_key.startswith(LIMIT_KEY))
         if deferral is not None and deferral.due_ms is not None:
@@ -186,16 +192,6 @@ class DeferredSender(WorkerLoop):
         for member in members:
             self._pipeline.begin_repeats(member.notification, method)
         self._deferred.release(members, method.id, self.clock.time_ms())
-
-    def _with_method(self, members: Sequence[Deferred]) -> tuple[NotificationMethod | None, list[Deferred]]:
-        """Return the method of a group, and the members whose definitions still have it as an action."""
-        found = [(member, self._method(member)) for member in members]
-        for member, method in found:
-            if method is None:
-                reason = "no action of the definition names the method any longer"
-                self._deferred.give_up(member.row, self.clock.time_ms(), reason)
-        left = [(member, method) for member, method in found if method is not None]
-        return (left[0][1] if left else None), [member for member, _ in left]
 
     def _repeat(self, repeat: Deferred, due_ms: int) -> None:
         change, now_ms = repeat.notification.change, self.clock.time_ms()
