@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Row
+from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.sent_notifications import changes_of
 from monasca_common.alarms.silences import lasting
@@ -213,21 +213,18 @@ def _notified(connection: sa.Connection, change: AlarmChange, method_id: str) ->
         if before is None or before.state not in (SILENCED, INHIBITED):
             known = known if before is None or before.state == SENT else None
             break
-        known, at_ms, withheld = _old_state(before), before.alarm_time, withheld + 1
+        changes = changes_of(before.change)
+        known = changes[0].old_state if changes else OK
+        at_ms, withheld = before.alarm_time, withheld + 1
     return withheld > 0, known
 
 
-def _old_state(row: Row) -> str:
-    changes = changes_of(row.change)
-    return changes[0].old_state if changes else OK
-
-
-def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:
+def _pairs(change: AlarmChange, keys: set[str]) -> Mapping[str, set[str]]:
     """Return the values of these dimensions in the change."""
-    values: dict[str, dict[str, None]] = defaultdict(dict)
+    values: dict[str, set[str]] = defaultdict(set)
     for metric in change.metrics:
         for key in keys & metric.dimensions.keys():
             # Databases cannot store NUL, and refuse statements that contain it.
             if len(values[key]) < _MOST_VALUES and "\0" not in metric.dimensions[key]:
-                values[key][metric.dimensions[key]] = None
-    return {key: list(some) for key, some in values.items()}
+                values[key].add(metric.dimensions[key])
+    return values
