@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from monasca_common.notification.errors import AddressRefused, SendFailed
 
@@ -76,26 +76,19 @@ def endpoint(url: str) -> Endpoint:
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
         raise AddressRefused("the address is not a URL: write http://host/path or https://host/path") from error
-    for broken, remedy in _broken_rules(url, parts, host, port):
+    for broken, remedy in (
+        (_FORBIDDEN_SIGNS.search(url), "contains spaces, control characters or backslashes: percent-encode them"),
+        (not url.isascii(), "contains characters outside ASCII: write a host as xn--…, and percent-encode a path"),
+        (parts.scheme not in _PORTS, "is neither http:// nor https://"),
+        ("@" in parts.netloc, "contains a user or a password: remove them"),
+        (not _HOST.fullmatch(host), "has no host, or a host with forbidden characters: write http://host/path"),
+        (port == 0, "has port 0: write a port from 1 to 65535"),
+    ):
         if broken:
             raise AddressRefused(f"the address {remedy}")
     target = parts.path or "/"
     return Endpoint(
         parts.scheme, host, port or _PORTS[parts.scheme], f"{target}?{parts.query}" if parts.query else target
-    )
-
-
-def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> Sequence[tuple[bool, str]]:
-    return (
-        (bool(_FORBIDDEN_SIGNS.search(url)), "contains spaces, control characters or backslashes: percent-encode them"),
-        (
-            not url.isascii(),
-            "contains characters outside ASCII: write a host as xn--…, and percent-encode a path",
-        ),
-        (parts.scheme not in _PORTS, "is neither http:// nor https://"),
-        ("@" in parts.netloc, "contains a user or a password: remove them"),
-        (_HOST.fullmatch(host) is None, "has no host, or a host with forbidden characters: write http://host/path"),
-        (port == 0, "has port 0: write a port from 1 to 65535"),
     )
 
 
