@@ -18,7 +18,6 @@ import orjson
 from monasca_common.models import json_text
 from monasca_common.notification.addresses import endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
-from monasca_common.notification.http_client import ReceiverAnswer
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.settings import JiraSettings, jira_settings
@@ -82,7 +81,12 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
         url = f"{(self._settings.url or '').rstrip('/')}{_API}{path}"
         headers = {"Accept": "application/json", "Authorization": self._authorization()}
         http, timeout = self._tools.http, self._settings.timeout
-        return _document(http.post(url, json_text.write(body), headers, timeout, is_operators=True))
+        answer = http.post(url, json_text.write(body), headers, timeout, is_operators=True)
+        try:
+            document: Any = orjson.loads(answer.body)
+        except orjson.JSONDecodeError as error:
+            raise SendFailed("Jira's response is not JSON: correct url in [jira_notifier]") from error
+        return document if isinstance(document, dict) else {}
 
     def _authorization(self) -> str:
         if self._settings.token:
@@ -116,14 +120,6 @@ def label(alarm_id: str) -> str:
 
 def _path(url: str) -> str:
     return urlsplit(url).path.rstrip("/")
-
-
-def _document(answer: ReceiverAnswer) -> dict[str, Any]:
-    try:
-        document: Any = orjson.loads(answer.body)
-    except orjson.JSONDecodeError as error:
-        raise SendFailed("Jira's response is not JSON: correct url in [jira_notifier]") from error
-    return document if isinstance(document, dict) else {}
 
 
 def _key(issue: Any) -> str:
