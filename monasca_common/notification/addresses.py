@@ -8,6 +8,7 @@ return another address.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -134,7 +135,7 @@ def resolve(host: str, port: int, rules: AddressRules | None, seconds: float, lo
 
     Raises `AddressRefused` if ``rules`` forbid one of them, and `SendFailed` if none is found within ``seconds``.
     """
-    found = _literal(host) or _looked_up(host, port, seconds, lookup)
+    found = _addresses(host, port, seconds, lookup)
     if not found:
         raise SendFailed(f"{host} has no address")
     for address in found:
@@ -147,9 +148,11 @@ def resolve(host: str, port: int, rules: AddressRules | None, seconds: float, lo
     return found
 
 
-def _looked_up(host: str, port: int, seconds: float, lookup: Lookup) -> list[IpAddress]:
-    """Look up the host in a thread, because a look-up has no time-out. The thread may outlive the call until the
-    system's resolver gives up."""
+def _addresses(host: str, port: int, seconds: float, lookup: Lookup) -> list[IpAddress]:
+    """Return the host if it is an address. Otherwise look it up in a thread, because a look-up has no time-out. The
+    thread may outlive the call until the system's resolver gives up."""
+    with contextlib.suppress(ValueError):
+        return [ipaddress.ip_address(host)]
     outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
 
     def look_up() -> None:
@@ -165,11 +168,3 @@ def _looked_up(host: str, port: int, seconds: float, lookup: Lookup) -> list[IpA
     if isinstance(found, OSError | UnicodeError):
         raise SendFailed(f"{host} cannot be resolved: {found}")
     return list(dict.fromkeys(ipaddress.ip_address(entry[4][0]) for entry in found))
-
-
-def _literal(host: str) -> list[IpAddress]:
-    """Return the address if the host is an IP address, otherwise an empty list."""
-    try:
-        return [ipaddress.ip_address(host)]
-    except ValueError:
-        return []
