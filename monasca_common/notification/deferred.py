@@ -25,7 +25,7 @@ from monasca_common.notification.errors import storable
 from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, SUPERSEDED, new_row
 from monasca_common.notification.notification import Notification, group_of, repeat_of
 from monasca_common.notification.retries import FIRST, Retry
-from monasca_common.notification.stages import HELD, INHIBITED, LIMIT_KEY, SILENCED, Deferral, RateWindow, rate_limit
+from monasca_common.notification.stages import HELD, INHIBITED, LIMIT_KEY, SILENCED, Deferral, RateWindow, rate_window
 from monasca_common.storage.sql import tables
 
 LOG = logging.getLogger(__name__)
@@ -190,14 +190,12 @@ class DeferredNotifications:
         def work(connection: sa.Connection) -> int | None:
             statement = sa.select(_RATE.c.since_ms, _RATE.c.count).where(_RATE.c.method_id == method_id)
             row = connection.execute(statement.with_for_update()).one_or_none()
-            window = None if row is None else RateWindow(*row)
             if not is_digest and (limited_ms := _limited_until(connection, method_id)) is not None:
                 return max(limited_ms, now_ms)
-            admitted = rate_limit(window, now_ms, most)
-            if admitted is None:
-                assert window is not None
+            window = rate_window(None if row is None else RateWindow(*row), now_ms)
+            if window.count >= most:
                 return window.end_ms
-            values = {"since_ms": admitted.since_ms, "count": admitted.count}
+            values = {"since_ms": window.since_ms, "count": window.count + 1}
             if row is None:
                 connection.execute(_RATE.insert().values(values | {"method_id": method_id}))
             else:

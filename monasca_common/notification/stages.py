@@ -7,7 +7,7 @@ inhibition         defer, and decide again a minute later
 acknowledgement    skip the repeat
 deduplication      skip a change back to the last notified state
 grouping           defer until ``group_wait`` is over
-rate limit         defer until the method's minute is over                          `rate_limit`, pure
+rate limit         defer until the method's minute is over                          `rate_window`, pure
 slots              schedule a retry if the receiver has no free slot                ``slots.py``
 deliver            send; schedule a retry after a failure                           ``delivery.py``
 record             store the outcome                                                ``ledger.py``
@@ -211,11 +211,9 @@ def decide(
     return next((deferral for deferral in decisions if deferral is not None), None)
 
 
-def rate_limit(window: RateWindow | None, now_ms: int, most: int) -> RateWindow | None:
-    """Return the window with one more message, or ``None`` if it is full until its end."""
-    if window is None or not window.since_ms <= now_ms < window.end_ms:
-        return RateWindow(now_ms, 1)
-    return RateWindow(window.since_ms, window.count + 1) if window.count < most else None
+def rate_window(last: RateWindow | None, now_ms: int) -> RateWindow:
+    """Return the ``last`` window if it is not over, otherwise a new one."""
+    return last if last is not None and last.since_ms <= now_ms < last.end_ms else RateWindow(now_ms, 0)
 
 
 def is_repeated(change: AlarmChange, period_seconds: int) -> bool:

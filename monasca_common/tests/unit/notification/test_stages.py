@@ -23,7 +23,7 @@ from monasca_common.notification.stages import (
     inhibition,
     is_repeated,
     next_repeat_ms,
-    rate_limit,
+    rate_window,
     silence,
 )
 from monasca_common.tests.unit.notification.receivers import change
@@ -177,15 +177,14 @@ class StagesTest(base.BaseTestCase):
 
 
 class LimitTest(base.BaseTestCase):
-    def test_the_number_of_messages_per_minute_is_limited(self):
-        for expected, window, now_ms in (
-            (RateWindow(5, 1), None, 5),
-            (RateWindow(5, 2), RateWindow(5, 1), 60_004),
-            (None, RateWindow(5, 2), 60_004),
-            (RateWindow(60_005, 1), RateWindow(5, 2), 60_005),
-            (RateWindow(4, 1), RateWindow(5, 2), 4),  # the clock was set back
+    def test_messages_are_counted_from_0_in_each_minute(self):
+        for expected, last, now_ms in (
+            (RateWindow(5, 0), None, 5),
+            (RateWindow(5, 2), RateWindow(5, 2), 60_004),
+            (RateWindow(60_005, 0), RateWindow(5, 2), 60_005),
+            (RateWindow(4, 0), RateWindow(5, 2), 4),  # the clock was set back
         ):
-            self.assertEqual(expected, rate_limit(window, now_ms, 2), (window, now_ms))
+            self.assertEqual(expected, rate_window(last, now_ms), (last, now_ms))
 
 
 class RepeatsTest(base.BaseTestCase):
