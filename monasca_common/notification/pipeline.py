@@ -38,7 +38,6 @@ from monasca_common.notification.stages import (
     Facts,
     StageRules,
     decide,
-    is_repeated,
 )
 from monasca_common.storage.sql import tables
 
@@ -150,7 +149,8 @@ class Pipeline:
         return Deferral(HELD, due_ms, f"the method gets at most {most} messages a minute", f"{LIMIT_KEY}{method_id}")
 
     def begin_repeats(self, notification: Notification, method: NotificationMethod) -> None:
-        if is_repeated(notification.change, method.period):
+        """Schedule the first repeat if the method has a period. Changes to OK are not repeated."""
+        if method.period and notification.change.new_state != OK:
             now_ms = self._clock.time_ms()
             self.deferred.begin_repeats(notification, method.id, now_ms + method.period * 1000, now_ms)
 

@@ -216,11 +216,6 @@ def rate_window(last: RateWindow | None, now_ms: int) -> RateWindow:
     return last if last is not None and last.since_ms <= now_ms < last.end_ms else RateWindow(now_ms, 0)
 
 
-def is_repeated(change: AlarmChange, period_seconds: int) -> bool:
-    """Return whether a method with this period repeats the notification. Changes to OK are not repeated."""
-    return period_seconds > 0 and change.new_state != OK
-
-
 def next_repeat_ms(due_ms: int, period_seconds: int, now_ms: int) -> int:
     """Return the time of the next repeat after now. Missed repeats are not sent."""
     period_ms = period_seconds * 1000

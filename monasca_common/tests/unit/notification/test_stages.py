@@ -21,7 +21,6 @@ from monasca_common.notification.stages import (
     deduplication,
     grouping,
     inhibition,
-    is_repeated,
     next_repeat_ms,
     rate_window,
     silence,
@@ -207,15 +206,6 @@ class RepeatsTest(base.BaseTestCase):
         alarm = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
         for is_result, changes in ((True, {}), (False, {"state": "OK"}), (False, {"since_ms": ALARM.time_ms + 1})):
             self.assertEqual(is_result, dataclasses.replace(alarm, **changes).is_result_of(ALARM), changes)
-
-    def test_alarm_and_undetermined_are_repeated_if_the_method_has_a_period(self):
-        for expected, state, period in (
-            (True, "ALARM", 60),
-            (True, "UNDETERMINED", 60),
-            (False, "OK", 60),
-            (False, "ALARM", 0),
-        ):
-            self.assertEqual(expected, is_repeated(change(new_state=state), period))
 
     def test_the_next_repeat_is_due_after_the_period(self):
         for expected, due, now in ((160, 100, 100), (160, 100, 159), (220, 100, 160), (700, 100, 699), (160, 100, 90)):

@@ -489,11 +489,14 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a1:ALARM"], ["repeat"]), (self.sent(), self.held()))
 
-    def test_an_ok_is_not_repeated(self):
+    def test_each_state_except_ok_is_repeated(self):
         self.define("d1", "cpu")
         self.method(period=60)
-        self.handle(self.alarm("a1", "OK"))
-        self.assertEqual((["a1:OK"], []), (self.sent(), self.held()))
+        for state, kinds in (("OK", []), ("UNDETERMINED", ["repeat"])):
+            self.handle(self.alarm("a1", state))
+            self.assertEqual(([f"a1:{state}"], kinds), (self.sent(), self.held()))
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:UNDETERMINED"], self.sent())
 
 
 class GroupsContract(StagesCase):
