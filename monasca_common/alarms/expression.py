@@ -208,8 +208,8 @@ class _Values(Transformer[Token, Node]):
         return And(_flat(And, operands))
 
     def bare(self, metric: _Metric, operator: Token, threshold: Token, periods: Token | None) -> SubExpression:
-        function = "max" if _OPERATORS[operator.lower()].startswith("G") else "min"
-        return _sub_expression(function, metric, operator, threshold, periods=periods)
+        function = Token("FUNCTION", "max" if _OPERATORS[operator.lower()].startswith("G") else "min")
+        return self.call(function, metric, None, None, operator, threshold, periods)
 
     def call(
         self,
@@ -223,9 +223,18 @@ class _Values(Transformer[Token, Node]):
     ) -> SubExpression:
         if function.lower() not in FUNCTIONS:
             raise ExpressionError(_offset(function), f"expected {NAMES['FUNCTION']}")
-        return _sub_expression(
-            function.lower(), metric, operator, threshold, deterministic=deterministic, period=period, periods=periods
-        )
+        limit = float(threshold) + 0.0  # -0.0 is 0.0
+        if not isfinite(limit):
+            raise ExpressionError(_offset(threshold), "expected a threshold that a 64-bit float can hold")
+        seconds = 60 if period is None else _whole_number(period)
+        if seconds == 0 or seconds % 60:
+            raise ExpressionError(_offset(period), "expected a period in seconds that is a positive multiple of 60")
+        times = 1 if periods is None else _whole_number(periods)
+        if times == 0:
+            raise ExpressionError(_offset(periods), "expected a positive number of periods")
+        name, dimensions = metric
+        is_deterministic, comparison = deterministic is not None, _OPERATORS[operator.lower()]
+        return SubExpression(function.lower(), name, dimensions, is_deterministic, comparison, limit, seconds, times)
 
     def metric(self, name: Token, *dimensions: tuple[Token, Token]) -> _Metric:
         found: dict[str, str] = {}
@@ -239,32 +248,6 @@ class _Values(Transformer[Token, Node]):
 
     def dimension(self, key: Token, value: Token) -> tuple[Token, Token]:
         return key, value
-
-
-def _sub_expression(
-    function: str,
-    metric: _Metric,
-    operator: Token,
-    threshold: Token,
-    *,
-    deterministic: Token | None = None,
-    period: Token | None = None,
-    periods: Token | None = None,
-) -> SubExpression:
-    limit = float(threshold) + 0.0  # -0.0 is 0.0
-    if not isfinite(limit):
-        raise ExpressionError(_offset(threshold), "expected a threshold that a 64-bit float can hold")
-    seconds = 60 if period is None else _whole_number(period)
-    if seconds == 0 or seconds % 60:
-        raise ExpressionError(_offset(period), "expected a period in seconds that is a positive multiple of 60")
-    times = 1 if periods is None else _whole_number(periods)
-    if times == 0:
-        raise ExpressionError(_offset(periods), "expected a positive number of periods")
-    name, dimensions = metric
-    deterministically = deterministic is not None
-    return SubExpression(
-        function, name, dimensions, deterministically, _OPERATORS[operator.lower()], limit, seconds, times
-    )
 
 
 def _flat(kind: type[And] | type[Or], operands: Sequence[Node]) -> tuple[Node, ...]:
