@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from monasca_common.alarms.expression import SubExpression
+from monasca_common.models.numbers import GREATEST
 from monasca_common.models.readings import Reading, exact_sum, sums_of
 
 OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
@@ -28,7 +29,6 @@ MOST_READINGS = 10_000
 # Values are scaled by a power of two (which is exact) before they are added, so that a sum of the greatest floats does
 # not overflow.
 _SCALE = 2.0**-64
-_GREATEST = 1.7976931348623157e308
 
 _COMPARISONS: MappingProxyType[str, Callable[[float, float], bool]] = MappingProxyType(
     {"LT": operator.lt, "LTE": operator.le, "GT": operator.gt, "GTE": operator.ge}
@@ -90,15 +90,9 @@ class WindowPartial:
                 return self.greatest
             case "count":
                 return float(self.count)
-            case "sum":
-                return self._scaled_up(1)
-            case _:
-                return self._scaled_up(self.count)
-
-    def _scaled_up(self, divisor: int) -> float:
+        scaled = (self.sums[0] if self.sums else 0.0) / (1 if function == "sum" else self.count)
         # Clamp values to the range of floats, both for display and for comparison.
-        value = (self.sums[0] if self.sums else 0.0) / divisor / _SCALE
-        return max(-_GREATEST, min(value, _GREATEST))
+        return max(-GREATEST, min(scaled / _SCALE, GREATEST))
 
 
 @dataclass(frozen=True, slots=True)
