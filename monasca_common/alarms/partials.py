@@ -103,11 +103,6 @@ class Crossing:
     value: float
 
 
-def window_start_ms(sub: SubExpression, timestamp_ms: float) -> int:
-    length_ms = sub.period * 1000
-    return int(timestamp_ms // length_ms) * length_ms
-
-
 def meets(sub: SubExpression, value: float) -> bool:
     return _COMPARISONS[sub.operator](value, sub.threshold)
 

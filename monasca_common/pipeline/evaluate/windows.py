@@ -112,7 +112,7 @@ class FoldedSeries:
 
     def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
         """Add the fields of a `Reading`. ``received_ms``: the time at which its record arrived in Kafka."""
-        # `window_start_ms`, inlined to avoid a call.
+        # Computed in place to avoid a call.
         window_start = int(reading[0] // self._length_ms) * self._length_ms
         window = self._windows.get(window_start)
         if window is None:

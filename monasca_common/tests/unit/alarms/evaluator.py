@@ -10,10 +10,15 @@ from monasca_common.alarms.evaluation import (
     evaluate,
     needed_from_ms,
 )
-from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.alarms.partials import WindowPartial, runs
 from monasca_common.models.readings import Reading
 
 DELAY_MS = 30_000
+
+
+def window_start_ms(sub, timestamp_ms):
+    length_ms = sub.period * 1000
+    return int(timestamp_ms // length_ms) * length_ms
 
 
 class Evaluator:

@@ -27,13 +27,7 @@ from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.evaluation import AlarmState, EvaluationSpan
 from monasca_common.alarms.expression import parse
-from monasca_common.alarms.partials import (
-    WindowPartial,
-    readings_of,
-    readings_text,
-    runs,
-    window_start_ms,
-)
+from monasca_common.alarms.partials import WindowPartial, readings_of, readings_text, runs
 from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS, AlarmChange
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
@@ -53,7 +47,7 @@ from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, EvaluatorState
 from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
+from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator, window_start_ms
 from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_evaluation import (
     END_MS,

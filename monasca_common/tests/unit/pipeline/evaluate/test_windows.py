@@ -9,17 +9,12 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.alarms.expression import parse
-from monasca_common.alarms.partials import (
-    WindowPartial,
-    readings_of,
-    readings_text,
-    runs,
-    window_start_ms,
-)
+from monasca_common.alarms.partials import WindowPartial, readings_of, readings_text, runs
 from monasca_common.models.readings import Reading, sums_of, sums_text
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, SubExpressionIndex
 from monasca_common.pipeline.evaluate.windows import WindowFold, merged_rows
+from monasca_common.tests.unit.alarms.evaluator import window_start_ms
 
 SERIES = Series(series_id("t", "r", "cpu", {"host": "h"}), "t", "r", "cpu", {"host": "h"})
 TEXTS = (
