@@ -78,19 +78,12 @@ def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
         parsed = parse(definition.expression).sub_expressions
     except ExpressionError as error:
         broken.append(("expression", f"is wrong {error}"))
-    broken += [("expression", rule) for rule in map(_span_fault, parsed) if rule]
+    for sub in parsed:
+        if sub.period * sub.periods > LONGEST_SPAN_SECONDS:
+            rule = f"period times periods must not exceed {LONGEST_SPAN_SECONDS} s, which is two weeks"
+            broken.append(("expression", f"has {sub.periods} periods of {sub.period} s ({sub.text}): {rule}"))
     refuse(broken)
     return parsed
-
-
-def _span_fault(sub: SubExpression) -> str | None:
-    span = sub.period * sub.periods
-    if span <= LONGEST_SPAN_SECONDS:
-        return None
-    return (
-        f"has {sub.periods} periods of {sub.period} s ({sub.text}): period times periods must not exceed "
-        f"{LONGEST_SPAN_SECONDS} s, which is two weeks"
-    )
 
 
 def _faults(definition: AlarmDefinition) -> Iterator[tuple[str, str]]:
