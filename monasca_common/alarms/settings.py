@@ -10,13 +10,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import GroupReader, OptionGroup, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.storage.settings import (
-    STORAGE,
-    StorageSettings,
-    dialect_of,
-    has_database,
-    storage_settings,
-)
+from monasca_common.storage.settings import STORAGE, StorageSettings, dialect_of, has_database, storage_settings
 
 ALARMS_GROUP = "alarms"
 SQL_DRIVERS = ("postgresql", "sqlite")
@@ -40,8 +34,7 @@ class AlarmsSettings:
         secret=True,
         help="The Fernet keys that encrypt the addresses of notification methods in the database: the first key "
         "encrypts, and all keys decrypt. Use the same keys for the API and the notification service. After a change, "
-        "run monasca-common "
-        "notification rotate-keys. Unset: addresses are stored as plain text.",
+        "run monasca-common notification rotate-keys. Unset: addresses are stored as plain text.",
     )
 
 
@@ -64,12 +57,13 @@ def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
     """
     connection = own_connection(conf)
     if connection is not None:
-        return _of(conf, connection)
+        return GroupReader(conf, STORAGE).settings(
+            StorageSettings, driver=dialect_of(connection), connection=connection, positions_connection=None
+        )
     if not has_database(conf):
         raise NoAlarmsDatabase(
             f"neither connection in group [{ALARMS_GROUP}] nor connection in group [database] is set: alarm "
-            f"definitions, alarms "
-            "and notification methods need one of them"
+            "definitions, alarms and notification methods need one of them"
         )
     settings = storage_settings(conf)
     if settings.driver not in SQL_DRIVERS:
@@ -92,14 +86,3 @@ def own_connection(conf: cfg.ConfigOpts) -> str | None:
             "postgresql://user:password@host/monasca",
         )
     return connection
-
-
-def _of(conf: cfg.ConfigOpts, connection: str) -> StorageSettings:
-    return GroupReader(conf, STORAGE).settings(
-        StorageSettings,
-        driver=dialect_of(connection),
-        connection=connection,
-        positions_connection=None,
-        retention_days={},
-        reserved_names=frozenset(),
-    )
