@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -137,7 +137,7 @@ class NotificationMethods:
         # Sort in Python, because the database cannot order encrypted addresses.
         times = (_METHOD.c.created, _METHOD.c.updated)
         rows = self._database.rows(_SELECT.add_columns(*times).where(_METHOD.c.tenant == tenant).order_by(_METHOD.c.id))
-        pairs = list(zip(rows, self._opened(rows), strict=True))
+        pairs = [(row, self._opened(row)) for row in rows]
         for sort in reversed(sorts):
             name = sort.field.removesuffix("_at")
             pairs.sort(
@@ -195,20 +195,18 @@ class NotificationMethods:
 
         self._database.write(work)
 
-    def _opened(self, rows: Iterable[Row]) -> list[NotificationMethod]:
-        return [
-            NotificationMethod(row.name, row.type, self._keys.open(row.address, row.address_key), row.period, row.id)
-            for row in rows
-        ]
+    def _opened(self, row: Row) -> NotificationMethod:
+        address = self._keys.open(row.address, row.address_key)
+        return NotificationMethod(row.name, row.type, address, row.period, row.id)
 
     def _as_found(self, row: Row) -> NotificationMethod:
         try:
-            return self._opened([row])[0]
+            return self._opened(row)
         except AddressUnreadable as error:
             return NotificationMethod(row.name, row.type, "", row.period, row.id, unreadable=error)
 
     def _one(self, connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> NotificationMethod:
-        return self._opened([_row_of(connection, tenant, method_id, lock=lock)])[0]
+        return self._opened(_row_of(connection, tenant, method_id, lock=lock))
 
     def _row(self, method: NotificationMethod) -> dict[str, str | int | None]:
         sealed = self._keys.seal(method.address)
