@@ -164,7 +164,8 @@ class NotificationMethods:
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
         """Raises `BrokenRules`, `NameTaken`."""
-        created = replace(_checked(method), id=new_id())
+        refuse(faults(method))
+        created = replace(method, id=new_id())
         row = {**self._row(created), "id": created.id, "tenant": tenant, "created": now_ms, "updated": now_ms}
 
         def work(connection: sa.Connection) -> NotificationMethod:
@@ -179,7 +180,8 @@ class NotificationMethods:
         """Change a method with ``changed``, and return it. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> NotificationMethod:
-            after = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)
+            after = replace(changed(self._one(connection, tenant, method_id, lock=True)), id=method_id)
+            refuse(faults(after))
             statement = _METHOD.update().where(*of_tenant(_METHOD, tenant, method_id))
             connection.execute(statement.values(self._row(after) | {"updated": now_ms}))
             return after
@@ -216,8 +218,3 @@ class NotificationMethods:
 def _row_of(connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> Row:
     statement = _SELECT.where(*of_tenant(_METHOD, tenant, method_id))
     return only_row(connection.execute(statement.with_for_update() if lock else statement), _WHAT, method_id)
-
-
-def _checked(method: NotificationMethod) -> NotificationMethod:
-    refuse(faults(method))
-    return method
