@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +41,9 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
     timestamp: int
     answer: str | None
+
+
+_FAILURES = msgspec.json.Decoder(FailedAttempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class SentNotifications:
     def _notification(self, row: Row) -> SentNotification:
         fields = row._asdict()
         del fields["method_address"], fields["method_address_key"]
-        fields["failures"] = tuple(_failures(row.failures))
+        fields["failures"] = tuple(_FAILURES.decode_lines(row.failures or ""))
         return SentNotification(**fields, masked_address=self._masked(row))
 
     def _masked(self, row: Row) -> str | None:
@@ -136,10 +138,6 @@ def _conditions(which: WhichNotifications) -> list[Condition]:
     if which.end_ms is not None:
         conditions.append(_NOTIFICATION.c.created <= which.end_ms)
     return conditions
-
-
-def _failures(lines: str | None) -> Iterable[FailedAttempt]:
-    return (msgspec.json.decode(line, type=FailedAttempt) for line in (lines or "").split("\n") if line)
 
 
 def changes_of(stored: bytes | None) -> list[AlarmChange]:
