@@ -25,6 +25,7 @@ LINK = TextRule(least=0, most=512)
 
 _WHAT = "alarm"
 _ALARMS_A_STEP = 50
+_CHANGING = ("state", "lifecycle_state", "link", "state_updated", "updated")
 _ALARM, _SUB_ALARM, _DEFINITION = tables.alarm, tables.sub_alarm, tables.alarm_definition
 _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 _PART, _SERIES, _WINDOW = tables.alarm_part, tables.alarm_series, tables.alarm_window
@@ -92,7 +93,8 @@ class Alarms:
                 after = replace(after, state_updated=time_ms)
                 outbox.put(connection, [_change(connection, tenant, before, after)])
             after = replace(after, updated=max(now_ms, before.updated))
-            connection.execute(_ALARM.update().where(*own).values(_row(after)))
+            values = {name: getattr(after, name) for name in _CHANGING}
+            connection.execute(_ALARM.update().where(*own).values(values))
             return after, is_transition
 
         return self._database.write(work)
@@ -161,7 +163,3 @@ def _change(connection: sa.Connection, tenant: str, before: StoredAlarm, after: 
         lifecycle_state=after.lifecycle_state,
         metrics=after.metrics,
     ).bounded()
-
-
-def _row(alarm: StoredAlarm) -> dict[str, Any]:
-    return {name: getattr(alarm, name) for name in ("state", "lifecycle_state", "link", "state_updated", "updated")}
