@@ -121,10 +121,12 @@ class AlarmDefinitions:
             after = replace(after, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
             _check_actions(connection, tenant, after)
             subs = paired(stored, parsed)
-            _undecide(connection, stored, subs)
+            compared = set(map(_comparison, stored))
+            _set_decided(connection, [each for each in subs if _comparison(each) not in compared], 0)
             if before.expression != after.expression:
-                if _is_restructured(before, after, stored, subs):
-                    _restructure(connection, subs)
+                is_same_order = [each.id for each in stored] == [each.id for each in subs]
+                if not is_same_order or parse(before.expression).structure != parse(after.expression).structure:
+                    _set_decided(connection, subs, RESTRUCTURED)
                 _evaluate_soon(connection, definition_id)
             statement = _DEFINITION.update().where(*of_tenant(_DEFINITION, tenant, definition_id))
             connection.execute(statement.values(_row(after) | {"updated": now_ms}))
@@ -203,30 +205,15 @@ def sub_expression(row: Row) -> StoredSubExpression:
     )
 
 
-def _undecide(
-    connection: sa.Connection, stored: Sequence[StoredSubExpression], changed: Sequence[StoredSubExpression]
-) -> None:
-    """Reset decisions about windows that were based on an earlier threshold or operator."""
-    before = {each.id: (each.expression.operator, each.expression.threshold) for each in stored}
-    others = [each.id for each in changed if before[each.id] != (each.expression.operator, each.expression.threshold)]
-    if others:
-        decided = _SUB_ALARM.c.sub_expression_id.in_(others), _SUB_ALARM.c.decided != 0
-        connection.execute(_SUB_ALARM.update().where(*decided).values(decided=0))
+def _comparison(sub: StoredSubExpression) -> tuple[str, str, float]:
+    """Return the facts on which decisions about windows of the sub-expression are based."""
+    return sub.id, sub.expression.operator, sub.expression.threshold
 
 
-def _is_restructured(
-    before: AlarmDefinition,
-    after: AlarmDefinition,
-    stored: Sequence[StoredSubExpression],
-    changed: Sequence[StoredSubExpression],
-) -> bool:
-    is_same_order = [each.id for each in stored] == [each.id for each in changed]
-    return not is_same_order or parse(before.expression).structure != parse(after.expression).structure
-
-
-def _restructure(connection: sa.Connection, changed: Sequence[StoredSubExpression]) -> None:
-    own = _SUB_ALARM.c.sub_expression_id.in_([each.id for each in changed])
-    connection.execute(_SUB_ALARM.update().where(own).values(decided=RESTRUCTURED))
+def _set_decided(connection: sa.Connection, subs: Sequence[StoredSubExpression], decided_ms: int) -> None:
+    """Set `SubAlarm.decided_ms` in all alarms."""
+    which = _SUB_ALARM.c.sub_expression_id.in_([each.id for each in subs]), _SUB_ALARM.c.decided != decided_ms
+    connection.execute(_SUB_ALARM.update().where(*which).values(decided=decided_ms))
 
 
 def _evaluate_soon(connection: sa.Connection, definition_id: str) -> None:
