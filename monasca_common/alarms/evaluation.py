@@ -237,22 +237,15 @@ def _state_by(sub_alarm: SubAlarm, reading: Reading) -> str:
 
 def _readings(
     index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], span: EvaluationSpan, begins_ms: int
-) -> list[_SubAlarmEvent]:
+) -> Iterator[_SubAlarmEvent]:
     known = sub_alarm.newest
     newer = [reading for reading in sorted(readings) if known is None or reading > known]
     if known is None:
         earlier = bisect_right(newer, begins_ms, key=attrgetter("timestamp_ms"))
         newer = newer[max(0, earlier - 1) :]
-    return [
-        _SubAlarmEvent(
-            max(reading.timestamp_ms, span.evaluated_to_ms),
-            False,
-            reading.timestamp_ms,
-            index,
-            partial(_taken, reading),
-        )
-        for reading in newer
-    ]
+    for reading in newer:
+        at_ms = max(reading.timestamp_ms, span.evaluated_to_ms)
+        yield _SubAlarmEvent(at_ms, False, reading.timestamp_ms, index, partial(_taken, reading))
 
 
 def _taken(reading: Reading, sub_alarm: SubAlarm) -> SubAlarm:
