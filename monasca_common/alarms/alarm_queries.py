@@ -50,13 +50,13 @@ _GROUPS: Mapping[str, sa.ColumnElement[Any]] = {
 GROUPS = tuple(_GROUPS)
 _OF_METRICS = {"metric_name", "dimension_name", "dimension_value"}
 
-_COLUMNS = (
+_JOINED = _ALARM.join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+_SELECT = sa.select(
     *(_ALARM.c[name] for name in ("id", "definition_id", "state", "lifecycle_state", "link")),
     *(_ALARM.c[name] for name in ("state_updated", "updated", "created")),
     _DEFINITION.c.name.label("definition_name"),
     _DEFINITION.c.severity,
-)
-_JOINED = _ALARM.join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+).select_from(_JOINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,11 @@ class WhichAlarms:
 
 
 def one(tenant: str, alarm_id: str) -> Select:
-    return sa.select(*_COLUMNS).select_from(_JOINED).where(*of_tenant(_ALARM, tenant, alarm_id))
+    return _SELECT.where(*of_tenant(_ALARM, tenant, alarm_id))
 
 
 def alarms(which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Select:
-    statement = sa.select(*_COLUMNS).select_from(_JOINED).where(*_conditions(which))
-    return ordered(statement, sorts, SORTED_BY, _ALARM.c.id, part)
+    return ordered(_SELECT.where(*_conditions(which)), sorts, SORTED_BY, _ALARM.c.id, part)
 
 
 def metrics(alarm_ids: Sequence[str]) -> Select:
