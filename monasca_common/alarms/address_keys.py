@@ -23,7 +23,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql import tables
 
 if TYPE_CHECKING:
-    from cryptography.fernet import MultiFernet
+    from cryptography.fernet import Fernet
 
 LOG = logging.getLogger(__name__)
 
@@ -77,11 +77,11 @@ def key_id(key: str) -> str:
     return hashlib.blake2b(key.strip().encode(), digest_size=_ID_BYTES).hexdigest()
 
 
-def _fernet(key: str) -> MultiFernet:
-    from cryptography.fernet import Fernet, MultiFernet
+def _fernet(key: str) -> Fernet:
+    from cryptography.fernet import Fernet
 
     try:
-        return MultiFernet([Fernet(key.strip())])
+        return Fernet(key.strip())
     except ValueError:
         raise ValueError(f"the key {key_id(key)} is not 32 bytes in URL-safe base64") from None
 
@@ -103,10 +103,8 @@ def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
 def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
     """Return the same keys as `address_keys`, but without a warning."""
     read = GroupReader(conf, ALARMS)
-    keys: Sequence[str] = read["address_keys"] or ()
-    refused = None
     try:
-        return AddressKeys([each for each in keys if each.strip()])
+        return AddressKeys([key for key in read["address_keys"] or () if key.strip()])
     except ValueError as error:
         refused = str(error)
     raise read.error("address_keys", f"is refused: {refused}; create a key with Fernet.generate_key()")
