@@ -34,7 +34,7 @@ from monasca_common.alarms.definitions import (
 from monasca_common.alarms.errors import refuse
 from monasca_common.alarms.evaluation import RESTRUCTURED
 from monasca_common.alarms.expression import SubExpression, parse
-from monasca_common.storage.sql import tables
+from monasca_common.storage.sql import schema, tables
 from monasca_common.storage.sql.connections import snapshot
 from monasca_common.storage.sql.queries import Queries
 
@@ -218,11 +218,9 @@ def _set_decided(connection: sa.Connection, subs: Sequence[StoredSubExpression],
 
 def _evaluate_soon(connection: sa.Connection, definition_id: str) -> None:
     """Request an evaluation in the next pass, because evaluations of ``last`` are never due."""
-    noted: Select = sa.select(_CHANGED.c.alarm_id)
-    of_definition: Select = sa.select(_ALARM.c.id).where(
-        _ALARM.c.definition_id == definition_id, _ALARM.c.id.not_in(noted)
-    )
-    connection.execute(_CHANGED.insert().from_select(["alarm_id"], of_definition))
+    of_definition: Select = sa.select(_ALARM.c.id).where(_ALARM.c.definition_id == definition_id)
+    noting = schema.insert(connection, _CHANGED).from_select(["alarm_id"], of_definition)
+    connection.execute(noting.on_conflict_do_nothing())
 
 
 def _insert_parts(connection: sa.Connection, definition: AlarmDefinition, subs: Sequence[StoredSubExpression]) -> None:
