@@ -49,7 +49,7 @@ class EmailNotifier(OwnNotifier[EmailSettings]):
     def _deliver(self, message: EmailMessage, deadline: SendDeadline) -> None:
         settings = self._settings
         smtp = WatchedSmtp(deadline, settings.server, settings.port, deadline.left(settings.timeout))
-        try:
+        with contextlib.closing(smtp):
             if settings.starttls:
                 smtp.starttls(context=ssl.create_default_context(cafile=settings.ca_file))
             if settings.user:
@@ -58,8 +58,6 @@ class EmailNotifier(OwnNotifier[EmailSettings]):
             # The server has accepted the e-mail, which must not be sent again if QUIT fails.
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 smtp.quit()
-        finally:
-            smtp.close()
 
 
 class WatchedSmtp(smtplib.SMTP):
