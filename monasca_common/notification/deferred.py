@@ -26,7 +26,7 @@ from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING,
 from monasca_common.notification.notification import Notification, group_of, repeat_of
 from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.stages import HELD, INHIBITED, LIMIT_KEY, SILENCED, Deferral, RateWindow, rate_window
-from monasca_common.storage.sql import tables
+from monasca_common.storage.sql import schema, tables
 
 LOG = logging.getLogger(__name__)
 
@@ -96,8 +96,7 @@ class DeferredNotifications:
         row = _row(own_id, notification, method_id, REPEAT, now_ms) | {"due": due_ms, "number": 1}
 
         def work(connection: sa.Connection) -> None:
-            if connection.execute(sa.select(_DEFERRED.c.id).where(_is(own_id))).one_or_none() is None:
-                connection.execute(_DEFERRED.insert().values(row))
+            connection.execute(schema.insert(connection, _DEFERRED).on_conflict_do_nothing(), row)
 
         self._database.write(work)
 
