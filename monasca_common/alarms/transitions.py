@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from monasca_common.models import json_text, times
@@ -92,13 +93,9 @@ class AlarmChange:
 
     def bounded(self) -> AlarmChange:
         """Return the change, shortened so that its message is at most `MOST_MESSAGE_BYTES`."""
-        metrics: list[AlarmedMetric] = []
-        size_bytes = 0
-        for metric in self.metrics[:MOST_METRICS]:
-            size_bytes += len(json_text.write(metric.document))
-            if size_bytes > MOST_METRICS_BYTES:
-                break
-            metrics.append(metric)
+        first = self.metrics[:MOST_METRICS]
+        sizes = accumulate(len(json_text.write(metric.document)) for metric in first)
+        metrics = [metric for metric, size in zip(first, sizes, strict=True) if size <= MOST_METRICS_BYTES]
         reason = self.reason
         if len(reason) > MOST_REASON_CHARACTERS:
             reason = f"{reason[: MOST_REASON_CHARACTERS - 1]}…"
