@@ -122,11 +122,11 @@ class AlarmDefinitions:
             _check_actions(connection, tenant, after)
             subs = paired(stored, parsed)
             compared = set(map(_comparison, stored))
-            _set_decided(connection, [each for each in subs if _comparison(each) not in compared], 0)
+            _lower_decided(connection, [each for each in subs if _comparison(each) not in compared], 0)
             if before.expression != after.expression:
                 is_same_order = [each.id for each in stored] == [each.id for each in subs]
                 if not is_same_order or parse(before.expression).structure != parse(after.expression).structure:
-                    _set_decided(connection, subs, RESTRUCTURED)
+                    _lower_decided(connection, subs, RESTRUCTURED)
                 _evaluate_soon(connection, definition_id)
             statement = _DEFINITION.update().where(*of_tenant(_DEFINITION, tenant, definition_id))
             connection.execute(statement.values(_row(after) | {"updated": now_ms}))
@@ -210,9 +210,9 @@ def _comparison(sub: StoredSubExpression) -> tuple[str, str, float]:
     return sub.id, sub.expression.operator, sub.expression.threshold
 
 
-def _set_decided(connection: sa.Connection, subs: Sequence[StoredSubExpression], decided_ms: int) -> None:
-    """Set `SubAlarm.decided_ms` in all alarms."""
-    which = _SUB_ALARM.c.sub_expression_id.in_([each.id for each in subs]), _SUB_ALARM.c.decided != decided_ms
+def _lower_decided(connection: sa.Connection, subs: Sequence[StoredSubExpression], decided_ms: int) -> None:
+    """Lower `SubAlarm.decided_ms` in all alarms. So a new threshold does not replace `RESTRUCTURED`."""
+    which = _SUB_ALARM.c.sub_expression_id.in_([each.id for each in subs]), _SUB_ALARM.c.decided > decided_ms
     connection.execute(_SUB_ALARM.update().where(*which).values(decided=decided_ms))
 
 

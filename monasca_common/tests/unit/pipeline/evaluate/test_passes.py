@@ -402,6 +402,15 @@ class PassesContract:
         reported = [(each.new, each.time_ms) for each in self.reported(alarms.ids[0])]
         self.assertEqual([("ALARM", 1000), ("OK", 2000), ("ALARM", 3000)], reported)
 
+    def test_new_thresholds_before_the_next_evaluation_do_not_undo_a_new_structure(self):
+        alarms = self.alarms("last(m) > 1 or last(n) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
+        self.runner(alarms).run(scan(0, 2000))
+        self.change(alarms, "last(m) > 1 and last(n) > 1")
+        self.change(alarms, "last(m) > 1.5 and last(n) > 1.5")
+        self.runner(alarms).run(scan(2000, 3000))
+        self.assertEqual(["ALARM", "OK"], [each.new for each in self.reported(alarms.ids[0])])
+
     def test_two_new_thresholds_in_one_change_publish_no_intermediate_state(self):
         alarms = self.alarms("last(m) > 1 or last(n) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
