@@ -18,6 +18,7 @@ from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.settings import ProcessorSettings
 from monasca_common.notification.slots import HANG_SECONDS, Slot, Slots
 
 LOG = logging.getLogger(__name__)
@@ -29,29 +30,24 @@ _KEY_SECONDS = 60.0  # the pause between two attempts to decrypt an address
 
 
 class NotificationDelivery:
-    """Sends notifications, and records outcomes. Thread-safe.
-
-    ``ttl_seconds``: the time that a notification may wait without an attempt. ``threads``: the number of threads that
-    call it.
-    """
+    """Sends notifications, and records outcomes. Thread-safe. ``ttl_ms``: the time that a notification may wait without
+    an attempt."""
 
     def __init__(
         self,
         ledger: Ledger,
         notifiers: Mapping[str, Notifier],
         policy: RetryPolicy,
+        processing: ProcessorSettings,
         clock: Clock,
-        *,
-        ttl_seconds: float,
-        threads: int,
         metrics: NotificationMetrics,
     ) -> None:
         self._ledger = ledger
         self._notifiers = notifiers
         self._policy = policy
         self._clock = clock
-        self._ttl_ms = ttl_seconds * 1000
-        self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, threads)
+        self.ttl_ms = processing.ttl * 1000
+        self._slots = Slots(_MAX_AT_ONE_METHOD, _MAX_AT_ONE_DESTINATION, processing.number)
         self._metrics = metrics
         self.count = metrics.count
         # Notifications that were sent while the ledger was unavailable and must not be sent again.
@@ -89,7 +85,7 @@ class NotificationDelivery:
         is given up. Raises `StorageError`."""
         now_ms = self._clock.time_ms()
         since_ms = retry.waits_since_ms or now_ms
-        if now_ms - since_ms > self._ttl_ms:
+        if now_ms - since_ms > self.ttl_ms:
             self.end(retry.notification, retry.method_id, GIVEN_UP, reason)
             return None
         return replace(retry, due_ms=now_ms + round(seconds * 1000), waits_since_ms=since_ms)

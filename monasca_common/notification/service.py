@@ -71,15 +71,7 @@ class NotificationPlan(WorkersPlan):
 
         methods, ledger = NotificationMethods(database, self.keys), Ledger(database)
         pipeline = Pipeline(database, settings.rules, clock, metrics.count)
-        delivery = NotificationDelivery(
-            ledger,
-            self.notifiers,
-            settings.retry.policy(),
-            clock,
-            ttl_seconds=processing.ttl,
-            threads=processing.number,
-            metrics=metrics,
-        )
+        delivery = NotificationDelivery(ledger, self.notifiers, settings.retry.policy(), processing, clock, metrics)
         executor = ThreadPoolExecutor(processing.number, thread_name_prefix="send")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         handler = NotificationHandler(

@@ -26,6 +26,7 @@ from monasca_common.notification.metrics import NotificationMetrics
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.settings import ProcessorSettings
 from monasca_common.notification.stages import Inhibition, StageRules
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberStatus
@@ -87,10 +88,9 @@ class StagesCase:
             Ledger(self.alarms_database),
             {"WEBHOOK": self.notifier},
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
+            ProcessorSettings(number=8),
             self.clock,
-            ttl_seconds=14_400,
-            threads=8,
-            metrics=self.metrics,
+            self.metrics,
         )
         self.pipeline = Pipeline(self.alarms_database, self.rules, self.clock, self.metrics.count)
         executor = ThreadPoolExecutor(4)
