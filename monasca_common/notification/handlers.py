@@ -43,7 +43,6 @@ class NotificationHandler:
         clock: Clock,
         *,
         envelopes: EnvelopeReader,
-        ttl_seconds: float,
         executor: Executor,
     ) -> None:
         self.delivery = delivery
@@ -52,7 +51,6 @@ class NotificationHandler:
         self._pipeline = pipeline
         self._envelopes = envelopes
         self._clock = clock
-        self._ttl_ms = ttl_seconds * 1000
 
     def __call__(self, message: Message) -> None:
         """Handle a change. Raises `Poison`, `RetryLater`, and `StorageError` for errors that affect every message."""
@@ -62,7 +60,7 @@ class NotificationHandler:
             raise Poison(str(error)) from error
         if not change.actions_enabled:
             return
-        if self._clock.time_ms() - change.time_ms > self._ttl_ms:
+        if self._clock.time_ms() - change.time_ms > self.delivery.ttl_ms:
             self.delivery.count("too old")
             return
         try:

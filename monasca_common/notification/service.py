@@ -75,13 +75,7 @@ class NotificationPlan(WorkersPlan):
         executor = ThreadPoolExecutor(processing.number, thread_name_prefix="send")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         handler = NotificationHandler(
-            methods,
-            pipeline,
-            delivery,
-            clock,
-            envelopes=EnvelopeReader(settings.registry),
-            ttl_seconds=processing.ttl,
-            executor=executor,
+            methods, pipeline, delivery, clock, envelopes=EnvelopeReader(settings.registry), executor=executor
         )
         stop_seconds = settings.consumer.stop_timeout_seconds
         of_member, of_sender, of_retention = statuses

@@ -101,7 +101,6 @@ class StagesCase:
             self.delivery,
             self.clock,
             envelopes=EnvelopeReader(),
-            ttl_seconds=14_400,
             executor=executor,
         )
         self.releases = self.release()
