@@ -220,7 +220,8 @@ class DeferredNotifications:
         def work(connection: sa.Connection) -> Deferred | None:
             if not connection.execute(_DEFERRED.update().where(*same).values(due=again_ms)).rowcount:
                 return None
-            return _whole(connection.execute(sa.select(*_WHOLE).where(_is(row.id))).one())
+            value = connection.execute(sa.select(_DEFERRED.c.value).where(_is(row.id))).scalar_one()
+            return Deferred(row, Notification(row.notification_id, AlarmChange.read(value)))
 
         return self._database.write(work)
 

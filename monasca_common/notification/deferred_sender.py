@@ -136,28 +136,25 @@ class DeferredSender(WorkerLoop):
             if together not in seen:
                 seen.add(together)
                 self.health.turned()
-                self._try(row)
+                self._release(row)
         return len(rows)
 
-    def _try(self, row: DeferredRow) -> None:
+    def _release(self, row: DeferredRow) -> None:
         """Release a row. A failure does not block other rows."""
         try:
-            self._release(row)
+            if row.kind == HELD:
+                self._release_group(row)
+            elif (taken := self._deferred.take(row, self._later(_LEASE_MS))) is None:
+                return
+            elif row.kind == REPEAT:
+                self._repeat(taken)
+            else:
+                self._end_suppression(taken)
         except Exception as error:
             if not (isinstance(error, AddressUnreadable) or affects_one_row(error)):
                 raise
             _log(row.id, row.notification_id, error)
             self._deferred.postpone(row, self._later(_FAILED_MS))
-
-    def _release(self, row: DeferredRow) -> None:
-        if row.kind == HELD:
-            self._release_group(row)
-        elif (taken := self._deferred.take(row, self._later(_LEASE_MS))) is None:
-            return
-        elif row.kind == REPEAT:
-            self._repeat(taken, row.due)
-        else:
-            self._end_suppression(taken)
 
     def _end_suppression(self, withheld: Deferred) -> None:
         """Send a silenced or inhibited notification if its alarm is still in that state."""
@@ -193,13 +190,13 @@ class DeferredSender(WorkerLoop):
             self._pipeline.begin_repeats(member.notification, method)
         self._deferred.release(members, method.id, self.clock.time_ms())
 
-    def _repeat(self, repeat: Deferred, due_ms: int) -> None:
+    def _repeat(self, repeat: Deferred) -> None:
         change, now_ms = repeat.notification.change, self.clock.time_ms()
         method, alarm = self._method(repeat), self._pipeline.current(change)
         if method is None or method.period == 0 or alarm is None or not alarm.is_result_of(change):
             self._deferred.remove(repeat.row)
             return
-        next_ms = next_repeat_ms(due_ms, method.period, now_ms)
+        next_ms = next_repeat_ms(repeat.row.due, method.period, now_ms)
         retry = None
         if not self._pipeline.leaves_out(repeat, alarm):
             message = repeat_of(repeat.notification, repeat.row.number)
