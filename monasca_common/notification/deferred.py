@@ -251,26 +251,23 @@ class DeferredNotifications:
         self._database.write(work)
 
     def members(self, group_key: str) -> list[Deferred]:
-        """Return the members of the next message of a group, oldest first, limited in number and bytes."""
+        """Return the members of the next message of a group, oldest first, limited in number and bytes. Remove members
+        that an operator sent in the meantime, but not members in progress, because they can still fail."""
+        of_group = _open_group(group_key)
+        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_(ENDED))
+        oldest = (_DEFERRED.c.created, _DEFERRED.c.id)
 
-        def work(connection: sa.Connection) -> list[Deferred]:
-            of_group = _open_group(group_key)
-            ordered = sa.select(_DEFERRED.c.id, _DEFERRED.c.size).where(*of_group)
-            ordered = ordered.order_by(_DEFERRED.c.created, _DEFERRED.c.id).limit(MOST_MEMBERS)
-            sizes = connection.execute(ordered).all()
+        def work(connection: sa.Connection) -> Sequence[Row]:
+            connection.execute(_DEFERRED.delete().where(*of_group, _DEFERRED.c.notification_id.in_(sent)))
+            ordered = sa.select(_DEFERRED.c.id, _DEFERRED.c.size).where(*of_group).order_by(*oldest)
+            sizes = connection.execute(ordered.limit(MOST_MEMBERS)).all()
             totals = accumulate(row.size for row in sizes)
             # The first member always fits, regardless of its size.
             ids = [row.id for row, total in zip(sizes, totals, strict=True) if row is sizes[0] or total <= MOST_BYTES]
-            found = connection.execute(sa.select(*_WHOLE).where(_DEFERRED.c.id.in_(ids), *of_group)).all()
-            return [_whole(row) for row in sorted(found, key=lambda row: ids.index(row.id))]
+            whole = sa.select(*_WHOLE).where(_DEFERRED.c.id.in_(ids), *of_group).order_by(*oldest)
+            return connection.execute(whole).all()
 
-        return self._database.read(work)
-
-    def remove_sent(self, group_key: str) -> None:
-        """Remove members that an operator sent in the meantime, but not members in progress, because they can still
-        fail."""
-        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_(ENDED))
-        self._execute(_DEFERRED.delete().where(*_open_group(group_key), _DEFERRED.c.notification_id.in_(sent)))
+        return [_whole(row) for row in self._database.write(work)]
 
     def postpone(self, row: DeferredRow, due_ms: int) -> None:
         """Postpone a row, with the other members of its group."""

@@ -167,7 +167,6 @@ class DeferredSender(WorkerLoop):
             self._send([withheld], method)
 
     def _release_group(self, row: DeferredRow) -> None:
-        self._deferred.remove_sent(row.group_key)
         members, method = [], None
         for member in self._deferred.members(row.group_key):
             if (found := self._method(member)) is None:
