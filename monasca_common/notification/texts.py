@@ -14,7 +14,6 @@ from monasca_common.notification.notification import Notification
 
 SUBJECT, TEXT, HTML = "subject.txt", "text.txt", "body.html"
 
-_PACKAGE = "monasca_common.notification"
 _MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse longer texts
 _MOST_METRICS = 100
 _MOST_CHANGES = 100
@@ -25,7 +24,7 @@ class Texts:
     """Renders templates. Values are data: text in an alarm that looks like a template is shown unchanged."""
 
     def __init__(self, folder: str | None = None) -> None:
-        own = jinja2.PackageLoader(_PACKAGE, "templates")
+        own = jinja2.PackageLoader("monasca_common.notification", "templates")
         loaders: list[jinja2.BaseLoader] = [own] if folder is None else [jinja2.FileSystemLoader(folder), own]
         self._environment = ImmutableSandboxedEnvironment(
             loader=jinja2.ChoiceLoader(loaders),
