@@ -16,6 +16,7 @@ from monasca_common.models.limits import NON_EMPTY, TENANT
 
 #: In ascending order.
 SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
+SEVERITY_RANKS: Mapping[str, int] = {severity: rank for rank, severity in enumerate(SEVERITIES)}
 BY_HAND = "Alarm state updated via API"
 MOST_METRICS = 100
 """The maximum number of metrics in a message."""

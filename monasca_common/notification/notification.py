@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monasca_common.alarms.transitions import SEVERITIES, AlarmChange
+from monasca_common.alarms.transitions import SEVERITY_RANKS, AlarmChange
 
 _ID_BYTES = 16
 
@@ -45,7 +45,7 @@ def group_of(members: Sequence[Notification]) -> Notification:
 
 
 def _weight(change: AlarmChange) -> tuple[bool, bool, int, int, str]:
-    severity = SEVERITIES.index(change.severity) if change.severity in SEVERITIES else -1
+    severity = SEVERITY_RANKS.get(change.severity, -1)
     return change.new_state == "ALARM", change.new_state != "OK", severity, change.time_ms, change.alarm_id
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monasca_common.alarms.transitions import SEVERITIES, AlarmChange
+from monasca_common.alarms.transitions import SEVERITY_RANKS, AlarmChange
 from monasca_common.models import json_text
 
 if TYPE_CHECKING:
@@ -225,14 +225,10 @@ def next_repeat_ms(due_ms: int, period_seconds: int, now_ms: int) -> int:
 def _inhibits(rule: Inhibition, source: ActiveAlarm, change: AlarmChange) -> bool:
     if not rule.has_source(source.definition, source.severity):
         return False
-    if rule.severity is not None and _rank(change.severity) >= _rank(rule.severity):
+    if rule.severity is not None and SEVERITY_RANKS.get(change.severity, -1) >= SEVERITY_RANKS[rule.severity]:
         return False
     values = {_values(rule.equal, each) for each in source.dimensions} - {None}
     return any(_values(rule.equal, metric.dimensions) in values for metric in change.metrics)
-
-
-def _rank(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else -1
 
 
 def _values(keys: Sequence[str], dimensions: Mapping[str, str]) -> tuple[str, ...] | None:
