@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of the topic of reports, from a given time to the end of the topic, or continuously."""
+"""A reader of the topic of reports, from a given time to the end of the topic."""
 
 from __future__ import annotations
 
@@ -18,39 +18,33 @@ _NAME = "monasca-audit-reader"  # this group never commits offsets
 
 
 class ReportLog:
-    """Reads reports until `close`. ``starts``: the start offset of each partition of the topic."""
+    """The topic of reports. ``starts``: the start offset of each of its partitions."""
 
     def __init__(self, connection: ConnectionSettings, topic: str, starts: Mapping[TopicPartition, int]) -> None:
-        settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
-        self._topic = topic
-        self._unread = set(starts)
-        self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def poll(self) -> Iterator[AuditReport]:
-        """Yield new reports. Raises `TransportError`."""
-        batch = self._consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
-        for error in batch.errors:
-            raise error
-        for part in batch.partitions:
-            for value in part.values:
-                report = reports.decode(value)
-                if report is not None:
-                    yield report
-        self._unread -= self._consumer.take_ends().keys()
+        self._settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
+        self._starts = starts
 
     def read(self, seconds: float) -> Iterator[AuditReport]:
-        """Yield all reports up to the end of the log. Raises `RetriableError` after ``seconds``."""
+        """Yield the reports up to the end of the log; the next call continues there, and may repeat reports after it.
+
+        Raises `RetriableError` after ``seconds``, and `TransportError`; the next call then reads the same reports.
+        """
+        starts, ends = self._starts, dict[TopicPartition, int]()
         deadline = time.monotonic() + seconds
-        while self._unread:
-            yield from self.poll()
-            if self._unread and time.monotonic() > deadline:
-                raise RetriableError(
-                    f"topic {self._topic} was not read within {seconds:g} s, so missing messages are unknown: try "
-                    "again, or choose a shorter period"
-                )
+        with open_consumer(self._settings, partitions=starts, listener=GivenStarts(starts)) as consumer:
+            while ends.keys() != starts.keys():
+                batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
+                for error in batch.errors:
+                    raise error
+                for part in batch.partitions:
+                    yield from filter(None, map(reports.decode, part.values))
+                ends |= {partition: end.next_offset for partition, end in consumer.take_ends().items()}
+                if ends.keys() != starts.keys() and time.monotonic() > deadline:
+                    raise RetriableError(
+                        f"topic {self._settings.topics[0]} was not read within {seconds:g} s, so missing messages are "
+                        "unknown: try again, or choose a shorter period"
+                    )
+        self._starts = ends
 
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:

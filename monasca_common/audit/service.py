@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 
 from oslo_config import cfg
 
@@ -94,17 +93,14 @@ class AuditService(Loop):
     def serve(self) -> None:
         """Reconcile until the totals contain much more than the window; the next call reads the reports again."""
         totals, renewal_seconds = AuditTotals(self._settings), self._settings.renewal_seconds
-        with closing(self._open_log(self._since_ms() - round(renewal_seconds * 1000))) as log:
+        log = self._open_log(self._since_ms() - round(renewal_seconds * 1000))
+        renew_at = self.clock.monotonic() + renewal_seconds
+        while not self.stopping.is_set() and self.clock.monotonic() < renew_at:
             for report in log.read(_READ_SECONDS):
                 totals.add(report)
             fail_point("audit.after_read")
-            renew_at = self.clock.monotonic() + renewal_seconds
-            while not self.stopping.is_set() and self.clock.monotonic() < renew_at:
-                self.reconcile(totals)
-                due = self.clock.monotonic() + _INTERVAL_SECONDS
-                while self.clock.monotonic() < due and not self.stopping.is_set():
-                    for report in log.poll():
-                        totals.add(report)
+            self.reconcile(totals)
+            self.stopping.wait(_INTERVAL_SECONDS)
 
     def reconcile(self, totals: AuditTotals) -> None:
         """Reconcile once, and report the results."""

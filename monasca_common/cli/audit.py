@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 from cliff.lister import Lister
@@ -67,9 +66,8 @@ class AuditShow(ClusterCommand, Lister):
         admin, connection = self.cluster(parsed_args)
         since_ms = _since_ms(settings, parsed_args.last_seconds)
         totals = AuditTotals(settings)
-        with closing(open_report_log(admin, connection, settings.topic, settings.before(since_ms))) as log:
-            for report in log.read(_READ_SECONDS):
-                totals.add(report)
+        for report in open_report_log(admin, connection, settings.topic, settings.before(since_ms)).read(_READ_SECONDS):
+            totals.add(report)
         self._report_excluded(totals)
         found = [
             each

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
 from monasca_common.audit.report_log import ReportLog, open_report_log
-from monasca_common.audit.reports import AuditReport, bucket_of
+from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Admin
 from monasca_common.kafka.settings import ConnectionSettings
@@ -120,32 +119,14 @@ class AuditGatherer:
             return AuditFigures((), ())  # the audit is off
         since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
         renewal_ms = round(settings.renewal_seconds * 1000)
-        if now_ms >= self._renew_ms:
-            self._close_log()
+        log, self._log = self._log, None  # after an error, all reports are read again
+        if log is None or now_ms >= self._renew_ms:
+            log = open_report_log(self._admin, self._connection, settings.topic, since_ms - renewal_ms)
             self._totals, self._renew_ms = AuditTotals(settings), now_ms + renewal_ms
-        for report in self._reports(since_ms - renewal_ms):
+        for report in log.read(self._timeout_seconds):
             self._totals.add(report)
+        self._log = log
         return audit_figures(self._totals.reconciliations(now_ms, since_ms), now_ms, settings.bucket_seconds)
-
-    def _reports(self, since_ms: int) -> Iterable[AuditReport]:
-        """Yield new reports, or all reports after an error. The totals count each report once."""
-        try:
-            if self._log is None:
-                self._log = open_report_log(self._admin, self._connection, self._settings.topic, since_ms)
-                yield from self._log.read(self._timeout_seconds)
-            deadline = time.monotonic() + self._timeout_seconds
-            while reports := list(self._log.poll()):
-                yield from reports
-                if time.monotonic() > deadline:
-                    return
-        except Exception:
-            self._close_log()
-            raise
-
-    def _close_log(self) -> None:
-        log, self._log = self._log, None
-        if log is not None:
-            log.close()
 
 
 def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:

@@ -346,8 +346,7 @@ class TestCrashes(MirrorCase):
         self.run_to(_COUNT)
         self.assert_the_same()
         connection = self.connection(self.source)
-        with contextlib.closing(open_report_log(self.source.admin, connection, audit.topic, 0)) as log:
-            reports = list(log.read(SECONDS))
+        reports = open_report_log(self.source.admin, connection, audit.topic, 0).read(SECONDS)
         counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
         whole = AuditReport("whole", "broker", "", 0, audit.bucket_seconds, (counts,))
         (mirrored,) = (each for each in reconciliations([*reports, whole], 0, audit) if each.tier == MIRRORED)
@@ -551,8 +550,8 @@ class TestAudit(VerifyCase):
             self.wait_until_copied(106)
         self.count(self.target, "mirror")
         connection = self.connection(self.source)
-        with contextlib.closing(open_report_log(self.source.admin, connection, self.audit.topic, 0)) as log:
-            balances = reconciliations(log.read(SECONDS), 0, self.audit)
+        log = open_report_log(self.source.admin, connection, self.audit.topic, 0)
+        balances = reconciliations(log.read(SECONDS), 0, self.audit)
         found = [
             (each.tier, each.expected, each.messages, each.lost + each.late, each.duplicates + each.surplus)
             for each in sorted(balances, key=lambda each: (each.bucket_ms, each.tier))

@@ -17,19 +17,13 @@ from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPI
 
 
 class EmptyLog:
-    """A log of reports, whose polls take ten seconds."""
+    """A log of reports, which takes a minute to read."""
 
     def __init__(self, clock):
         self._clock = clock
 
-    def close(self):
-        pass
-
     def read(self, _seconds):
-        return iter(())
-
-    def poll(self):
-        self._clock.advance(10)
+        self._clock.advance(60)
         return iter(())
 
 
@@ -135,6 +129,7 @@ class AuditServiceTest(AuditCase):
             opened.append(since_ms)
             return EmptyLog(self.clock)
 
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.service._INTERVAL_SECONDS", 0.0))
         service = AuditService(replace(self.settings, window_seconds=4000), open_log, clock=self.clock)
         service.serve()
         self.assertEqual([bucket_of(began_ms - 4_000_000, 60) - 1_000_000], opened)

@@ -16,19 +16,13 @@ START_MS = 1_700_000_040_000  # a bucket begins
 
 
 class ReportList:
-    """Contains the reports since a time. `poll` has no more."""
+    """Contains the reports since a time, and repeats them."""
 
     def __init__(self, reports, since_ms):
         self._reports = [each for each in reports if each.sent_ms >= since_ms]
 
     def read(self, _seconds):
         return iter(self._reports)
-
-    def poll(self):
-        return iter(())
-
-    def close(self):
-        self._reports = []
 
 
 def counted(log, bucket_ms):
