@@ -6,10 +6,11 @@ The audit reports sets of offsets, because a repeated report (for example after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import chain
 
 Runs = tuple[tuple[int, int], ...]
+END = 2**63  # after all offsets
 
 
 def runs_of(offsets: Iterable[int]) -> Runs:
@@ -29,30 +30,23 @@ def union(*several: Runs) -> Runs:
 
 def difference(runs: Runs, taken: Runs) -> Runs:
     """Return the offsets that are in ``runs`` but not in ``taken``."""
-    return intersection(runs, _complement(taken, runs[-1][1])) if runs else ()
+    edges = [0, *chain.from_iterable(taken), END]
+    return intersection(runs, tuple(zip(edges[::2], edges[1::2], strict=True)))
 
 
 def intersection(runs: Runs, others: Runs) -> Runs:
-    return tuple(_common(runs, others))
-
-
-def size(runs: Runs) -> int:
-    return sum(following - first for first, following in runs)
-
-
-def _common(runs: Runs, others: Runs) -> Iterator[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
     left = right = 0
     while left < len(runs) and right < len(others):
         first, following = max(runs[left][0], others[right][0]), min(runs[left][1], others[right][1])
         if first < following:
-            yield first, following
+            found.append((first, following))
         if runs[left][1] <= others[right][1]:
             left += 1
         else:
             right += 1
+    return tuple(found)
 
 
-def _complement(runs: Runs, end: int) -> Runs:
-    """Return the offsets below ``end`` that are not in ``runs``."""
-    edges = ((0, 0), *runs, (max(end, runs[-1][1] if runs else 0), 0))
-    return tuple((one[1], other[0]) for one, other in pairwise(edges) if one[1] < other[0])
+def size(runs: Runs) -> int:
+    return sum(following - first for first, following in runs)
