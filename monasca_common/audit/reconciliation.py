@@ -32,10 +32,8 @@ from monasca_common.audit.reports import (
     HandledRange,
     reads,
 )
-from monasca_common.audit.runs import Runs, difference, intersection, size, union
+from monasca_common.audit.runs import END, Runs, difference, intersection, size, union
 from monasca_common.audit.settings import AuditSettings
-
-_END = 2**63
 
 
 class AuditVerdict(enum.Enum):
@@ -108,7 +106,7 @@ class _TierCounts:
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
     handled: dict[int, Runs] = field(default_factory=dict)
     positions: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    first_sent_ms: int = _END
+    first_sent_ms: int = END
     since_ms: int | None = None
     logs: set[str] = field(default_factory=set)  # ids of the topic
 
@@ -122,6 +120,9 @@ class _TierCounts:
         self.handled[handled.partition] = union(runs, ((handled.first, handled.next),))
         if handled.position is not None:
             self.positions[handled.partition].add(handled.position)
+
+    def bucket(self, bucket_ms: int) -> _Bucket:
+        return self.buckets.get(bucket_ms, _Bucket())
 
     def covered(self) -> dict[int, Runs]:
         """Return the handled offsets. They include the offsets below a position in the reader's database, because a
@@ -217,20 +218,19 @@ class _TopicReconciler:
 
     def buckets(self) -> list[int]:
         """Return the buckets of sources and logs. Buckets that exist only for a reader are older than these."""
-        known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
+        known = [counts for (tier, _), counts in self._tiers.items() if not reads(tier)]
         return sorted({bucket_ms for counts in known for bucket_ms in counts.buckets})
 
     def _acknowledged(self, bucket_ms: int) -> int:
-        return sum(counts.buckets.get(bucket_ms, _Bucket()).messages for counts in self._sources.values())
+        return sum(counts.bucket(bucket_ms).messages for counts in self._sources.values())
 
     def _moved(self, bucket_ms: int, acknowledged: int, log: _TierCounts) -> int:
         """Return how many missing records are a surplus of the previous bucket: a broker acknowledges a repeated batch
         with the timestamp of the batch's last record, which the sources then count for all its records."""
         previous_ms = self._settings.before(bucket_ms)
-        before, bucket = (log.buckets.get(each, _Bucket()) for each in (previous_ms, bucket_ms))
-        reported = self._acknowledged(previous_ms)
+        before, reported = log.bucket(previous_ms), self._acknowledged(previous_ms)
         surplus = before.records - before.repeated - reported if reported else 0
-        return max(0, min(surplus, acknowledged - bucket.records))
+        return max(0, min(surplus, acknowledged - log.bucket(bucket_ms).records))
 
     def reconciliations(self, bucket_ms: int) -> Iterator[Reconciliation]:
         for key, counts in sorted(self._sources.items()):
@@ -242,9 +242,9 @@ class _TopicReconciler:
             if acknowledged:
                 yield self._reconciliation((LOG, ""), bucket_ms, acknowledged, 0, late=acknowledged)
             return
-        bucket = self._log.buckets.get(bucket_ms, _Bucket())
         if self._log.misses(bucket_ms):
             return
+        bucket = self._log.bucket(bucket_ms)
         expected = acknowledged - self._moved(bucket_ms, acknowledged, self._log) if self._sources else bucket.records
         yield self._counted((LOG, ""), self._log, bucket_ms, expected)
         for key, counts in self._readers.items():
@@ -257,7 +257,7 @@ class _TopicReconciler:
         self, key: tuple[str, str], counts: _TierCounts, bucket_ms: int, expected: int, *, by_id: bool = False
     ) -> Reconciliation:
         """Reconcile a log by the number of its records, or of its distinct message ids."""
-        bucket = counts.buckets.get(bucket_ms, _Bucket())
+        bucket = counts.bucket(bucket_ms)
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
         lost = missing if counts.is_beyond(bucket_ms, self._now_ms) else 0
@@ -278,10 +278,10 @@ class _TopicReconciler:
                 expected += awaited
                 late += awaited
                 continue
-            wanted = intersection(runs, ((min(begins), _END),))
+            wanted = intersection(runs, ((min(begins), END),))
             missing = difference(wanted, handled)
             end = handled[-1][1] if handled else min(begins)
-            behind = size(intersection(missing, ((end, _END),)))
+            behind = size(intersection(missing, ((end, END),)))
             expected += size(wanted)
             late += behind
             lost += size(missing) - behind
@@ -303,16 +303,6 @@ class _TopicReconciler:
         over = AuditVerdict.UNCOUNTED if self._log is None else AuditVerdict.INCOMPLETE
         missing = over if self._now_ms >= closes_ms else AuditVerdict.OPEN
         verdict = missing if lost or late else AuditVerdict.OK
-        return Reconciliation(
-            topic=self._topic,
-            bucket_ms=bucket_ms,
-            tier=key[0],
-            application=key[1],
-            expected=expected,
-            messages=messages,
-            lost=lost,
-            late=late,
-            duplicates=duplicates,
-            surplus=surplus,
-            verdict=AuditVerdict.RECREATED if self._is_recreated else verdict,
-        )
+        verdict = AuditVerdict.RECREATED if self._is_recreated else verdict
+        counts = expected, messages, lost, late, duplicates, surplus
+        return Reconciliation(self._topic, bucket_ms, *key, *counts, verdict)
