@@ -13,7 +13,6 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -32,13 +31,7 @@ LOG = logging.getLogger(__name__)
 _MAX_IDS = 2_000_000  # 200 bytes each
 _MAX_RUNS = 5000  # the maximum in one report, because a report must fit into a message
 
-
-@dataclass(slots=True)
-class _Found:
-    """The records of one bucket of a topic since the last report."""
-
-    offsets: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    duplicates: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+_Key = tuple[str, int, int]  # topic, start of the bucket, partition
 
 
 class LogCounts:
@@ -47,7 +40,8 @@ class LogCounts:
     def __init__(self, settings: AuditSettings) -> None:
         self._bucket_seconds = settings.bucket_seconds
         self._kept_ms = (settings.bucket_seconds + settings.grace_seconds) * 1000
-        self._found: dict[tuple[str, int], _Found] = defaultdict(_Found)
+        self._offsets: dict[_Key, list[int]] = defaultdict(list)
+        self._duplicates: dict[_Key, list[int]] = defaultdict(list)
         self._ids: dict[tuple[int, str], dict[bytes, tuple[int, int]]] = defaultdict(dict)
         self._number_of_ids = 0
 
@@ -56,24 +50,23 @@ class LogCounts:
         topic, partition = part.topic_partition
         for offset, at_ms, headers in zip(part.offsets, part.timestamps, part.headers, strict=True):
             bucket_ms = bucket_of(now_ms if at_ms is None else at_ms, self._bucket_seconds)
-            found = self._found[topic, bucket_ms]
-            found.offsets[partition].append(offset)
+            self._offsets[topic, bucket_ms, partition].append(offset)
             message_id = next((each for name, each in headers if name == MESSAGE_ID_HEADER and each), None)
             if message_id is not None and bucket_ms <= now_ms + AHEAD_MS:
-                self._check_id(message_id, bucket_ms, topic, (partition, offset), found)
+                self._check_id(message_id, bucket_ms, topic, (partition, offset))
 
     def take(self, now_ms: int) -> Iterator[AuditCount]:
         """Yield the counts since the last call, in parts that each fit into a report."""
-        found, self._found = self._found, defaultdict(_Found)
-        for (topic, bucket_ms), each in found.items():
-            for partition, runs in _pieces(each.offsets):
-                yield AuditCount(topic, bucket_ms, offsets={partition: runs})
-            for partition, runs in _pieces(each.duplicates):
-                yield AuditCount(topic, bucket_ms, duplicates={partition: runs})
+        offsets, self._offsets = self._offsets, defaultdict(list)
+        duplicates, self._duplicates = self._duplicates, defaultdict(list)
+        for (topic, bucket_ms, partition), runs in _pieces(offsets):
+            yield AuditCount(topic, bucket_ms, offsets={partition: runs})
+        for (topic, bucket_ms, partition), runs in _pieces(duplicates):
+            yield AuditCount(topic, bucket_ms, duplicates={partition: runs})
         for key in [each for each in self._ids if each[0] + self._kept_ms < now_ms]:
             self._forget(key)
 
-    def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int], found: _Found) -> None:
+    def _check_id(self, message_id: bytes, bucket_ms: int, topic: str, place: tuple[int, int]) -> None:
         """Record a duplicate. Among the records with the same id, the one with the lowest partition and offset is never
         a duplicate, so that another counter, or this counter after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
@@ -87,7 +80,7 @@ class LogCounts:
         elif first != place:
             ids[message_id] = min(first, place)
             partition, offset = max(first, place)
-            found.duplicates[partition].append(offset)
+            self._duplicates[topic, bucket_ms, partition].append(offset)
 
     def _forget(self, key: tuple[int, str]) -> None:
         self._number_of_ids -= len(self._ids.pop(key))
@@ -213,8 +206,8 @@ class CounterStarts(RebalanceListener):
         return starts
 
 
-def _pieces(offsets: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Runs]]:
-    for partition, own in offsets.items():
+def _pieces(offsets: Mapping[_Key, Sequence[int]]) -> Iterator[tuple[_Key, Runs]]:
+    for key, own in offsets.items():
         runs = runs_of(own)
         for start in range(0, len(runs), _MAX_RUNS):
-            yield partition, runs[start : start + _MAX_RUNS]
+            yield key, runs[start : start + _MAX_RUNS]
