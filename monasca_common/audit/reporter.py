@@ -10,7 +10,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from types import TracebackType
 
 from monasca_common.audit import reports
 from monasca_common.audit.journal import Journal
@@ -55,7 +54,7 @@ class AuditReporter:
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
         self._sending: list[AuditReport] = []
-        self._sent: DeliveryReport | None = None  # the bulk that `_send` repeats until all its reports are acknowledged
+        self._sent: DeliveryReport | None = None  # the bulk that is repeated until all its reports are acknowledged
         self._reporting = threading.Lock()
         self._ended = threading.Event()
 
@@ -71,9 +70,7 @@ class AuditReporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -113,10 +110,18 @@ class AuditReporter:
         """Journal the counts and send all reports; return whether all are acknowledged."""
         with self._reporting:
             self._journal_counts()
-            while self._sent is not None or self._start_bulk():
-                if not self._send():
+            while True:
+                if self._sent is not None:
+                    self._sent = self._producer.retry(self._sent)
+                elif sending := self._journal.pending(_BULK_REPORTS):
+                    records = [Record(reports.encode(each), message_id=each.id.encode()) for each in sending]
+                    self._sending, self._sent = sending, self._producer.publish(self.settings.topic, records)
+                else:
+                    return True
+                fail_point("audit.after_publish")
+                if not self._finish(self._sent):
                     return False
-            return True
+                self._sent = None
 
     def _journal_counts(self) -> None:
         delivered = self._delivered.take()
@@ -124,32 +129,19 @@ class AuditReporter:
             fail_point("audit.after_take")
             self._add(counts=tuple(AuditCount(*key, messages) for key, messages in delivered.items()))
 
-    def _start_bulk(self) -> bool:
-        """Choose the reports to send next; return whether there are any."""
-        self._sending = self._journal.pending(_BULK_REPORTS)
-        return bool(self._sending)
-
-    def _send(self) -> bool:
-        """Send new reports, or the unacknowledged reports of the last bulk; return whether all are acknowledged."""
-        if self._sent is None:
-            records = [Record(reports.encode(each), message_id=each.id.encode()) for each in self._sending]
-            self._sent = self._producer.publish(self.settings.topic, records)
-        else:
-            self._sent = self._producer.retry(self._sent)
-        fail_point("audit.after_publish")
-        self._journal.done(self._sending[each.index].id for each in self._sent.delivered)
-        undelivered = self._sent.failed + self._sent.unknown
+    def _finish(self, sent: DeliveryReport) -> bool:
+        """Remove the acknowledged reports of a bulk, and reports that can never be sent; return whether none remain."""
+        self._journal.done(self._sending[each.index].id for each in sent.delivered)
+        undelivered = sent.failed + sent.unknown
         if not undelivered:
-            self._sent = None
             return True
         error = undelivered[0].error
-        if all(each.error is not None and each.error.permanent for each in undelivered):
-            LOG.error("%d audit reports are dropped, because they can never be sent: %s", len(undelivered), error)
-            self._journal.done(self._sending[each.index].id for each in undelivered)
-            self._sent = None
-            return True
-        LOG.warning("%d audit reports are not acknowledged and will be sent again: %s", len(undelivered), error)
-        return False
+        if not all(each.error is not None and each.error.permanent for each in undelivered):
+            LOG.warning("%d audit reports are not acknowledged and will be sent again: %s", len(undelivered), error)
+            return False
+        LOG.error("%d audit reports are dropped, because they can never be sent: %s", len(undelivered), error)
+        self._journal.done(self._sending[each.index].id for each in undelivered)
+        return True
 
     def _add(
         self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = (), held: bool = False
