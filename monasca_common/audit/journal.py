@@ -86,7 +86,6 @@ class Journal:
         ids = list(ids)
         with self._lock, self._database:
             self._held.difference_update(ids)
-            self._database.execute("BEGIN")
             self._database.executemany("DELETE FROM report WHERE id = ?", [(each,) for each in ids])
 
     def adopt(self) -> None:
@@ -120,7 +119,6 @@ class Journal:
 
     def _insert(self, rows: Iterable[tuple[str, bytes]]) -> None:
         with self._database:
-            self._database.execute("BEGIN")
             self._database.executemany("INSERT OR REPLACE INTO report (id, value) VALUES (?, ?)", rows)
             oldest = "DELETE FROM report WHERE number <= (SELECT max(number) FROM report) - ?"
             dropped = self._database.execute(oldest, (_MAX_PENDING,)).rowcount
@@ -131,7 +129,7 @@ class Journal:
 
 def _locked(path: Path | str) -> sqlite3.Connection:
     """Open a database and lock it until it is closed. Raises `sqlite3.OperationalError` if it is already locked."""
-    database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    database = sqlite3.connect(path, timeout=0, check_same_thread=False)
     try:
         for statement in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
             database.execute(f"PRAGMA {statement}")
