@@ -20,7 +20,7 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Batch, Hook, TransactionError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.runtime.member import Tap, Tapped
+from monasca_common.runtime.member import Tap
 
 
 class ReaderAudit(Hook):
@@ -95,9 +95,11 @@ def audit_tap(settings: AuditSettings | None, tier: str, application: str) -> Ta
         return None
 
     @contextlib.contextmanager
-    def tapped(producer: ProducerSettings, positions: Mapping[TopicPartition, int]) -> Iterator[Tapped]:
+    def tapped(
+        producer: ProducerSettings, positions: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[ProducerSettings, Hook]]:
         # The reporter must outlive the producer, which is opened later.
         with AuditReporter(settings, producer, tier, application) as reporter:
-            yield Tapped(reporter.audited(producer), (ReaderAudit(reporter, positions=positions),))
+            yield reporter.audited(producer), ReaderAudit(reporter, positions=positions)
 
     return tapped

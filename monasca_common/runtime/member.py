@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import NamedTuple
 
 from monasca_common.kafka import (
     Hook,
@@ -34,24 +33,9 @@ _PROBE_SECONDS = 5.0
 _PROBE_PATIENCE_SECONDS = 2.0
 
 
-class Tapped(NamedTuple):
-    """The result of a tap for an attempt: the settings of the producer, and hooks for the processor."""
-
-    producer: ProducerSettings
-    hooks: tuple[Hook, ...] = ()
-
-
 #: A function that observes the messages read and written by one attempt. Arguments: the settings of the producer, and
-#: the member's start positions, which the member updates.
-Tap = Callable[[ProducerSettings, Mapping[TopicPartition, int]], AbstractContextManager[Tapped]]
-
-
-class Clients(NamedTuple):
-    """The clients of one attempt, and the hooks of its processor."""
-
-    consumer: KafkaConsumer
-    producer: KafkaProducer
-    hooks: tuple[Hook, ...]
+#: the member's start positions, which the member updates. It yields the settings to use, and a hook for the processor.
+Tap = Callable[[ProducerSettings, Mapping[TopicPartition, int]], AbstractContextManager[tuple[ProducerSettings, Hook]]]
 
 
 class Member(Loop):
@@ -80,7 +64,7 @@ class Member(Loop):
         self._probe_at = 0.0
         self.consumer: KafkaConsumer | None = None  # these are set during an attempt
         self._processor: Processor | None = None
-        self._settings = consumer, producer
+        self._consumer_settings, self._producer_settings = consumer, producer
         self._tap = tap
         self._failing = threading.Lock()
         self._attempt: ExitStack | None = None  # the latest attempt
@@ -90,17 +74,20 @@ class Member(Loop):
     def open(self, stack: ExitStack) -> Processor:
         """Open the processor of one attempt, with `open_clients`. ``stack`` is closed when the attempt ends."""
 
-    def open_clients(self, stack: ExitStack, positions: Mapping[TopicPartition, int] | None = None) -> Clients:
-        """Open the clients of an attempt; ``stack`` closes them."""
-        consumer, producer = self._settings
-        tapped = Tapped(producer)
+    def open_clients(
+        self, stack: ExitStack, positions: Mapping[TopicPartition, int] | None = None
+    ) -> tuple[KafkaConsumer, KafkaProducer, Sequence[Hook]]:
+        """Open the clients of an attempt, which ``stack`` closes; return them, and the hooks of its processor."""
+        settings = self._producer_settings
+        hooks: list[Hook] = [self.health]
         if self._tap is not None:
-            tapped = stack.enter_context(self._tap(producer, {} if positions is None else positions))
-        opened_producer = open_producer(tapped.producer)
-        stack.callback(opened_producer.close, CLOSE_SECONDS)
-        opened_consumer = open_consumer(consumer)
-        stack.callback(opened_consumer.close, CLOSE_SECONDS)
-        return Clients(opened_consumer, opened_producer, (self.health, *tapped.hooks))
+            settings, hook = stack.enter_context(self._tap(settings, {} if positions is None else positions))
+            hooks.append(hook)
+        producer = open_producer(settings)
+        stack.callback(producer.close, CLOSE_SECONDS)
+        consumer = open_consumer(self._consumer_settings)
+        stack.callback(consumer.close, CLOSE_SECONDS)
+        return consumer, producer, hooks
 
     def run(self) -> None:
         super().run()

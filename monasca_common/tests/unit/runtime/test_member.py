@@ -13,7 +13,7 @@ from monasca_common.kafka import Hook, Processor, RetryLater, RetryPolicy
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.runtime import restarts
-from monasca_common.runtime.member import Member, Tapped
+from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberState
 
 _PATIENCE_SECONDS = 50  # for a machine under load
@@ -69,7 +69,7 @@ class MemberTest(base.BaseTestCase):
     @contextlib.contextmanager
     def tap(self, producer, positions):
         self.taps.append("opened")
-        yield Tapped(producer, (self.polls,))
+        yield producer, self.polls
         self.taps.append("closed")
 
     def start(self, *refusals, **options):
