@@ -35,9 +35,9 @@ from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import NotificationSettings, notification_settings
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.logs import joined, shown_url
+from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.metrics import ServiceMetrics
-from monasca_common.runtime.status_board import WorkerPart
 from monasca_common.runtime.workers import WorkersPlan, run_workers
 
 

@@ -23,7 +23,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
-from monasca_common.runtime.restarts import Loop
+from monasca_common.runtime.restarts import Loop, WorkerLoop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 # The back-off of a handler while the database is unavailable limits the load, and lets work resume within seconds.
@@ -152,3 +152,7 @@ class Member(Loop):
 
     def _forget(self) -> None:
         self._processor = self.consumer = None
+
+
+#: A part of a worker, which runs in its own thread.
+WorkerPart = Member | WorkerLoop

@@ -11,13 +11,13 @@ import mmap
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
 
 LOG = logging.getLogger(__name__)
@@ -80,16 +80,6 @@ class StatusBoard:
                 elif not family.name.endswith("_created"):
                     merged[family.name] = family
         yield from merged.values()
-
-
-class WorkerPart(Protocol):
-    """A member or another loop of a worker: `run` returns after another thread calls `stop`."""
-
-    def run(self) -> object: ...
-
-    def stop(self) -> object: ...
-
-    def status(self) -> MemberStatus: ...
 
 
 class StatusReporter:

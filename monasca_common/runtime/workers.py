@@ -29,10 +29,11 @@ from prometheus_client import CollectorRegistry
 from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime.logs import joined, shown_url, started, stopped
+from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.shutdown import grace_seconds
-from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter, WorkerPart
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 from monasca_common.runtime.worker_metrics import WorkersMetrics
 

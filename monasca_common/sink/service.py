@@ -18,8 +18,8 @@ from monasca_common.kafka import DeadLetters, entry_point, load_serializer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.status_board import WorkerPart
 from monasca_common.runtime.worker_metrics import WorkerMetrics
 from monasca_common.runtime.workers import WorkersPlan, own_consumer, run_workers
 from monasca_common.sink.decoder import TopicDecoder
