@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -46,22 +47,19 @@ class ServiceMetrics:
 
     def computed_gauge(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
         """Declare a gauge whose ``samples`` are computed at each scrape, by any thread."""
-        self._computed(GaugeMetricFamily, name, text, labels, samples)
+        self._computed(partial(GaugeMetricFamily, f"{self._prefix}_{name}", text, labels=labels), samples)
 
     def computed_counter(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
         """Declare a counter whose values are computed at each scrape, like `computed_gauge`."""
-        self._computed(CounterMetricFamily, name, text, labels, samples)
+        self._computed(partial(CounterMetricFamily, f"{self._prefix}_{name}", text, labels=labels), samples)
 
     def _computed(
         self,
-        kind: type[GaugeMetricFamily | CounterMetricFamily],
-        name: str,
-        text: str,
-        labels: Sequence[str],
+        new_family: Callable[[], GaugeMetricFamily | CounterMetricFamily],
         samples: Callable[[], Iterable[Sample]],
     ) -> None:
         def families() -> Iterator[Metric]:
-            family = kind(f"{self._prefix}_{name}", text, labels=labels)
+            family = new_family()
             for values, value in samples():
                 if value is not None:
                     family.add_metric(values, float(value))

@@ -7,8 +7,7 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_
 
 from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.listener import listen
-from monasca_common.runtime.metrics import Sample, ServiceMetrics
+from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
 
 _REQUEST_SECONDS = 5.0
@@ -51,16 +50,10 @@ class StatusServer(ThreadingHTTPServer):
 
 def declare_health(health: ServiceHealth, registry: CollectorRegistry) -> None:
     """Serve the results of the probes as metrics."""
-    metrics = ServiceMetrics(_PREFIX, registry)
-    for name, text, probe in (
-        ("live", "1 while /healthz returns 200", health.live),
-        ("ready", "1 while /readyz returns 200", health.ready),
-    ):
-        metrics.computed_gauge(name, text, "service", samples=partial(_sample, health.service, probe))
-
-
-def _sample(service: str, probe: Callable[[], tuple[bool, Any]]) -> list[Sample]:
-    return [((service,), probe()[0])]
+    metrics, labels = ServiceMetrics(_PREFIX, registry), (health.service,)
+    live, ready = "1 while /healthz returns 200", "1 while /readyz returns 200"
+    metrics.computed_gauge("live", live, "service", samples=lambda: [(labels, health.live()[0])])
+    metrics.computed_gauge("ready", ready, "service", samples=lambda: [(labels, health.ready()[0])])
 
 
 def listen_for_status(group: str, status: StatusSettings) -> socket.socket | None:
