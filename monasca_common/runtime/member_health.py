@@ -73,7 +73,7 @@ class MemberHealth(Hook):
     def __init__(self, status: MemberStatus, clock: Clock, *, counts_unfinished: bool = True) -> None:
         self._clock = clock
         self._counts_unfinished = counts_unfinished
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason for each wait
         self._undecoded: set[TopicPartition] = set()  # partitions that wait for the schema registry
@@ -87,14 +87,16 @@ class MemberHealth(Hook):
         with self._lock:
             self._done.clear()
             self._undecoded.clear()
-            self._enter(MemberState.RUNNING)
+            self.enter(MemberState.RUNNING)
             self._wait(MemberState.WAITING_FOR_DATABASE, "")
             self._wait(MemberState.WAITING_FOR_REGISTRY, "")
             self._has_moved = True
 
     def enter(self, state: MemberState, reason: str = "") -> None:
         with self._lock:
-            self._enter(state, reason)
+            if state is not self._status.state:
+                self._status.since_ms = self._clock.time_ms()
+            self._status.state, self._status.reason = state, reason[:MAX_REASON]
 
     def restarted(self) -> None:
         with self._lock:
@@ -194,12 +196,7 @@ class MemberHealth(Hook):
             self._waits.pop(state, None)
         if self._status.state is MemberState.RUNNING or self._status.state in _WAITING:
             state = next((each for each in _WAITING if each in self._waits), MemberState.RUNNING)
-            self._enter(state, self._waits.get(state, ""))
-
-    def _enter(self, state: MemberState, reason: str = "") -> None:
-        if state is not self._status.state:
-            self._status.since_ms = self._clock.time_ms()
-        self._status.state, self._status.reason = state, reason[:MAX_REASON]
+            self.enter(state, self._waits.get(state, ""))
 
     def _count_wait(self) -> None:
         now = self._clock.monotonic()
