@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import HandledRange
+from monasca_common.audit.runs import END, Runs, intersection, union
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Batch, Hook, TransactionError
 from monasca_common.kafka.message import TopicPartition
@@ -35,18 +35,16 @@ class ReaderAudit(Hook):
         self._reporter = reporter
         self._positions = {} if positions is None else positions
         self._lock = threading.Lock()  # transactions commit in threads that do not poll
-        # ranges of offsets, from the first (inclusive) to the second (exclusive)
-        self._polled: dict[TopicPartition, deque[tuple[int, int]]] = defaultdict(deque)
+        self._polled: dict[TopicPartition, Runs] = {}  # not committed yet
         self._reported: set[TopicPartition] = set()  # partitions whose position was reported after their assignment
         self._held: str | None = None  # the report of the commit in flight, of which there is at most one
 
     def after_poll(self, batch: Batch) -> None:
         with self._lock:
             for part in batch.partitions:
-                polled = self._polled[part.topic_partition]
-                while polled and polled[-1][0] >= part.start_offset:
-                    polled.pop()  # an operator has moved the reader back
-                polled.append((part.start_offset, part.next_offset))
+                # Forget later offsets, which are polled again, because an operator has moved the reader back.
+                earlier = intersection(self._polled.get(part.topic_partition, ()), ((0, part.start_offset),))
+                self._polled[part.topic_partition] = union(earlier, ((part.start_offset, part.next_offset),))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         with self._lock:
@@ -71,22 +69,15 @@ class ReaderAudit(Hook):
                 self._polled.pop(partition, None)
 
     def _ranges(self, partition: TopicPartition, end: int) -> list[HandledRange]:
-        """Return the polled ranges below ``end``; adjacent ranges are merged."""
-        polled = self._polled[partition]
+        """Return the polled ranges below ``end``. After an assignment, the first range has the reader's position."""
+        polled = self._polled.get(partition, ())
+        self._polled[partition] = intersection(polled, ((end, END),))
+        handled = intersection(polled, ((0, end),))
         position = None if partition in self._reported else self._positions.get(partition)
         self._reported.add(partition)
-        found: list[HandledRange] = []
-        while polled and polled[0][0] < end:
-            first, following = polled.popleft()
-            if following > end:
-                polled.appendleft((end, following))
-                following = end
-            if found and found[-1].next == first:
-                first = found.pop().first
-            found.append(HandledRange(*partition, first, following, None if found else position))
-        if position is not None and not found:
-            found.append(HandledRange(*partition, position, position, position=position))
-        return found
+        if position is not None and not handled:
+            handled = ((position, position),)
+        return [HandledRange(*partition, *run, None if number else position) for number, run in enumerate(handled)]
 
 
 def audit_tap(settings: AuditSettings | None, tier: str, application: str) -> Tap | None:

@@ -3,13 +3,12 @@
 
 import random
 import threading
-from collections import deque
-from typing import Any
 
 import fixtures
 
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reports import COPIES
+from monasca_common.audit.runs import intersection
 from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
 from monasca_common.kafka.errors import FatalError, RetriableError
 from monasca_common.kafka.message import Record, TopicPartition
@@ -22,24 +21,6 @@ from monasca_common.tests.unit.kafka.transactional_memory import (
 
 ONE = TopicPartition(TOPIC, 0)
 _BETWEEN_SECONDS = 0.1  # a thread that still runs after this time waits for this thread
-
-
-class CommittedBetween(deque[Any]):
-    """Another thread commits, if possible, between the first check for work and the following step."""
-
-    is_watched = False
-
-    def __init__(self, commit):
-        super().__init__()
-        self.committing = threading.Thread(target=commit)
-
-    def __bool__(self):
-        found = len(self) > 0
-        if self.is_watched:
-            self.is_watched = False
-            self.committing.start()
-            self.committing.join(_BETWEEN_SECONDS)
-        return found
 
 
 class ReadersTest(AuditCase):
@@ -161,11 +142,19 @@ class ReadersTest(AuditCase):
         (part,) = self.poll().partitions
         with self.reporter("database") as reporter:
             hook = ReaderAudit(reporter)
-            polled = hook._polled[ONE] = CommittedBetween(lambda: hook.before_commit({ONE: 5}))
             hook.after_poll(Batch((part.slice(0, 5),)))
-            polled.is_watched = True
-            hook.after_poll(Batch((part.slice(5, 10),)))
-            polled.committing.join()
+            polling = threading.Thread(target=hook.after_poll, args=(Batch((part.slice(5, 10),)),))
+
+            def poll_meanwhile(*runs):
+                """Poll, if possible, after the commit has read the ranges and before it removes its own."""
+                if polling.ident is None:
+                    polling.start()
+                    polling.join(_BETWEEN_SECONDS)
+                return intersection(*runs)
+
+            with fixtures.MonkeyPatch("monasca_common.audit.reader_audit.intersection", poll_meanwhile):
+                hook.before_commit({ONE: 5})
+                polling.join()
             hook.before_commit({ONE: 10})
             hook.after_commit({ONE: None})
             reporter.report()
