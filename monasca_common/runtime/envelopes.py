@@ -64,15 +64,13 @@ class EnvelopeReader:
         """
         if self.schema is None:
             return values, {}
-        framed = [index for index, value in enumerate(values) if value is not None and value[:1] == _MAGIC]
-        if not framed:
-            return values, {}
         texts, errors = list(values), {}
-        for index in framed:
-            try:
-                texts[index] = self.text(values[index])
-            except InvalidEnvelope as error:
-                texts[index], errors[index] = None, error
+        for index, value in enumerate(values):
+            if value is not None and value[:1] == _MAGIC:
+                try:
+                    texts[index] = self.text(value)
+                except InvalidEnvelope as error:
+                    texts[index], errors[index] = None, error
         return texts, errors
 
     def text(self, value: bytes | None) -> bytes | None:
