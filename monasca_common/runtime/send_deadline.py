@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 _CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 
@@ -58,7 +57,7 @@ class SendDeadline:
         self._timer.start()
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._timer.cancel()
         self._timer.join()
         for each in self._watched:
