@@ -46,7 +46,6 @@ class LogCounts:
         self._number_of_ids = 0
 
     def add(self, part: PartitionBatch, now_ms: int) -> None:
-        """Count a batch."""
         topic, partition = part.topic_partition
         for offset, at_ms, headers in zip(part.offsets, part.timestamps, part.headers, strict=True):
             bucket_ms = bucket_of(now_ms if at_ms is None else at_ms, self._bucket_seconds)
@@ -163,20 +162,19 @@ class LogCounter:
             self._starts = None
 
     def _publish(self, counts: Iterable[AuditCount]) -> None:
-        records = [Record(reports.encode(self._report(each))) for each in counts]
+        records = []
+        for count in counts:
+            report = AuditReport(
+                id=uuid.uuid4().hex,
+                tier=self._tier,
+                application=self._consumer.settings.group_id,
+                sent_ms=self._clock.time_ms(),
+                bucket_seconds=self._settings.bucket_seconds,
+                counts=(structs.replace(count, log=(self._logs or {}).get(count.topic, "")),),
+                since_ms=self._since_ms,
+            )
+            records.append(Record(reports.encode(report)))
         self._producer.publish(self._settings.topic, records).raise_for_undelivered()
-
-    def _report(self, count: AuditCount) -> AuditReport:
-        count = structs.replace(count, log=(self._logs or {}).get(count.topic, ""))
-        return AuditReport(
-            id=uuid.uuid4().hex,
-            tier=self._tier,
-            application=self._consumer.settings.group_id,
-            sent_ms=self._clock.time_ms(),
-            bucket_seconds=self._settings.bucket_seconds,
-            counts=(count,),
-            since_ms=self._since_ms,
-        )
 
 
 class CounterStarts(RebalanceListener):
