@@ -103,7 +103,6 @@ class AuditService(Loop):
             self.stopping.wait(_INTERVAL_SECONDS)
 
     def reconcile(self, totals: AuditTotals) -> None:
-        """Reconcile once, and report the results."""
         found = totals.reconciliations(self.clock.time_ms(), self._since_ms())
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})

@@ -77,8 +77,7 @@ class AuditSettings:
         (),
         help="Readers that must report, as TOPIC/TIER/GROUP, separated by commas; for example "
         "metrics/database/1_metrics. If a reader has no report within window_seconds, all its messages count as "
-        "missing. Unset: "
-        "readers without reports are ignored.",
+        "missing. Unset: readers without reports are ignored.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 

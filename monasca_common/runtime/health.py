@@ -82,7 +82,6 @@ class LoopHealth(ServiceHealth):
 
     @property
     def turn_seconds(self) -> float:
-        """Seconds since the last turn."""
         return self._clock.monotonic() - self._turned_at
 
     def turned(self, reason: str | None = None) -> None:

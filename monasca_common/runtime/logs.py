@@ -41,7 +41,6 @@ def started(service: str, **facts: object) -> str:
 
 
 def stopped(service: str, **facts: object) -> str:
-    """Return the stop message."""
     return _line(service, "stopped", facts)
 
 
