@@ -15,8 +15,6 @@ from monasca_common.kafka.clock import Clock
 LIVE_SECONDS = 600.0
 #: If messages wait for this time and none is processed, the service counts as stalled.
 STALL_SECONDS = 60.0
-#: The time without a heartbeat after which gunicorn replaces a worker.
-WORKER_SILENT_SECONDS = 60
 
 
 class ServiceHealth:

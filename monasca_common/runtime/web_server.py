@@ -20,11 +20,11 @@ from typing import Any
 from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 
-from monasca_common.runtime.health import WORKER_SILENT_SECONDS
 from monasca_common.runtime.logs import stopped
 
 LOG = logging.getLogger(__name__)
 
+_WORKER_SILENT_SECONDS = 60  # the time without a heartbeat after which gunicorn replaces a worker
 _SILENT_SECONDS = 10  # a client that sends or receives nothing for this time is disconnected
 _MAX_REQUEST_LINE_BYTES = 8190  # the largest limit that gunicorn allows
 _MAX_HEADER_BYTES = 16 * 1024  # limit of one header; a Keystone token may have several KiB
@@ -79,7 +79,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             "threads": threads,
             "worker_connections": threads + _IDLE_CONNECTIONS,
             "graceful_timeout": round(stop_seconds),
-            "timeout": max(WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
+            "timeout": max(_WORKER_SILENT_SECONDS, round(stop_seconds) * 2),
             "limit_request_line": _MAX_REQUEST_LINE_BYTES,
             "limit_request_field_size": _MAX_HEADER_BYTES,
             # A client's header must not change the path. Only the proxy's header may change the scheme.
