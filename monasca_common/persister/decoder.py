@@ -21,14 +21,17 @@ Decode = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
 
 class EnvelopeDecoder:
-    """A `Decoder` of messages with one envelope. ``decode``: a thread-safe function that converts values to rows."""
+    """A `Decoder` of messages with one envelope. ``decode``: a thread-safe function that converts JSON to rows."""
 
-    def __init__(self, kind: Kind, decode: Decode) -> None:
+    def __init__(self, kind: Kind, envelopes: EnvelopeReader, decode: Decode) -> None:
         self._kind = kind
+        self._envelopes = envelopes
         self._decode = decode
 
     def __call__(self, part: PartitionBatch, faults: Faults) -> Rows:
-        decoded = self._decode(part.values)
+        texts, unreadable = self._envelopes.as_json(part.values)
+        decoded = self._decode(texts)
+        decoded.errors.update(unreadable)
         for position, error in decoded.errors.items():
             faults.add(part.offsets[position], None, str(error))
         positions = decoded.indices if decoded.errors else None
@@ -42,7 +45,7 @@ def decoder(group: GroupSettings) -> Decoder[Rows]:
         from monasca_common.runtime.otlp import OtlpReader
 
         return OtlpDecoder(group.kind, OtlpReader(group.otlp, group.max_dimensions), _decode(group))
-    return EnvelopeDecoder(group.kind, EnvelopeReader(group.registry).reading(_decode(group)))
+    return EnvelopeDecoder(group.kind, EnvelopeReader(group.registry), _decode(group))
 
 
 def _decode(group: GroupSettings) -> Decode:

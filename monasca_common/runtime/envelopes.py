@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka import extras
 from monasca_common.kafka.config.schema_registry import GROUP, SchemaRegistrySettings
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
 from monasca_common.models.errors import InvalidEnvelope, Violation
-from monasca_common.models.rows import Decoded
 
 if TYPE_CHECKING:
     from monasca_common.kafka.serialization.registry import SchemaRegistry
     from monasca_common.runtime.otlp import OtlpReader
 
-Row = TypeVar("Row")
 Values = Sequence[bytes | None]
 
 FORMATS = {"json": None, "avro": "with a schema id; needs [schema_registry] url"}
@@ -84,17 +82,6 @@ class EnvelopeReader:
             raise InvalidEnvelope([Violation("", str(error))]) from None
         except InvalidEnvelope as error:
             raise InvalidEnvelope([Violation("", f"with the schema {schema_id} {error}")]) from None
-
-    def reading(self, decode: Callable[[Values], Decoded[Row]]) -> Callable[[Values], Decoded[Row]]:
-        """Return ``decode``, extended to decode values in both formats."""
-
-        def decode_both(values: Values) -> Decoded[Row]:
-            texts, errors = self.as_json(values)
-            decoded = decode(texts)
-            decoded.errors.update(errors)
-            return decoded
-
-        return decode if self.schema is None else decode_both
 
 
 class EnvelopeWriter:

@@ -11,6 +11,7 @@ from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.decoder import EnvelopeDecoder
 from monasca_common.persister.service import store
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.base import Claim, Kind
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts, rows_of_kind
@@ -84,7 +85,7 @@ class HandlerCase(base.BaseTestCase):
         self.handler = self.handler_of(Kind.METRICS, MetricDecoder().decode_all)
 
     def handler_of(self, kind, decode):
-        return self.handler_with(EnvelopeDecoder(kind, decode))
+        return self.handler_with(EnvelopeDecoder(kind, EnvelopeReader(), decode))
 
     def handler_with(self, decoder):
         wrote = lambda written, seconds: self.written.append(written)  # noqa: E731
