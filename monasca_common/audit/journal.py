@@ -73,13 +73,12 @@ class Journal:
         with self._lock:
             self._held.difference_update(list(self._held) if ids is None else ids)
 
-    def pending(self, limit: int = _MAX_PENDING) -> list[AuditReport]:
-        """Return the first reports to send, in the order of `add`."""
+    def pending(self, limit: int = _MAX_PENDING) -> dict[str, bytes]:
+        """Return the first reports to send, encoded, by id, in the order of `add`."""
         query = "SELECT id, value FROM report ORDER BY number LIMIT ?"
         with self._lock:
             rows = self._database.execute(query, (limit + len(self._held),)).fetchall()
-            values = [value for report_id, value in rows if report_id not in self._held]
-        return [report for report in map(reports.decode, values) if report is not None]
+            return {report_id: value for report_id, value in rows if report_id not in self._held}
 
     def done(self, ids: Iterable[str]) -> None:
         """Remove reports that are acknowledged or belong to an aborted transaction."""

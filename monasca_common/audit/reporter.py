@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from monasca_common.audit import reports
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import PRODUCER, SOURCES, AuditCount, AuditReport, HandledRange
 from monasca_common.audit.settings import AuditSettings
@@ -53,7 +52,7 @@ class AuditReporter:
         # audited.
         self._producer_settings = replace(producer, transactional_id=None, tap=None)
         self._delivered = DeliveryTotals(settings.bucket_seconds)
-        self._sending: list[AuditReport] = []
+        self._sending: list[str] = []  # the ids of the reports in the bulk
         self._sent: DeliveryReport | None = None  # the bulk that is repeated until all its reports are acknowledged
         self._reporting = threading.Lock()
         self._ended = threading.Event()
@@ -113,9 +112,9 @@ class AuditReporter:
             while True:
                 if self._sent is not None:
                     self._sent = self._producer.retry(self._sent)
-                elif sending := self._journal.pending(_BULK_REPORTS):
-                    records = [Record(reports.encode(each), message_id=each.id.encode()) for each in sending]
-                    self._sending, self._sent = sending, self._producer.publish(self.settings.topic, records)
+                elif pending := self._journal.pending(_BULK_REPORTS):
+                    records = [Record(value, message_id=report_id.encode()) for report_id, value in pending.items()]
+                    self._sending, self._sent = list(pending), self._producer.publish(self.settings.topic, records)
                 else:
                     return True
                 fail_point("audit.after_publish")
@@ -131,7 +130,7 @@ class AuditReporter:
 
     def _finish(self, sent: DeliveryReport) -> bool:
         """Remove the acknowledged reports of a bulk, and reports that can never be sent; return whether none remain."""
-        self._journal.done(self._sending[each.index].id for each in sent.delivered)
+        self._journal.done(self._sending[each.index] for each in sent.delivered)
         undelivered = sent.failed + sent.unknown
         if not undelivered:
             return True
@@ -140,7 +139,7 @@ class AuditReporter:
             LOG.warning("%d audit reports are not acknowledged and will be sent again: %s", len(undelivered), error)
             return False
         LOG.error("%d audit reports are dropped, because they can never be sent: %s", len(undelivered), error)
-        self._journal.done(self._sending[each.index].id for each in undelivered)
+        self._journal.done(self._sending[each.index] for each in undelivered)
         return True
 
     def _add(
