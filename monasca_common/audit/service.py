@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from oslo_config import cfg
 
@@ -152,11 +153,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     """Run the service of this configuration. Raises `ConfigurationError` if it cannot start."""
     settings = audit_settings(conf)
     admin, connection = load_admin(conf), connection_settings(conf)
-
-    def open_log(since_ms: int) -> ReportLog:
-        return open_report_log(admin, connection, settings.topic, since_ms)
-
-    service = AuditService(settings, open_log)
+    service = AuditService(settings, partial(open_report_log, admin, connection, settings.topic))
     facts = {"reads": settings.topic, "with_driver": consuming_driver(connection)}
     status = AUDIT_GROUP, settings.status, service.health, service.metrics.registry
     run_service("audit", service, *status, facts=facts)
