@@ -82,27 +82,24 @@ class StatusBoard:
         yield from merged.values()
 
 
-class StatusReporter:
-    """Writes the status and the metrics of a process to its slot: every second, and at the end."""
+class StatusReporter(threading.Thread):
+    """A thread that writes the status and the metrics of its process to a slot: every second, and at the end."""
 
     def __init__(self, board: StatusBoard, slot: int, parts: Sequence[WorkerPart], registry: CollectorRegistry) -> None:
+        super().__init__(name="status", daemon=True)
         self._board = board
         self._slot = slot
         self._parts = parts
         self._registry = registry
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """Write the last report, and wait a limited time for its completion."""
         self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_REPORT_SECONDS)
+        if self.ident is not None:
+            self.join(_REPORT_SECONDS)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         ended = False
         while not ended:
             ended = self._ended.is_set()
