@@ -71,7 +71,6 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
     ) -> None:
         self._name = name
         self._request_seconds = round(stop_seconds - close_seconds)
-        self._is_ready = False
         self._options = {
             "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             "proc_name": f"monasca-{name}",
@@ -115,7 +114,6 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
             _bound_silence(listener.sock)
         _allow_open_files()
         self.ready(arbiter)
-        self._is_ready = True
 
     def _post_fork(self, _arbiter: Any, worker: Any) -> None:
         """Stop a worker before the parent kills it, even if a connection stays open."""
@@ -123,8 +121,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
 
     def _on_exit(self, _arbiter: Any) -> None:
         self.ended()
-        if self._is_ready:
-            LOG.info("%s", stopped(self._name))
+        LOG.info("%s", stopped(self._name))
 
     def _worker_exit(self, _arbiter: Any, worker: Any) -> None:
         if worker.pid != os.getpid():
