@@ -62,8 +62,7 @@ class Member(Loop):
         status = status or MemberStatus(name, pid=os.getpid())
         self.health = MemberHealth(status, self.clock, counts_unfinished=self.counts_unfinished)
         self._probe_at = 0.0
-        self.consumer: KafkaConsumer | None = None  # these are set during an attempt
-        self._processor: Processor | None = None
+        self._processor: Processor | None = None  # set during an attempt
         self._consumer_settings, self._producer_settings = consumer, producer
         self._tap = tap
         self._failing = threading.Lock()
@@ -121,7 +120,8 @@ class Member(Loop):
 
     def status(self) -> MemberStatus:
         """Return the current status. Thread-safe."""
-        consumer = self.consumer
+        processor = self._processor
+        consumer = None if processor is None else processor.consumer
         if consumer is not None and self.clock.monotonic() >= self._probe_at:
             self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
             self._probe(consumer)
@@ -141,17 +141,13 @@ class Member(Loop):
         with ExitStack() as stack:
             with self._failing:
                 self._attempt, self._failure = stack, None
-            processor = self.open(stack)
-            self._processor, self.consumer = processor, processor.consumer
-            stack.callback(self._forget)
+            processor = self._processor = self.open(stack)
+            stack.callback(setattr, self, "_processor", None)
             self.health.begin()
             if not self.stopping.is_set():
                 processor.run()
         if self._failure is not None:
             raise self._failure
-
-    def _forget(self) -> None:
-        self._processor = self.consumer = None
 
 
 #: A part of a worker, which runs in its own thread.
