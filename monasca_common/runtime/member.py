@@ -101,8 +101,8 @@ class Member(Loop):
     def stop(self) -> None:
         """Finish the messages in handlers, commit, and leave the group, within ``stop_timeout_seconds``."""
         super().stop()
-        if self._processor is not None:
-            self._processor.stop()
+        if (processor := self._processor) is not None:  # the attempt may end concurrently
+            processor.stop()
 
     def fail(self, attempt: ExitStack, error: Exception) -> None:
         """End the attempt because of ``error``, which no retry can resolve; later errors are ignored. A handler must
