@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any
 
 from monasca_common.models import json_text, times
-from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import NON_EMPTY, TENANT
 
@@ -69,8 +68,7 @@ class AlarmChange:
     def read(cls, value: bytes | None) -> AlarmChange:
         """Read a `message`, and ignore unknown fields. Raises `InvalidEnvelope` if the tenant, the alarm, its
         definition, the time or the new state is missing."""
-        violations: list[Violation] = []
-        fields = Fields.read(value, violations).inner("alarm-transitioned")
+        fields = Fields.read(value).inner("alarm-transitioned")
         change = cls(
             tenant=fields.text("tenantId", TENANT) or "",
             alarm_id=fields.text("alarmId", NON_EMPTY) or "",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from monasca_common.models import times
-from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import ANY_TEXT, NON_EMPTY, TENANT, TextRule
 from monasca_common.models.rows import AlarmTransition, Decoded, decode_each
@@ -23,8 +22,7 @@ def decode_all(values: Sequence[bytes | None]) -> Decoded[AlarmTransition]:
 
 
 def _transition(value: bytes | None) -> tuple[AlarmTransition, bool]:
-    violations: list[Violation] = []
-    alarm = Fields.read(value, violations).inner("alarm-transitioned")
+    alarm = Fields.read(value).inner("alarm-transitioned")
     transition = AlarmTransition(
         time_ms=alarm.parsed("timestamp", times.from_ms) or 0,
         tenant=alarm.text("tenantId", TENANT) or "",

@@ -25,8 +25,7 @@ def decode_all(values: Sequence[bytes | None], *, max_dimensions: int = MOST_DIM
 
 
 def _event(value: bytes | None, *, max_dimensions: int) -> tuple[Event, bool]:
-    violations: list[Violation] = []
-    whole = Fields.read(value, violations)
+    whole = Fields.read(value)
     event, meta = whole.inner("event"), whole.inner("meta")
     tenant = meta.text("project_id", TENANT) or ""
     created_ms = whole.parsed("creation_time", times.version, required=event.members.get("timestamp") is None)
@@ -63,15 +62,14 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
 
 
 def _common_time(text: bytes, allowed: Window) -> int | None:
-    fields = Fields.read(b'{"timestamp":%b}' % text, [])
+    fields = Fields.read(b'{"timestamp":%b}' % text)
     time_ms = fields.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     fields.raise_violations()
     return time_ms
 
 
 def _parse_element(element: bytes, *, common_ms: int | None, allowed: Window, max_dimensions: int) -> bytes:
-    violations: list[Violation] = []
-    whole = Fields.read(element, violations)
+    whole = Fields.read(element)
     event = whole.inner("event")
     event.text("event_type", NON_EMPTY)
     event.document("payload", dict, "{}")

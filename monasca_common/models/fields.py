@@ -18,45 +18,44 @@ _NOT_TEXT = "must be a string"
 
 
 class Fields:
-    """The members of an object. ``place``: its place in the document. ``violations``: shared by all of its objects.
+    """The members of an object. ``place``: its place in the document. ``violations``: shared with its inner objects.
 
     A value that breaks a rule is replaced by a placeholder, so that the remaining members are also checked.
     """
 
-    def __init__(self, members: Any, violations: list[Violation], place: str = "") -> None:
+    def __init__(self, members: Any, place: str = "", violations: list[Violation] | None = None) -> None:
         self._place = place
-        self._violations = violations
+        self.violations: list[Violation] = [] if violations is None else violations
         self._is_object = isinstance(members, dict)  # if this is false, missing members are not reported
         if not self._is_object:
-            violations.append(Violation(place, NOT_AN_OBJECT))
+            self.violations.append(Violation(place, NOT_AN_OBJECT))
         self.members: dict[str, Any] = members if isinstance(members, dict) else {}
 
     @classmethod
-    def read(cls, text: bytes | None, violations: list[Violation]) -> Fields:
+    def read(cls, text: bytes | None) -> Fields:
         """Read an object. Text that is not JSON is a violation, and is read leniently to locate it."""
         if text is None:
-            violations.append(Violation("", "has no value"))
-            return cls._empty(violations)
+            return cls._empty("", [Violation("", "has no value")])
         try:
-            return cls(json_text.read(text), violations)
+            return cls(json_text.read(text))
         except Unreadable as error:
-            violations.extend(error.violations)
+            violations = list(error.violations)
         try:
-            return cls(json_text.read_leniently(text), violations)
+            return cls(json_text.read_leniently(text), "", violations)
         except ValueError:
-            return cls._empty(violations)
+            return cls._empty("", violations)
 
     @classmethod
-    def _empty(cls, violations: list[Violation], place: str = "") -> Fields:
+    def _empty(cls, place: str, violations: list[Violation]) -> Fields:
         """Return an object without members, which does not report missing ones."""
-        fields = cls({}, violations, place)
+        fields = cls({}, place, violations)
         fields._is_object = False
         return fields
 
     def report(self, key: str | None, rules: Iterable[str], *, too_large: bool = False) -> None:
         """Add violations of the member ``key``, or of the object if ``key`` is ``None``."""
         place = joined(self._place, "" if key is None else escaped_key(key))
-        self._violations += [Violation(place, rule, too_large) for rule in rules]
+        self.violations += [Violation(place, rule, too_large) for rule in rules]
 
     def get(self, key: str, *, required: bool = False) -> Any:
         """Return a member, or ``None`` if it is missing or null, which is a violation if it is ``required``."""
@@ -90,8 +89,8 @@ class Fields:
         """Return the nested object ``key``, or an empty object if it is missing."""
         value, place = self.get(key, required=required), joined(self._place, key)
         if value is None and required:
-            return self._empty(self._violations, place)
-        return Fields({} if value is None else value, self._violations, place)
+            return self._empty(place, self.violations)
+        return Fields({} if value is None else value, place, self.violations)
 
     def dimensions(self, limits: Limits, most: int = MOST_DIMENSIONS) -> dict[str, str]:
         """Return the member ``dimensions``, with at most ``most`` entries."""
@@ -121,5 +120,5 @@ class Fields:
         return written.decode()
 
     def raise_violations(self) -> None:
-        if self._violations:
-            raise InvalidEnvelope(self._violations)
+        if self.violations:
+            raise InvalidEnvelope(self.violations)

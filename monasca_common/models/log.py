@@ -37,8 +37,7 @@ def decode_all(values: Sequence[bytes | None], *, max_dimensions: int = MOST_DIM
 
 
 def _entry(value: bytes | None, *, max_dimensions: int) -> tuple[LogEntry, bool]:
-    violations: list[Violation] = []
-    whole = Fields.read(value, violations)
+    whole = Fields.read(value)
     log, meta = whole.inner("log"), whole.inner("meta")
     tenant = meta.text("tenantId", TENANT) or ""
     region = meta.text("region", REGION, required=False) or ""
@@ -87,14 +86,14 @@ def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int =
 
 
 def _common_dimensions(text: bytes, max_dimensions: int) -> dict[str, str]:
-    fields = Fields.read(b'{"dimensions":%b}' % text, [])
+    fields = Fields.read(b'{"dimensions":%b}' % text)
     dimensions = fields.dimensions(POSTED, max_dimensions)
     fields.raise_violations()
     return dimensions
 
 
 def _parse_element(element: bytes, *, common: dict[str, str], allowed: Window, max_dimensions: int) -> bytes:
-    return normalised(Fields.read(element, []), POSTED, common, allowed=allowed, max_dimensions=max_dimensions)
+    return normalised(Fields.read(element), POSTED, common, allowed=allowed, max_dimensions=max_dimensions)
 
 
 def normalised(log: Fields, limits: Limits, common: dict[str, str], *, allowed: Window, max_dimensions: int) -> bytes:

@@ -324,20 +324,19 @@ def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[t
 
 
 def _posted_error(element: bytes, rules: _Rules) -> InvalidEnvelope:
-    violations: list[Violation] = []
-    _check_metric(Fields.read(element, violations), POSTED, rules)
-    return _refusal(violations)
+    metric = Fields.read(element)
+    _check_metric(metric, POSTED, rules)
+    return _refusal(metric.violations)
 
 
 def _stored_error(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
-    violations: list[Violation] = []
-    whole = Fields.read(value, violations)
+    whole = Fields.read(value)
     _check_metric(whole.inner("metric"), STORED, _Rules(ANY_TIME, max_dimensions, frozenset()))
     meta = whole.inner("meta")
     meta.text("tenantId", TENANT)
     meta.text("region", REGION, required=False)
     whole.parsed("creation_time", times.version, required=False)
-    return _refusal(violations)
+    return _refusal(whole.violations)
 
 
 def _refusal(violations: list[Violation]) -> InvalidEnvelope:

@@ -43,7 +43,7 @@ def parse_logs(
             common = of_all | common_dimensions(of_scope.scope, attributes, items)
             for index, record in enumerate(items.of(of_scope.log_records), total):
                 items.of(record.attributes)
-                fields = Fields(_members(record, common), [])
+                fields = Fields(_members(record, common))
                 try:
                     written = log.normalised(fields, STORED, {}, allowed=allowed, max_dimensions=max_dimensions)
                 except InvalidEnvelope as error:

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from monasca_common.models import json_text, times
-from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import STORED
 from monasca_common.models.numbers import ValueText
@@ -256,8 +255,7 @@ def _text(value: Any) -> str | None:
 
 
 def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None) -> Rejection:
-    violations: list[Violation] = []
-    whole = Fields.read(value, violations)
+    whole = Fields.read(value)
     metric = whole.inner("metric")
     metric.text("name")
     timestamp_ms = metric.parsed("timestamp", _timestamp)
@@ -268,8 +266,8 @@ def _why(value: bytes | None, bounds: TimeBounds, error: Exception | None = None
             dimensions.report(key, ["must be a string"])
     metric.inner("value_meta", required=False)
     whole.inner("meta", required=False)
-    if violations:
-        return Rejection(MALFORMED, "; ".join(map(str, violations)))
+    if whole.violations:
+        return Rejection(MALFORMED, "; ".join(map(str, whole.violations)))
     if timestamp_ms is not None and timestamp_ms > bounds.latest_ms:
         return Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
     if timestamp_ms is not None and timestamp_ms < bounds.oldest_ms:

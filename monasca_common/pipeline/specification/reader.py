@@ -10,7 +10,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import NON_EMPTY, POSTED
 from monasca_common.pipeline import components
@@ -130,10 +129,9 @@ def _each(rows: JsonRows, parse: Callable[[Fields], tuple[str, Any]], faults: li
         text = line.encode() if isinstance(line, str) else line
         if not text.strip():
             continue
-        violations: list[Violation] = []
-        fields = Fields.read(text, violations)
+        fields = Fields.read(text)
         name, value = parse(fields)
-        faults += [RowFault(rows.source, number, violation.where, violation.rule) for violation in violations]
+        faults += [RowFault(rows.source, number, violation.where, violation.rule) for violation in fields.violations]
         yield number, name, value
 
 
@@ -273,13 +271,12 @@ def _filters(parameters: Fields) -> Iterator[Filter]:
         return
     for position, one in enumerate(given or ()):
         # Faults of the filter are collected separately, and then reported with its position.
-        violations: list[Violation] = []
-        fields = Fields(one, violations)
+        fields = Fields(one)
         _only(fields, _FILTER_FIELDS)
         column = fields.parsed("field_to_filter", lambda text: columns.check(str(text), columns.PLAIN))
         pattern = fields.parsed("filter_expression", _pattern)
         operation = _choice(fields, "filter_operation", ("include", "exclude"))
-        parameters.report(key, (f"[{position}]: {violation}" for violation in violations))
+        parameters.report(key, (f"[{position}]: {violation}" for violation in fields.violations))
         if column is not None and pattern is not None:
             yield Filter(column, pattern, include=operation == "include")
 
