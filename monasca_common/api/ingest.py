@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import falcon
 
@@ -28,7 +27,7 @@ from monasca_common.kafka import IdentifiedRecords, Record
 from monasca_common.kafka.errors import RegistryUnavailable, SerializationError
 from monasca_common.models import metric
 from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
-from monasca_common.models.post import ParsedPost
+from monasca_common.models.post import ParsedPost, PostRules
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage import retention
 from monasca_common.storage.base import Kind
@@ -81,13 +80,11 @@ class PostContext:
                 reason=Reason.REGISTRY,
             ) from None
 
-    def within(
-        self, limits_of: Kind, parse: Callable[..., ParsedPost], created: float
-    ) -> Callable[[bytes], ParsedPost]:
-        """Return ``parse`` bound to the storage limits at the time ``created``, so that a repeat is checked in the same
-        way as the first attempt."""
-        allowed = retention.window(self.limits, limits_of, round(created * 1000))
-        return partial(parse, allowed=allowed, max_dimensions=self.limits.max_dimensions)
+    def rules(self, kind: Kind, created: float) -> PostRules:
+        """Return the storage limits at the time ``created``, so that a repeat is checked in the same way as the first
+        attempt."""
+        allowed = retention.window(self.limits, kind, round(created * 1000))
+        return PostRules(allowed, self.limits.max_dimensions, self.limits.reserved_names)
 
 
 def idempotency_key(request: falcon.Request) -> str | None:
@@ -98,12 +95,12 @@ def idempotency_key(request: falcon.Request) -> str | None:
     return key
 
 
-def parsed(parse: Callable[[bytes], ParsedPost], body: bytes) -> ParsedPost:
+def parsed(parse: Callable[[bytes, PostRules], ParsedPost], body: bytes, rules: PostRules) -> ParsedPost:
     """Parse a body. Raises `Problem`: 400 if it is unreadable, 422 if the body as a whole breaks a rule."""
     if not body:
         raise bad_request("the body is empty: send a body")
     try:
-        return parse(body)
+        return parse(body, rules)
     except Unreadable as error:
         raise bad_request(f"the body {violations_text(error.violations)}: correct it") from None
     except InvalidEnvelope as error:

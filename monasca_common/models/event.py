@@ -15,9 +15,8 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import MOST_DIMENSIONS, NON_EMPTY, POSTED, STORED, TENANT
-from monasca_common.models.post import ParsedPost, members_of, parse_each, split
+from monasca_common.models.post import DEFAULT_RULES, ParsedPost, PostRules, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, Event, decode_each
-from monasca_common.models.times import ANY_TIME, Window
 
 
 def decode_all(values: Sequence[bytes | None], *, max_dimensions: int = MOST_DIMENSIONS) -> Decoded[Event]:
@@ -43,41 +42,35 @@ def _event(value: bytes | None, *, max_dimensions: int) -> tuple[Event, bool]:
     return row, time_ms is not None
 
 
-def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
+def parse_post(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse ``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``.
 
-    ``allowed``: the range of timestamps. ``valid`` contains ``{"event_type", "payload", "dimensions", "timestamp"}``,
-    the last in ms, if the event or the body has one. Raises `Unreadable`, and `InvalidEnvelope` if the body as a whole
-    breaks a rule (no events, an invalid timestamp).
+    ``valid`` contains ``{"event_type", "payload", "dimensions", "timestamp"}``, the last in ms, if the event or the
+    body has one. Raises `Unreadable`, and `InvalidEnvelope` if the body as a whole breaks a rule (no events, an invalid
+    timestamp).
     """
     members = members_of(body)
-    time_ms = _common_time(members.get("timestamp", b"null"), allowed)
+    common = Fields.read(b'{"timestamp":%b}' % members.get("timestamp", b"null"))
+    common_ms = common.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
+    common.raise_violations()
     if members.get("events") in (None, b"null"):
         raise InvalidEnvelope([Violation("events", "is required: an array of events")])
     elements = split(members["events"], "events")
     if not elements:
         raise InvalidEnvelope([Violation("events", "must not be empty")])
-    parse = partial(_parse_element, common_ms=time_ms, allowed=allowed, max_dimensions=max_dimensions)
-    return parse_each(elements, parse, "events[{}]".format)
+    return parse_each(elements, partial(_parse_element, common_ms=common_ms, rules=rules), "events[{}]".format)
 
 
-def _common_time(text: bytes, allowed: Window) -> int | None:
-    fields = Fields.read(b'{"timestamp":%b}' % text)
-    time_ms = fields.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
-    fields.raise_violations()
-    return time_ms
-
-
-def _parse_element(element: bytes, *, common_ms: int | None, allowed: Window, max_dimensions: int) -> bytes:
+def _parse_element(element: bytes, *, common_ms: int | None, rules: PostRules) -> bytes:
     whole = Fields.read(element)
     event = whole.inner("event")
     event.text("event_type", NON_EMPTY)
     event.document("payload", dict, "{}")
-    time_ms = event.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
+    time_ms = event.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
     normalised: dict[str, Any] = {
         "event_type": event.members.get("event_type"),
         "payload": event.members.get("payload") or {},
-        "dimensions": whole.dimensions(POSTED, max_dimensions),
+        "dimensions": whole.dimensions(POSTED, rules.max_dimensions),
     }
     whole.raise_violations()
     if (event_ms := common_ms if time_ms is None else time_ms) is not None:

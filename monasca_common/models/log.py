@@ -24,9 +24,17 @@ from monasca_common.models.limits import (
     Limits,
     too_many_dimensions,
 )
-from monasca_common.models.post import MOST_BYTES, ParsedPost, envelope_ends, members_of, parse_each, split
+from monasca_common.models.post import (
+    DEFAULT_RULES,
+    MOST_BYTES,
+    ParsedPost,
+    PostRules,
+    envelope_ends,
+    members_of,
+    parse_each,
+    split,
+)
 from monasca_common.models.rows import Decoded, LogEntry, decode_each
-from monasca_common.models.times import ANY_TIME, Window
 
 MOST_MESSAGE_BYTES = 1024 * 1024
 _OWN = ("message", "dimensions", "timestamp")
@@ -64,50 +72,44 @@ def _rest(log: Fields) -> bytes:
     return written
 
 
-def parse_post(body: bytes, *, allowed: Window = ANY_TIME, max_dimensions: int = MOST_DIMENSIONS) -> ParsedPost:
+def parse_post(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse ``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's dimensions override common
-    dimensions.
+    dimensions, which count towards its limit.
 
-    ``allowed``: the range of timestamps. ``max_dimensions``: the limit for a log, including common dimensions.
     ``valid`` contains logs with merged dimensions, and their timestamp, if any, in ms. Raises `Unreadable`, and
     `InvalidEnvelope` if the body as a whole breaks a rule (no logs, invalid common dimensions).
     """
     members = members_of(body)
     if members.get("logs") in (None, b"null"):
         raise InvalidEnvelope([Violation("logs", "is required: an array of logs")])
-    common = _common_dimensions(members.get("dimensions", b"{}"), max_dimensions)
+    given = Fields.read(b'{"dimensions":%b}' % members.get("dimensions", b"{}"))
+    common = given.dimensions(POSTED, rules.max_dimensions)
+    given.raise_violations()
     elements = split(members["logs"], "logs")
     common_bytes = len(json_text.write(common))
     if common_bytes * len(elements) > MOST_BYTES:  # each log has a copy
         rule = f"has {common_bytes} bytes, which {len(elements)} logs repeat: send fewer of them at a time"
         raise InvalidEnvelope([Violation("dimensions", rule, too_large=True)])
-    parse = partial(_parse_element, common=common, allowed=allowed, max_dimensions=max_dimensions)
+
+    def parse(element: bytes) -> bytes:
+        return normalised(Fields.read(element), POSTED, common, rules)
+
     return parse_each(elements, parse, "logs[{}]".format)
 
 
-def _common_dimensions(text: bytes, max_dimensions: int) -> dict[str, str]:
-    fields = Fields.read(b'{"dimensions":%b}' % text)
-    dimensions = fields.dimensions(POSTED, max_dimensions)
-    fields.raise_violations()
-    return dimensions
-
-
-def _parse_element(element: bytes, *, common: dict[str, str], allowed: Window, max_dimensions: int) -> bytes:
-    return normalised(Fields.read(element), POSTED, common, allowed=allowed, max_dimensions=max_dimensions)
-
-
-def normalised(log: Fields, limits: Limits, common: dict[str, str], *, allowed: Window, max_dimensions: int) -> bytes:
+def normalised(log: Fields, limits: Limits, common: dict[str, str], rules: PostRules) -> bytes:
     """Return a log as in `ParsedPost.valid`. Raises `InvalidEnvelope`."""
     message = log.text("message", ANY_TEXT)
     size_bytes = len((message or "").encode(errors="replace"))
     if size_bytes > MOST_MESSAGE_BYTES:
         rule = f"has {size_bytes} bytes: at most {MOST_MESSAGE_BYTES} are allowed"
         log.report("message", [rule], too_large=True)
-    dimensions = common | log.dimensions(limits, max_dimensions)
-    if len(dimensions) > max_dimensions:
-        log.report("dimensions", [f"with the common dimensions {too_many_dimensions(len(dimensions), max_dimensions)}"])
+    dimensions = common | log.dimensions(limits, rules.max_dimensions)
+    if len(dimensions) > rules.max_dimensions:
+        rule = too_many_dimensions(len(dimensions), rules.max_dimensions)
+        log.report("dimensions", [f"with the common dimensions {rule}"])
     members: dict[str, Any] = {"message": message, "dimensions": dimensions}
-    time_ms = log.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
+    time_ms = log.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
     if time_ms is not None:
         members["timestamp"] = time_ms
     _rest(log)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -33,8 +33,10 @@ from monasca_common.models.limits import (
 )
 from monasca_common.models.numbers import BY_TEXT, ValueText
 from monasca_common.models.post import (
+    DEFAULT_RULES,
     MOST_ELEMENTS,
     ParsedPost,
+    PostRules,
     check_count,
     envelope_ends,
     members_of,
@@ -44,7 +46,6 @@ from monasca_common.models.post import (
 from monasca_common.models.rows import Decoded, Measurement, good_indices
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series, series_id
-from monasca_common.models.times import ANY_TIME, Window
 
 _LATEST_S = LATEST_MS // 1000
 _NUMBERS = {int, float}
@@ -57,14 +58,6 @@ RESERVED = "which the database reserves for its own rows: use another name"
 
 # Creating a named tuple from a tuple takes a third less time than calling its class.
 _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement] = partial(tuple.__new__, Measurement)
-
-
-class _Rules(NamedTuple):
-    """The rules for a metric in addition to `Limits`."""
-
-    allowed: Window
-    max_dimensions: int
-    reserved_names: frozenset[str]
 
 
 # gc=False, because the objects are not in reference cycles, and the garbage collector would scan 20,000 of them in each
@@ -190,20 +183,12 @@ def _versions(created: list[Any]) -> list[int]:
     return list(map(times.version, created))
 
 
-def parse_post(
-    body: bytes,
-    *,
-    allowed: Window = ANY_TIME,
-    max_dimensions: int = MOST_DIMENSIONS,
-    reserved_names: frozenset[str] = frozenset(),
-) -> ParsedPost:
+def parse_post(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse a metric or an array of metrics. The limits are `limits.POSTED`.
 
-    ``allowed``: the range of timestamps. ``reserved_names``: names that metrics must not have. ``valid`` contains
-    ``{"name", "dimensions", "timestamp", "value", "value_meta"}``, the timestamp in integer ms. Raises `Unreadable`,
-    and `InvalidEnvelope` if the body is neither object nor array, or has too many elements.
+    ``valid`` contains ``{"name", "dimensions", "timestamp", "value", "value_meta"}``, the timestamp in integer ms.
+    Raises `Unreadable`, and `InvalidEnvelope` if the body is neither object nor array, or has too many elements.
     """
-    rules = _Rules(allowed, max_dimensions, reserved_names)
     try:
         metrics = [_decode_posted(body)] if _OBJECT.match(body) else _decode_posted_list(body)
         valid = _normalised(metrics[:MOST_ELEMENTS], rules)
@@ -234,7 +219,7 @@ def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_
     return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
 
 
-def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
+def _parse_element(element: bytes, *, rules: PostRules) -> bytes:
     try:
         return _normalised([_decode_posted(element)], rules)[0]
     except _REFUSED:
@@ -245,7 +230,7 @@ def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
 _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 
-def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
+def _normalised(metrics: Sequence[_PostedMetric], rules: PostRules) -> list[bytes]:
     """Return the JSON of each metric. Raise one of `_REFUSED` if a metric breaks a rule.
 
     The loop contains no calls, and one pass runs in C; a call per metric would take a quarter longer.
@@ -323,7 +308,7 @@ def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[t
 # The slow checks, which collect all violations after the fast check has refused a metric.
 
 
-def _posted_error(element: bytes, rules: _Rules) -> InvalidEnvelope:
+def _posted_error(element: bytes, rules: PostRules) -> InvalidEnvelope:
     metric = Fields.read(element)
     _check_metric(metric, POSTED, rules)
     return _refusal(metric.violations)
@@ -331,7 +316,7 @@ def _posted_error(element: bytes, rules: _Rules) -> InvalidEnvelope:
 
 def _stored_error(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
     whole = Fields.read(value)
-    _check_metric(whole.inner("metric"), STORED, _Rules(ANY_TIME, max_dimensions, frozenset()))
+    _check_metric(whole.inner("metric"), STORED, PostRules(max_dimensions=max_dimensions))
     meta = whole.inner("meta")
     meta.text("tenantId", TENANT)
     meta.text("region", REGION, required=False)
@@ -344,7 +329,7 @@ def _refusal(violations: list[Violation]) -> InvalidEnvelope:
     return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
 
 
-def _check_metric(metric: Fields, limits: Limits, rules: _Rules) -> None:
+def _check_metric(metric: Fields, limits: Limits, rules: PostRules) -> None:
     name = metric.text("name", limits.name)
     if name in rules.reserved_names:
         metric.report("name", [f"is {name}, {RESERVED}"])

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
+from monasca_common.models.limits import MOST_DIMENSIONS
+from monasca_common.models.times import ANY_TIME, Window
 
 MOST_ELEMENTS = 20_000
 MOST_BYTES = 16 * 1024 * 1024  # maximum bytes of a converted request, because a worker serves several at a time
@@ -20,6 +22,18 @@ _MOST_OF_ONE = 100
 
 _split_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class PostRules(NamedTuple):
+    """The rules for elements in addition to `Limits`. ``allowed``: the range of timestamps. ``reserved_names``: names
+    that metrics must not have."""
+
+    allowed: Window = ANY_TIME
+    max_dimensions: int = MOST_DIMENSIONS
+    reserved_names: frozenset[str] = frozenset()
+
+
+DEFAULT_RULES = PostRules()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ from itertools import islice
 from struct import Struct
 
 from monasca_common.models.errors import Unreadable
-from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.models.numbers import NAN, STALE_DOUBLE
-from monasca_common.models.post import ParsedPost
+from monasca_common.models.post import DEFAULT_RULES, ParsedPost, PostRules
 from monasca_common.models.samples import STALE_META, Samples, series_head, shown
 from monasca_common.models.seen import Seen
-from monasca_common.models.times import ANY_TIME, Window
 
 _NAME = "__name__"
 _ZERO = bytes(8)
@@ -37,17 +35,10 @@ _NONE: Sequence[str] = ()
 _USUAL_SAMPLE, _USUAL_ZERO = b"\x12\x10\x09", b"\x12\x07\x10"
 
 
-def parse(
-    body: bytes,
-    *,
-    allowed: Window = ANY_TIME,
-    max_dimensions: int = MOST_DIMENSIONS,
-    reserved_names: frozenset[str] = frozenset(),
-) -> ParsedPost:
-    """Parse a request; the rules are those of `Samples`. Raises `Unreadable`, and `InvalidEnvelope` if the request has
-    too many samples."""
-    samples = Samples(allowed=allowed, max_dimensions=max_dimensions, reserved_names=reserved_names)
-    request = _Request(samples, _heads(max_dimensions, reserved_names))
+def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
+    """Parse a request. Raises `Unreadable`, and `InvalidEnvelope` if the request has too many samples."""
+    samples = Samples(rules)
+    request = _Request(samples, _heads(rules.max_dimensions, rules.reserved_names))
     try:
         request.add_all(body)
     except IndexError:
@@ -117,7 +108,7 @@ class _Request:
             if end < len(time):
                 raise Unreadable("is not a protobuf WriteRequest: a sample has unknown fields")
             time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
-            if fault := self._samples.time_fault(time_ms):
+            if fault := self._samples.rules.allowed.fault(time_ms):
                 return (f"its time {fault}",)
             self._times[time] = time_ms
         if value == STALE_DOUBLE:
@@ -141,7 +132,7 @@ class _Request:
                 faults.append(f"the label {shown(name)} is repeated")
             found[name] = value
             dimension_count += bool(value) and name != _NAME
-            if dimension_count > self._samples.max_dimensions or len(faults) > _MOST_FAULTS:
+            if dimension_count > self._samples.rules.max_dimensions or len(faults) > _MOST_FAULTS:
                 break
         name = found.pop(_NAME, "")
         dimensions = {key: value for key, value in found.items() if value}  # an empty label equals a missing one

@@ -15,12 +15,11 @@ import msgspec
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Violation
-from monasca_common.models.limits import MOST_DIMENSIONS, STORED, too_many_dimensions
+from monasca_common.models.limits import STORED, too_many_dimensions
 from monasca_common.models.metric import RESERVED
 from monasca_common.models.numbers import STALE, value_text
-from monasca_common.models.post import MOST_BYTES, MOST_ELEMENTS, ParsedPost
+from monasca_common.models.post import DEFAULT_RULES, MOST_BYTES, MOST_ELEMENTS, ParsedPost, PostRules
 from monasca_common.models.seen import Seen
-from monasca_common.models.times import ANY_TIME, Window
 
 NO_META = b"null"
 STALE_META = json_text.write(STALE)
@@ -33,24 +32,12 @@ _digests: Seen[bytes, bytes] = Seen(20_000, max_entry_bytes=2048)  # digests of 
 
 
 class Samples:
-    """Collects the samples of one request, and the violations of those that are refused.
+    """Collects the samples of one request, and the violations of those that are refused. ``most``: the maximum number
+    of samples."""
 
-    ``allowed``: the range of timestamps. ``reserved_names``: names that no metric may have. ``most``: the maximum
-    number of samples.
-    """
-
-    def __init__(
-        self,
-        *,
-        allowed: Window = ANY_TIME,
-        max_dimensions: int = MOST_DIMENSIONS,
-        reserved_names: frozenset[str] = frozenset(),
-        most: int = MOST_ELEMENTS,
-    ) -> None:
+    def __init__(self, rules: PostRules = DEFAULT_RULES, *, most: int = MOST_ELEMENTS) -> None:
+        self.rules = rules
         self.total = 0
-        self._allowed = allowed
-        self.max_dimensions = max_dimensions
-        self._reserved_names = reserved_names
         self._most = most
         self._added: list[tuple[bytes, int, float, bytes]] = []
         self._refused: set[int] = set()
@@ -59,10 +46,10 @@ class Samples:
 
     def faults(self, name: str, dimensions: Mapping[str, str]) -> list[str]:
         """Return the rules that a series breaks."""
-        if name in self._reserved_names:
+        if name in self.rules.reserved_names:
             return [f"the name {RESERVED}"]
-        if len(dimensions) > self.max_dimensions:
-            return [too_many_dimensions(len(dimensions), self.max_dimensions)]
+        if len(dimensions) > self.rules.max_dimensions:
+            return [too_many_dimensions(len(dimensions), self.rules.max_dimensions)]
         if STORED.keep(name, dimensions):
             return []
         faults = [f"the name {fault}" for fault in STORED.name.faults(name)]
@@ -70,9 +57,6 @@ class Samples:
             faults += [f"the label name {shown(key)} {fault}" for fault in STORED.key.faults(key)]
             faults += [f"the value of {shown(key)} {fault}" for fault in STORED.value.faults(value)]
         return faults
-
-    def time_fault(self, time_ms: int) -> str | None:
-        return self._allowed.fault(time_ms)
 
     def add(self, head: bytes, time_ms: int, value: float, meta: bytes = NO_META) -> None:
         """Add a sample. ``head``: see `series_head`; ``meta``: the JSON of its value_meta. Raises `InvalidEnvelope` if

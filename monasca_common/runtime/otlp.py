@@ -15,7 +15,7 @@ from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.otlp.logs import parse_logs
 from monasca_common.models.otlp.metrics import add_samples
 from monasca_common.models.otlp.requests import from_protobuf
-from monasca_common.models.post import ParsedPost
+from monasca_common.models.post import ParsedPost, PostRules
 from monasca_common.models.samples import Samples
 from monasca_common.runtime.otlp_settings import OtlpTopicSettings
 
@@ -37,7 +37,7 @@ class OtlpReader:
 
     def metrics(self, value: bytes | None, tenant: bytes | None, created: float) -> ParsedPost:
         project = self._tenant(tenant)
-        samples = Samples(max_dimensions=self.max_dimensions, most=_MOST_SAMPLES)
+        samples = Samples(PostRules(max_dimensions=self.max_dimensions), most=_MOST_SAMPLES)
         request = from_protobuf(_present(value), ExportMetricsServiceRequest())
         add_samples(request, frozenset(self.settings.otlp_attributes), samples)
         post = samples.post()
@@ -48,7 +48,7 @@ class OtlpReader:
         post = parse_logs(
             from_protobuf(_present(value), ExportLogsServiceRequest()),
             frozenset(settings.otlp_attributes),
-            max_dimensions=self.max_dimensions,
+            PostRules(max_dimensions=self.max_dimensions),
             most_bytes=_MOST_LOG_BYTES,
         )
         envelopes = [log.envelope(text, project, settings.otlp_region, created) for text in post.valid]

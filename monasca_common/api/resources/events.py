@@ -27,7 +27,7 @@ class Events:
         if not body:
             raise unprocessable("the body is empty: send a timestamp and events")
         created = self._context.creation_time(key)
-        post = parsed(self._context.within(Kind.EVENTS, event.parse_post, created), body)
+        post = parsed(event.parse_post, body, self._context.rules(Kind.EVENTS, created))
         if post.violations:
             raise refusal(post.violations)
         values = [event.envelope(text, tenant, settings.region, created) for text in post.valid]

@@ -23,8 +23,8 @@ class Logs:
         tenant: str = request.context.tenant
         key = idempotency_key(request)
         created = self._context.creation_time(key)
-        parse = self._context.within(Kind.LOGS, log.parse_post, created)
-        post = parsed(parse, read_json_body(request, settings, type_required=True))
+        rules = self._context.rules(Kind.LOGS, created)
+        post = parsed(log.parse_post, read_json_body(request, settings, type_required=True), rules)
         if post.violations:
             raise refusal(post.violations)
         values = [log.envelope(text, tenant, settings.region, created) for text in post.valid]

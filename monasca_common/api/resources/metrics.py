@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import falcon
@@ -80,9 +79,7 @@ class Metrics(_List):
         tenant: str = request.context.tenant
         key = idempotency_key(request)
         created = posts.creation_time(key)
-        parse_post = partial(metric.parse_post, reserved_names=posts.limits.reserved_names)
-        parse = posts.within(Kind.METRICS, parse_post, created)
-        post = parsed(parse, read_json_body(request, settings))
+        post = parsed(metric.parse_post, read_json_body(request, settings), posts.rules(Kind.METRICS, created))
         if post.violations and settings.invalid_metrics == "refuse":
             raise refusal(post.violations)
         if posts.series_limit is not None:

@@ -26,9 +26,8 @@ from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.models.otlp.logs import parse_logs
 from monasca_common.models.otlp.metrics import add_samples
 from monasca_common.models.otlp.requests import from_json, from_protobuf
-from monasca_common.models.post import ParsedPost
+from monasca_common.models.post import ParsedPost, PostRules
 from monasca_common.models.samples import Samples
-from monasca_common.models.times import Window
 from monasca_common.storage.base import Kind
 
 _PROTOBUF = "application/x-protobuf"
@@ -60,7 +59,8 @@ class _Export:
         media_type, body = read_typed_body(request, settings, (_PROTOBUF, falcon.MEDIA_JSON))
         try:
             with _CONVERSION:
-                post = self._converted(body, created, is_protobuf=media_type == _PROTOBUF)
+                read = from_protobuf if media_type == _PROTOBUF else from_json
+                post = self._parse(read(body, self._request()), posts.rules(self._kind, created))
         except InvalidEnvelope as error:
             problem = too_large if any(violation.too_large for violation in error.violations) else bad_request
             raise problem(f"the body {error}") from None
@@ -75,11 +75,7 @@ class _Export:
         response.content_type = media_type
         response.data = answer.SerializeToString() if media_type == _PROTOBUF else MessageToJson(answer).encode()
 
-    def _converted(self, body: bytes, created: float, *, is_protobuf: bool) -> ParsedPost:
-        message = (from_protobuf if is_protobuf else from_json)(body, self._request())
-        return self._posts.within(self._kind, self._parse, created)(message)
-
-    def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
+    def _parse(self, message: Any, rules: PostRules) -> ParsedPost:
         raise NotImplementedError
 
     def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
@@ -92,9 +88,8 @@ class ExportMetrics(_Export):
     _response = metrics_service_pb2.ExportMetricsServiceResponse
     _rejected = "rejected_data_points"
 
-    def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
-        reserved_names = self._posts.limits.reserved_names
-        samples = Samples(allowed=allowed, max_dimensions=max_dimensions, reserved_names=reserved_names)
+    def _parse(self, message: Any, rules: PostRules) -> ParsedPost:
+        samples = Samples(rules)
         add_samples(message, frozenset(self._posts.settings.otlp_attributes), samples)
         return samples.post()
 
@@ -108,9 +103,8 @@ class ExportLogs(_Export):
     _response = logs_service_pb2.ExportLogsServiceResponse
     _rejected = "rejected_log_records"
 
-    def _parse(self, message: Any, *, allowed: Window, max_dimensions: int) -> ParsedPost:
-        attributes = frozenset(self._posts.settings.otlp_attributes)
-        return parse_logs(message, attributes, allowed=allowed, max_dimensions=max_dimensions)
+    def _parse(self, message: Any, rules: PostRules) -> ParsedPost:
+        return parse_logs(message, frozenset(self._posts.settings.otlp_attributes), rules)
 
     def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
         """Publish logs; derive ids only from an Idempotency-Key, because without it equal logs can be distinct."""

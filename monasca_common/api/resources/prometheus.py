@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import falcon
 
 from monasca_common.api.body import read_body, snappy_decompressed
@@ -28,8 +26,7 @@ class RemoteWrite:
         _check_type(request)
         body = snappy_decompressed(read_body(request.env, posts.settings), posts.settings)
         created = posts.creation_time(None)
-        parse = partial(remote_write.parse, reserved_names=posts.limits.reserved_names)
-        post = parsed(posts.within(Kind.METRICS, parse, created), body) if body else None
+        post = parsed(remote_write.parse, body, posts.rules(Kind.METRICS, created)) if body else None
         if post is not None and post.valid:
             publish_samples(posts, post, request, created)
         if post is not None and post.violations:

@@ -12,11 +12,10 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from monasca_common.models import log
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import MOST_DIMENSIONS, STORED
+from monasca_common.models.limits import STORED
 from monasca_common.models.otlp.attributes import common_dimensions, plain_members, text
 from monasca_common.models.otlp.requests import NS_PER_MS, ItemCount, too_large
-from monasca_common.models.post import MOST_BYTES, ParsedPost
-from monasca_common.models.times import ANY_TIME, Window
+from monasca_common.models.post import DEFAULT_RULES, MOST_BYTES, ParsedPost, PostRules
 
 _MOST_VIOLATIONS, _MOST_OF_ONE = 100, 10  # limits for all logs, and for one log
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
@@ -25,13 +24,12 @@ _TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
 def parse_logs(
     request: ExportLogsServiceRequest,
     attributes: frozenset[str],
+    rules: PostRules = DEFAULT_RULES,
     *,
-    allowed: Window = ANY_TIME,
-    max_dimensions: int = MOST_DIMENSIONS,
     most_bytes: int = MOST_BYTES,
 ) -> ParsedPost:
-    """Parse the log records; the limits are `limits.STORED`. ``attributes``: see `common_dimensions`. ``allowed``: the
-    range of timestamps. ``most_bytes``: the maximum size of all logs. Raises `InvalidEnvelope` for a larger request."""
+    """Parse the log records; the limits are `limits.STORED`. ``attributes``: see `common_dimensions`. ``most_bytes``:
+    the maximum size of all logs. Raises `InvalidEnvelope` for a larger request."""
     items = ItemCount()
     valid: list[bytes] = []
     indices: list[int] = []
@@ -45,7 +43,7 @@ def parse_logs(
                 items.of(record.attributes)
                 fields = Fields(_members(record, common))
                 try:
-                    written = log.normalised(fields, STORED, {}, allowed=allowed, max_dimensions=max_dimensions)
+                    written = log.normalised(fields, STORED, {}, rules)
                 except InvalidEnvelope as error:
                     if len(violations) < _MOST_VIOLATIONS:
                         violations += [each.within(f"log {index}") for each in error.violations[:_MOST_OF_ONE]]

@@ -87,11 +87,12 @@ def _values(
     name: str, data: Any, point: Any, common: Mapping[str, str], samples: Samples
 ) -> Iterator[tuple[bytes, float]]:
     """Yield the series of a data point, each with its value."""
-    if len(point.attributes) > samples.max_dimensions:
-        raise _PointRefused(f"the attributes: {too_many_dimensions(len(point.attributes), samples.max_dimensions)}")
+    if len(point.attributes) > samples.rules.max_dimensions:
+        rule = too_many_dimensions(len(point.attributes), samples.rules.max_dimensions)
+        raise _PointRefused(f"the attributes: {rule}")
     if not point.time_unix_nano:
         raise _PointRefused("time_unix_nano is required")
-    if fault := samples.time_fault(point.time_unix_nano // NS_PER_MS):
+    if fault := samples.rules.allowed.fault(point.time_unix_nano // NS_PER_MS):
         raise _PointRefused(f"time_unix_nano {fault}")
     own = {**common, **dimensions(point.attributes)}
     temporality = getattr(data, "aggregation_temporality", None)

@@ -13,7 +13,7 @@ from oslotest import base
 from monasca_common.models import metric as models
 from monasca_common.models.errors import InvalidEnvelope, Unreadable
 from monasca_common.models.metric import MetricDecoder, parse_post
-from monasca_common.models.post import MOST_ELEMENTS
+from monasca_common.models.post import MOST_ELEMENTS, PostRules
 from monasca_common.models.series import series_id
 from monasca_common.models.times import Window
 from monasca_common.tests.unit.models import hostile
@@ -180,17 +180,17 @@ class TestBadPosts(MetricPostCase):
     def test_too_many_dimensions_are_one_violation(self):
         for count, most in ((101, 100), (4, 3)):
             many = {"dimensions": {f"<{number}": "<" for number in range(count)}}
-            (found,) = parse_post(body({}, many), max_dimensions=most).violations
+            (found,) = parse_post(body({}, many), PostRules(max_dimensions=most)).violations
             self.assertEqual(f"[1].dimensions has {count} entries: at most {most} are allowed", str(found))
 
     def test_cached_dimensions_are_checked_by_each_limit(self):
         three = {"dimensions": {"a": "1", "b": "2", "c": "3"}}
-        found = [len(parse_post(body(three), max_dimensions=most).violations) for most in (3, 2, 3)]
+        found = [len(parse_post(body(three), PostRules(max_dimensions=most)).violations) for most in (3, 2, 3)]
         self.assertEqual([0, 1, 0], found)
 
     def test_times_outside_the_window_are_violations(self):
         times = (999, 1000, 2000, 2000.9, 2001, 1.5, 1_500_000)
-        posted = parse_post(body(*({"timestamp": each} for each in times)), allowed=Window(1000, 2000))
+        posted = parse_post(body(*({"timestamp": each} for each in times)), PostRules(Window(1000, 2000)))
         self.assertEqual([1, 2, 3], posted.indices)
         rules = [violation.rule for violation in posted.violations]
         self.assertIn("is older than the retention: the earliest allowed time is 1970-01-01T00:00:01.000", rules[0])

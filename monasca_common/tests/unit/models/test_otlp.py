@@ -26,6 +26,7 @@ from monasca_common.models.otlp.attributes import text
 from monasca_common.models.otlp.logs import parse_logs
 from monasca_common.models.otlp.metrics import MOST_BUCKETS, MOST_EXPONENTIAL_BUCKETS, TEMPORALITY, add_samples
 from monasca_common.models.otlp.requests import from_json, from_protobuf
+from monasca_common.models.post import PostRules
 from monasca_common.models.samples import Samples
 from monasca_common.models.times import Window
 
@@ -57,7 +58,7 @@ def point(value=1.5, **fields):
 
 
 def parsed(message, *allowed, **rules):
-    samples = Samples(**rules)
+    samples = Samples(PostRules(**rules))
     add_samples(message, frozenset(allowed or {"service.name"}), samples)
     return samples.post()
 

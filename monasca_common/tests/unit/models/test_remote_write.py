@@ -10,6 +10,7 @@ from oslotest import base
 from monasca_common.models import metric, remote_write
 from monasca_common.models.errors import InvalidEnvelope, Unreadable
 from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.post import PostRules
 from monasca_common.models.times import Window
 from monasca_common.tests.unit.models.write_request import STALE, label, number, part, sample, series, up
 
@@ -20,12 +21,12 @@ NUMBERS = st.floats() | st.integers(-(2**53), 2**53).map(float)
 
 class WriteRequestCase(base.BaseTestCase):
     def rows(self, body, **rules):
-        post = remote_write.parse(body, **rules)
+        post = remote_write.parse(body, PostRules(**rules))
         self.assertEqual(((), len(post.valid)), (post.violations, post.total))
         return MetricDecoder().decode_all(metric.envelopes(post.valid, "t", "r", 5)).rows
 
     def faults(self, body, **rules):
-        post = remote_write.parse(body, **rules)
+        post = remote_write.parse(body, PostRules(**rules))
         self.assertEqual(bool(post.violations), len(post.valid) < post.total)
         return "\n".join(map(str, post.violations))
 
@@ -141,7 +142,7 @@ class RefusedTest(WriteRequestCase):
     def test_a_sample_outside_the_time_range_is_refused_with_its_series(self):
         window = Window(NOW_MS - 10, NOW_MS + 10)
         body = up(*((1.0, NOW_MS + after) for after in (-11, -10, 10, 11)), job="node")
-        post = remote_write.parse(body, allowed=window)
+        post = remote_write.parse(body, PostRules(window))
         self.assertEqual([1, 2], post.indices)
         self.assertEqual(2, len(post.violations))
         self.assertIn("job=node", post.violations[0].where)

@@ -7,9 +7,8 @@ from oslotest import base
 from monasca_common.models import metric, samples
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.models.post import MOST_ELEMENTS
+from monasca_common.models.post import MOST_ELEMENTS, PostRules
 from monasca_common.models.samples import Samples, series_head
-from monasca_common.models.times import Window
 
 
 class SamplesTest(base.BaseTestCase):
@@ -49,7 +48,7 @@ class SamplesTest(base.BaseTestCase):
         self.assertEqual([*ids[:count], *ids[:1]], ids[count:])
 
     def test_all_rules_that_a_series_breaks_are_listed(self):
-        given = Samples(max_dimensions=2, reserved_names=frozenset({"mine"}))
+        given = Samples(PostRules(max_dimensions=2, reserved_names=frozenset({"mine"})))
         self.assertEqual([], given.faults("any(name)", {"_": "<>", "b": "x" * 255}))
         for name, dimensions, count in (
             ("mine", {}, 1), ("", {"": ""}, 2), ("a\0", {"b\0": "c\0"}, 3), ("n", {"a": "x" * 256}, 1),
@@ -58,14 +57,13 @@ class SamplesTest(base.BaseTestCase):
             self.assertEqual(count, len(given.faults(name, dimensions)), (name, dimensions))
 
     def test_refused_samples_are_counted_and_the_first_violations_are_kept(self):
-        given = Samples(allowed=Window(10, 20))
-        self.assertIsNone(given.time_fault(10))
+        given = Samples()
         for number in range(1000):
-            given.refuse(f"[{number}]", [given.time_fault(9)])
+            given.refuse(f"[{number}]", ["is too old"])
         given.add(series_head("up", {}), 15, 1.0)
         post = given.post()
         self.assertEqual((1001, [1000], 100), (post.total, post.indices, len(post.violations)))
-        self.assertIn("older than the retention", str(post.violations[0]))
+        self.assertEqual("[0] is too old", str(post.violations[0]))
 
     def test_a_request_with_too_many_samples_or_bytes_is_too_large(self):
         given, head = Samples(), series_head("up", {})
