@@ -78,7 +78,8 @@ def _parse_element(element: bytes, *, common_ms: int | None, rules: PostRules) -
     return json_text.write(normalised)
 
 
-def envelope(event_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
-    """Return the message of an element of `ParsedPost.valid`; ``creation_time`` in seconds. Events have no region."""
+def envelopes(events_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
+    """Return the messages of elements of `ParsedPost.valid`; ``creation_time`` in seconds. Events have no region."""
     meta = json_text.write({"project_id": tenant})
-    return b'{"event":%b,"meta":%b,"creation_time":%b}' % (event_json, meta, times.seconds_text(creation_time))
+    end = b',"meta":%b,"creation_time":%b}' % (meta, times.seconds_text(creation_time))
+    return [b'{"event":' + event_json + end for event_json in events_json]

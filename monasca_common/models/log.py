@@ -119,6 +119,7 @@ def normalised(log: Fields, limits: Limits, common: dict[str, str], rules: PostR
     return json_text.write(members)
 
 
-def envelope(log_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
-    """Return the message of an element of `ParsedPost.valid`; ``creation_time`` in seconds."""
-    return b'{"log":%b%b' % (log_json, envelope_ends(tenant, region, creation_time))
+def envelopes(logs_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
+    """Return the messages of elements of `ParsedPost.valid`; ``creation_time`` in seconds."""
+    end = envelope_ends(tenant, region, creation_time)
+    return [b'{"log":' + log_json + end for log_json in logs_json]

@@ -208,13 +208,8 @@ def _parse_each(body: bytes, parse: Callable[[bytes], bytes]) -> ParsedPost:
     return parse_each(split(body), parse, "[{}]".format)
 
 
-def envelope(metric_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
-    """Return the message of an element of `ParsedPost.valid`; ``creation_time`` in seconds."""
-    return b'{"metric":%b%b' % (metric_json, envelope_ends(tenant, region, creation_time))
-
-
 def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
-    """Return the messages of a request."""
+    """Return the messages of elements of `ParsedPost.valid`; ``creation_time`` in seconds."""
     end = envelope_ends(tenant, region, creation_time)
     return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
 

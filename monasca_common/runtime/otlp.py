@@ -51,8 +51,7 @@ class OtlpReader:
             PostRules(max_dimensions=self.max_dimensions),
             most_bytes=_MOST_LOG_BYTES,
         )
-        envelopes = [log.envelope(text, project, settings.otlp_region, created) for text in post.valid]
-        return replace(post, valid=envelopes)
+        return replace(post, valid=log.envelopes(post.valid, project, settings.otlp_region, created))
 
     def header(self, headers: Headers) -> bytes | None:
         """Return the tenant in the headers of a message, or ``None``."""

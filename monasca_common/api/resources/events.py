@@ -30,7 +30,7 @@ class Events:
         post = parsed(event.parse_post, body, self._context.rules(Kind.EVENTS, created))
         if post.violations:
             raise refusal(post.violations)
-        values = [event.envelope(text, tenant, settings.region, created) for text in post.valid]
+        values = event.envelopes(post.valid, tenant, settings.region, created)
         values = self._context.encoded("events", values)
         bulk = TopicMessages(settings.events_topic, records(values, post, request, key))
         self._context.publishing.publish(bulk, keyed=key is not None)

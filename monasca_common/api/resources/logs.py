@@ -27,7 +27,7 @@ class Logs:
         post = parsed(log.parse_post, read_json_body(request, settings, type_required=True), rules)
         if post.violations:
             raise refusal(post.violations)
-        values = [log.envelope(text, tenant, settings.region, created) for text in post.valid]
+        values = log.envelopes(post.valid, tenant, settings.region, created)
         values = self._context.encoded("logs", values)
         bulk = TopicMessages(settings.logs_topic, records(values, post, request, key))
         self._context.publishing.publish(bulk, keyed=key is not None)

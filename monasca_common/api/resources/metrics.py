@@ -107,6 +107,7 @@ class Metrics(_List):
         settings = self._posts.settings
         tenant: str = request.context.tenant
         elements = [rejected.raw for rejected in post.rejected]
+        envelopes = metric.envelopes(elements, tenant, settings.region, created)
         ids: Sequence[bytes | None] = [None] * len(elements)
         if key is not None:
             ids = message_ids(tenant, request.path, key, elements, [rejected.index for rejected in post.rejected])
@@ -114,7 +115,7 @@ class Metrics(_List):
             settings.rejected_metrics_topic,
             [
                 Record(
-                    metric.envelope(rejected.raw, tenant, settings.region, created),
+                    envelope,
                     headers=(
                         (dead_letters.ORIGIN_TOPIC, settings.metrics_topic.encode()),
                         (dead_letters.ERROR_CLASS, b"monasca_common.models.errors.InvalidEnvelope"),
@@ -123,7 +124,7 @@ class Metrics(_List):
                     ),
                     message_id=own_id,
                 )
-                for rejected, own_id in zip(post.rejected, ids, strict=True)
+                for rejected, envelope, own_id in zip(post.rejected, envelopes, ids, strict=True)
             ],
         )
 

@@ -109,6 +109,6 @@ class ExportLogs(_Export):
     def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
         """Publish logs; derive ids only from an Idempotency-Key, because without it equal logs can be distinct."""
         posts, settings = self._posts, self._posts.settings
-        values = [log.envelope(text, request.context.tenant, settings.region, created) for text in post.valid]
+        values = log.envelopes(post.valid, request.context.tenant, settings.region, created)
         bulk = TopicMessages(settings.logs_topic, records(posts.encoded("logs", values), post, request, key))
         posts.publishing.publish(bulk, keyed=key is not None)

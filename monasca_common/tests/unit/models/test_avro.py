@@ -28,7 +28,7 @@ CHANGE = replace(
 
 def posted(model, body):
     post = model.parse_post(json.dumps(body).encode())
-    return [model.envelope(element, "tenant", "region", 1_700_000_000.125) for element in post.valid]
+    return model.envelopes(post.valid, "tenant", "region", 1_700_000_000.125)
 
 
 METRICS = posted(

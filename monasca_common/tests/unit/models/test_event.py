@@ -57,13 +57,13 @@ class TestEventPost(base.BaseTestCase):
 class TestEventDecode(base.BaseTestCase):
     def test_a_posted_event_becomes_a_row(self):
         (text,) = event.parse_post(body({"dimensions": {"b": "1", "a": "2"}, "event": START}, timestamp=5)).valid
-        decoded = event.decode_all([event.envelope(text, "p", "r", 9)])
+        decoded = event.decode_all(event.envelopes([text], "p", "r", 9))
         self.assertEqual([(5, "p", START["event_type"], '{"vcpus":2}', '{"a":"2","b":"1"}')], decoded.rows)
 
     def test_an_event_without_a_time_has_the_time_of_its_envelope(self):
         (text,) = event.parse_post(body({"event": START})).valid
         (timed,) = event.parse_post(body({"event": START}, timestamp=5)).valid
-        decoded = event.decode_all([event.envelope(timed, "p", "r", 9), event.envelope(text, "p", "r", 9)])
+        decoded = event.decode_all(event.envelopes([timed, text], "p", "r", 9))
         self.assertEqual([5, 9000], [row.time_ms for row in decoded.rows])
         self.assertEqual({1}, decoded.untimed)
 
@@ -74,7 +74,7 @@ class TestEventDecode(base.BaseTestCase):
 
     def test_a_long_number_keeps_all_its_digits(self):
         (text,) = event.parse_post(body({"event": START | {"payload": {"n": 10**30}}})).valid
-        self.assertEqual(f'{{"n":{10**30}}}', event.decode_all([event.envelope(text, "p", "r", 9)]).rows[0].payload)
+        self.assertEqual(f'{{"n":{10**30}}}', event.decode_all(event.envelopes([text], "p", "r", 9)).rows[0].payload)
 
     @given(hostile.members("event_type", "payload", "timestamp"), hostile.TEXTS, hostile.TEXTS)
     def test_each_accepted_element_can_be_stored(self, one, dimensions, timestamp):
@@ -85,7 +85,7 @@ class TestEventDecode(base.BaseTestCase):
         except InvalidEnvelope:
             return
         self.assertEqual(1, len(posted.valid) + len(posted.rejected))
-        decoded = event.decode_all([event.envelope(text, "p", "r", 5) for text in posted.valid])
+        decoded = event.decode_all(event.envelopes(posted.valid, "p", "r", 5))
         self.assertEqual({}, decoded.errors)
         for row in decoded.rows:
             self.assertTrue(0 <= row.time_ms < 2**63)

@@ -104,7 +104,7 @@ class TestLogPost(base.BaseTestCase):
 class TestLogDecode(base.BaseTestCase):
     def test_a_posted_log_becomes_a_row(self):
         (text,) = log.parse_post(body({"message": "é", "dimensions": {"b": "1", "a": "2"}, "level": 3})).valid
-        decoded = log.decode_all([log.envelope(text, "t", "r", 5)])
+        decoded = log.decode_all(log.envelopes([text], "t", "r", 5))
         self.assertEqual([(5000, "t", "r", "é", '{"a":"2","b":"1"}', '{"level":3}')], decoded.rows)
 
     def test_the_time_of_a_log_overrides_that_of_its_envelope(self):
@@ -144,4 +144,4 @@ class TestLogDecode(base.BaseTestCase):
         except InvalidEnvelope:
             return
         self.assertEqual(1, len(posted.valid) + len(posted.rejected))
-        self.assertEqual({}, log.decode_all([log.envelope(text, "t", "r", 5) for text in posted.valid]).errors)
+        self.assertEqual({}, log.decode_all(log.envelopes(posted.valid, "t", "r", 5)).errors)

@@ -76,18 +76,17 @@ class TestGoodPosts(MetricPostCase):
         envelopes = [json.loads(line) for line in lines]
         posted = parse_post(json.dumps([envelope["metric"] for envelope in envelopes]).encode())
         self.assertEqual(((), len(lines)), (posted.violations, len(posted.valid)))
-        again = [
-            models.envelope(text, envelope["meta"]["tenantId"], envelope["meta"]["region"], envelope["creation_time"])
-            for text, envelope in zip(posted.valid, envelopes, strict=True)
-        ]
+        again = []
+        for text, envelope in zip(posted.valid, envelopes, strict=True):
+            meta = envelope["meta"]
+            again += models.envelopes([text], meta["tenantId"], meta["region"], envelope["creation_time"])
         decoder = MetricDecoder()
         self.assertEqual(decoder.decode_all(lines).rows, decoder.decode_all(again).rows)
 
     def test_an_envelope_has_the_format_of_messages(self):
         (text,) = parse_post(json.dumps(GOOD).encode()).valid
         expected = {"metric": GOOD, "meta": {"tenantId": 't"1', "region": "r\u00e9"}, "creation_time": 5}
-        self.assertEqual(expected, json.loads(models.envelope(text, 't"1', "r\u00e9", 5)))
-        self.assertEqual([models.envelope(text, "t", "r", 5)] * 2, models.envelopes([text, text], "t", "r", 5))
+        self.assertEqual([expected] * 2, list(map(json.loads, models.envelopes([text, text], 't"1', "r\u00e9", 5))))
 
 
 class TestBadPosts(MetricPostCase):
@@ -212,7 +211,7 @@ class TestBadPosts(MetricPostCase):
         for rejected in posted.rejected:
             self.assertNotIn("cannot be read as a metric", str(rejected.violations[0]))
         # The persister accepts each metric that the API accepts.
-        rows = MetricDecoder().decode_all([models.envelope(text, "t", "r", 5) for text in posted.valid])
+        rows = MetricDecoder().decode_all(models.envelopes(posted.valid, "t", "r", 5))
         self.assertEqual({}, rows.errors)
         self.assertTrue(all(math.isfinite(row.value) for row in rows.rows))
 

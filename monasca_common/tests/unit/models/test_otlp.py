@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from oslotest import base
 
 from monasca_common.models.errors import InvalidEnvelope
-from monasca_common.models.metric import MetricDecoder, envelope
+from monasca_common.models.metric import MetricDecoder, envelopes
 from monasca_common.models.otlp import requests
 from monasca_common.models.otlp.attributes import text
 from monasca_common.models.otlp.logs import parse_logs
@@ -131,7 +131,7 @@ class TestNumbers(base.BaseTestCase):
         for value, written in ((math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (-0.0, 0.0)):
             [metric] = parsed(request(gauge(point(value)))).valid
             self.assertEqual(written, json.loads(metric)["value"])
-            [row] = MetricDecoder().decode_all([envelope(metric, "t", "r", 1)]).rows
+            [row] = MetricDecoder().decode_all(envelopes([metric], "t", "r", 1)).rows
             self.assertEqual(struct.pack("d", value + 0.0), struct.pack("d", row.value))
 
     def test_a_point_without_recorded_value_ends_its_series_like_a_staleness_marker(self):

@@ -11,10 +11,8 @@ from monasca_common.models import avro, event, metric
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
 
-JSON = [
-    metric.envelope(b'{"name":"cpu","dimensions":{"hostname":"h"},"timestamp":5,"value":%d}' % value, "t", "r", 1.5)
-    for value in range(3)
-]
+METRIC = b'{"name":"cpu","dimensions":{"hostname":"h"},"timestamp":5,"value":%d}'
+JSON = metric.envelopes([METRIC % value for value in range(3)], "t", "r", 1.5)
 
 
 class EnvelopesTest(base.BaseTestCase):
@@ -99,6 +97,6 @@ class EnvelopesTest(base.BaseTestCase):
         self.assertEqual(values, writer.values(JSON))
 
     def test_other_kinds_are_also_converted(self):
-        envelopes = [event.envelope(b'{"event_type":"e","payload":{"a":1},"dimensions":{}}', "t", "r", 1.5)]
+        envelopes = event.envelopes([b'{"event_type":"e","payload":{"a":1},"dimensions":{}}'], "t", "r", 1.5)
         values = self.written(avro.EVENTS, envelopes)
         self.assertEqual(event.decode_all(envelopes), self.decoded(values, decode=event.decode_all))

@@ -14,10 +14,8 @@ from monasca_common.pipeline.spark import schemas
 from monasca_common.pipeline.spark.schemas import BatchSchemas, readable
 from monasca_common.runtime.envelopes import EnvelopeWriter
 
-JSON = [
-    metric.envelope(b'{"name":"cpu","dimensions":{"hostname":"h"},"timestamp":5,"value":%d}' % value, "t", "r", 1.5)
-    for value in range(3)
-]
+METRIC = b'{"name":"cpu","dimensions":{"hostname":"h"},"timestamp":5,"value":%d}'
+JSON = metric.envelopes([METRIC % value for value in range(3)], "t", "r", 1.5)
 UNKNOWN = b"\0\0\0\0\x63x"
 
 
