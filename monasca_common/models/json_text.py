@@ -77,16 +77,12 @@ def checked(value: Any) -> tuple[bytes, str | None]:
         return b"null", _TOO_DEEP
     except UnicodeEncodeError:
         return b"null", HALF_A_PAIR
-    return written, _fault(value, written)
-
-
-def _fault(value: Any, written: bytes) -> str | None:
     if written.count(b"{") + written.count(b"[") > MOST_DEPTH and _is_deep(value):
-        return _TOO_DEEP
+        return written, _TOO_DEEP
     # These bytes may also be an escaped backslash before "u0000".
     if b"\\u0000" in written and _has_nul(value):
-        return A_NUL
-    return None
+        return written, A_NUL
+    return written, None
 
 
 def _is_deep(value: Any) -> bool:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-import msgspec
-
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.limits import STORED, too_many_dimensions
@@ -27,7 +25,6 @@ _MOST_VIOLATIONS = 100
 _MOST_NUMBER_BYTES = 70  # maximum size of a metric without its head and meta: its time, its value and member names
 _NULL = b"null"  # the JSON of values that are not finite, before they become texts
 
-_write = msgspec.json.Encoder().encode
 _digests: Seen[bytes, bytes] = Seen(20_000, max_entry_bytes=2048)  # digests of the heads of series
 
 
@@ -106,10 +103,10 @@ class Samples:
 
 def _numbers(values: Sequence[float]) -> list[bytes]:
     """Return the JSON of each value, with texts for values that are not finite."""
-    numbers = _write(values)[1:-1].split(b",") if values else []
+    numbers = json_text.write(values)[1:-1].split(b",") if values else []
     if _NULL in numbers:
         pairs = zip(numbers, values, strict=True)
-        numbers = [_write(value_text(value)) if number == _NULL else number for number, value in pairs]
+        numbers = [json_text.write(value_text(value)) if number == _NULL else number for number, value in pairs]
     return numbers
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -28,13 +27,10 @@ class Seen(Generic[K, V]):
         if size_bytes > self._max_entry_bytes:
             return
         if len(self._entries) >= self._max_entries:
-            self._forget()
+            # The keys are copied in one step, because another thread may add a key in the meantime.
+            for older in list(self._entries)[: max(1, self._max_entries // 2)]:
+                self._entries.pop(older, None)
         self._entries[key] = value
-
-    def _forget(self) -> None:
-        # The keys are copied in one step, because another thread may add a key in the meantime.
-        for key in list(islice(list(self._entries), max(1, self._max_entries // 2))):
-            self._entries.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -52,11 +52,7 @@ class _Sample(NamedTuple):
 
 
 class _PointRefused(ValueError):
-    """A data point breaks the rules."""
-
-    def __init__(self, *rules: str) -> None:
-        super().__init__(*rules)
-        self.rules = rules
+    """A data point breaks the rules that are its arguments."""
 
 
 def add_samples(request: ExportMetricsServiceRequest, attributes: frozenset[str], samples: Samples) -> None:
@@ -76,7 +72,7 @@ def add_samples(request: ExportMetricsServiceRequest, attributes: frozenset[str]
                     try:
                         values = list(_values(name, data, point, common, samples))
                     except _PointRefused as refused:
-                        samples.refuse(f"metric {shown(name)}", refused.rules)
+                        samples.refuse(f"metric {shown(name)}", refused.args)
                         continue
                     time_ms, meta = point.time_unix_nano // NS_PER_MS, _meta(data, point)
                     for head, value in values:
