@@ -15,7 +15,7 @@ from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import MOST_DIMENSIONS, NON_EMPTY, POSTED, STORED, TENANT
-from monasca_common.models.post import DEFAULT_RULES, ParsedPost, PostRules, members_of, parse_each, split
+from monasca_common.models.post import DEFAULT_RULES, ParsedPost, PostRules, envelopes_of, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, Event, decode_each
 
 
@@ -78,8 +78,6 @@ def _parse_element(element: bytes, *, common_ms: int | None, rules: PostRules) -
     return json_text.write(normalised)
 
 
-def envelopes(events_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
-    """Return the messages of elements of `ParsedPost.valid`; ``creation_time`` in seconds. Events have no region."""
-    meta = json_text.write({"project_id": tenant})
-    end = b',"meta":%b,"creation_time":%b}' % (meta, times.seconds_text(creation_time))
-    return [b'{"event":' + event_json + end for event_json in events_json]
+def envelopes(events_json: Sequence[bytes], tenant: str, _region: str, created: float) -> list[bytes]:
+    """See `envelopes_of`; events have no region."""
+    return envelopes_of(b"event", events_json, {"project_id": tenant}, created)

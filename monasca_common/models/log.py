@@ -29,7 +29,7 @@ from monasca_common.models.post import (
     MOST_BYTES,
     ParsedPost,
     PostRules,
-    envelope_ends,
+    envelopes_of,
     members_of,
     parse_each,
     split,
@@ -119,7 +119,6 @@ def normalised(log: Fields, limits: Limits, common: dict[str, str], rules: PostR
     return json_text.write(members)
 
 
-def envelopes(logs_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
-    """Return the messages of elements of `ParsedPost.valid`; ``creation_time`` in seconds."""
-    end = envelope_ends(tenant, region, creation_time)
-    return [b'{"log":' + log_json + end for log_json in logs_json]
+def envelopes(logs_json: Sequence[bytes], tenant: str, region: str, created: float) -> list[bytes]:
+    """See `envelopes_of`."""
+    return envelopes_of(b"log", logs_json, {"tenantId": tenant, "region": region}, created)

@@ -38,7 +38,7 @@ from monasca_common.models.post import (
     ParsedPost,
     PostRules,
     check_count,
-    envelope_ends,
+    envelopes_of,
     members_of,
     parse_each,
     split,
@@ -207,10 +207,9 @@ def _parse_each(body: bytes, parse: Callable[[bytes], bytes]) -> ParsedPost:
     return parse_each(split(body), parse, "[{}]".format)
 
 
-def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
-    """Return the messages of elements of `ParsedPost.valid`; ``creation_time`` in seconds."""
-    end = envelope_ends(tenant, region, creation_time)
-    return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
+def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, created: float) -> list[bytes]:
+    """See `envelopes_of`."""
+    return envelopes_of(b"metric", metrics_json, {"tenantId": tenant, "region": region}, created)
 
 
 def _parse_element(element: bytes, *, rules: PostRules) -> bytes:

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -123,11 +122,8 @@ def parse_each(elements: Sequence[bytes], parse: Callable[[bytes], bytes], place
     return ParsedPost(valid, indices, len(elements), tuple(violations), tuple(rejected))
 
 
-def envelope_ends(tenant: str, region: str, creation_time: float) -> bytes:
-    """Return the bytes after the payload in the envelopes of a request of metrics or logs."""
-    return b"%b%b}" % (_meta(tenant, region), times.seconds_text(creation_time))
-
-
-@lru_cache(maxsize=1024)
-def _meta(tenant: str, region: str) -> bytes:
-    return b',"meta":%b,"creation_time":' % json_text.write({"tenantId": tenant, "region": region})
+def envelopes_of(member: bytes, elements: Sequence[bytes], meta: Mapping[str, str], created: float) -> list[bytes]:
+    """Return the messages of elements of `ParsedPost.valid`; ``created``: their creation_time in seconds."""
+    start = b'{"%b":' % member
+    end = b',"meta":%b,"creation_time":%b}' % (json_text.write(meta), times.seconds_text(created))
+    return [start + element + end for element in elements]
