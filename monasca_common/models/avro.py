@@ -18,7 +18,7 @@ import fastavro
 import msgspec
 
 from monasca_common.models import json_text
-from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.errors import Unreadable
 from monasca_common.models.numbers import BY_TEXT, value_text
 
 METRICS, LOGS, EVENTS, TRANSITIONS = "metrics", "logs", "events", "transitions"
@@ -48,16 +48,17 @@ def encode(kind: str, envelope: bytes) -> bytes:
 
 
 def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reader) -> Callable[[bytes], bytes]:
-    """Return a function that converts a record to its envelope in JSON, and raises `InvalidEnvelope` without any text
-    of the record.
+    """Return a function that converts a record to its envelope in JSON, and raises `Unreadable` without any text of the
+    record.
 
-    ``writer``: the parsed schema of the records; ``read``: fastavro's function that reads them. Raises
-    `InvalidEnvelope` unless ``writer`` is a version of an envelope's schema.
+    ``writer``: the parsed schema of the records; ``read``: fastavro's function that reads them. Raises `Unreadable`
+    unless ``writer`` is a version of an envelope's schema.
     """
     name = writer.get("name") if isinstance(writer, Mapping) else None
     kind = _KIND_OF_RECORD.get(name or "")
     if kind is None:
-        raise _invalid(f"has the schema {name or 'of another type'}, which is not one of {', '.join(_KIND_OF_RECORD)}")
+        known = ", ".join(_KIND_OF_RECORD)
+        raise Unreadable(f"has the schema {name or 'of another type'}, which is not one of {known}")
     reader = None if writer == schema(kind) else schema(kind)
     to_envelope = _KINDS[kind].to_envelope
 
@@ -71,16 +72,12 @@ def decoder(writer: Schema, read: Callable[..., Any] = fastavro.schemaless_reade
             excess_bytes = len(record) - source.tell()
             envelope = json_text.write(to_envelope(found))
         except Exception as error:  # fastavro raises errors of many types
-            raise _invalid(f"is not a record of {name}: {type(error).__name__}") from None
+            raise Unreadable(f"is not a record of {name}: {type(error).__name__}") from None
         if excess_bytes:
-            raise _invalid(f"has {excess_bytes} bytes after its record of {name}")
+            raise Unreadable(f"has {excess_bytes} bytes after its record of {name}")
         return envelope
 
     return decode
-
-
-def _invalid(rule: str) -> InvalidEnvelope:
-    return InvalidEnvelope([Violation("", rule)])
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,7 @@
 
     ValueError
     └── InvalidEnvelope     breaks at least one rule (`violations` lists each)
-        └── Unreadable      is neither JSON nor the expected protobuf message, so no other rule was checked
+        └── Unreadable      is neither JSON nor the expected Avro record or protobuf message; nothing else was checked
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class InvalidEnvelope(ValueError):
 
 
 class Unreadable(InvalidEnvelope):
-    """The input is not JSON, or not the expected protobuf message; the only violation has an empty ``where``."""
+    """The input is not JSON, or not the expected record or message; the only violation has an empty ``where``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__([Violation("", reason)])
