@@ -162,14 +162,7 @@ class AlarmHistory:
         query = Query.of(request)
         which, page = query.alarm_history(alarm_id)
         with contextlib.closing(self._reader.iter_alarm_history(which, one_more(page))) as found:
-            paging.answer_page(
-                request,
-                response,
-                found,
-                limit=page.limit,
-                element=_element,
-                offset=attrgetter("id"),
-            )
+            paging.answer_page(request, response, found, limit=page.limit, element=_element, offset=attrgetter("id"))
 
 
 def _shown(request: falcon.Request, alarm: StoredAlarm) -> dict[str, Any]:

@@ -21,7 +21,6 @@ class Events:
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         settings = self._context.settings
-        tenant: str = request.context.tenant
         key = idempotency_key(request)
         body = read_json_body(request, settings)
         if not body:
@@ -30,7 +29,7 @@ class Events:
         post = parsed(event.parse_post, body, self._context.rules(Kind.EVENTS, created))
         if post.violations:
             raise refusal(post.violations)
-        values = event.envelopes(post.valid, tenant, settings.region, created)
+        values = event.envelopes(post.valid, request.context.tenant, settings.region, created)
         values = self._context.encoded("events", values)
         bulk = TopicMessages(settings.events_topic, records(values, post, request, key))
         self._context.publishing.publish(bulk, keyed=key is not None)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import falcon
-import msgspec
 
+from monasca_common.api import paging
 from monasca_common.api.problems import bad_request
 from monasca_common.kafka import AuthorizationError, FatalError, ProducerHealth, ProducerPool
 from monasca_common.storage.errors import StorageError
@@ -56,12 +56,11 @@ class Health:
         states = {part: self._checks[part].state() for part in parts}
         ok = all(state.ok for state in states.values())
         response.status = falcon.HTTP_200 if ok else falcon.HTTP_503
-        response.content_type = falcon.MEDIA_JSON
         response.cache_control = ["no-store"]
         body: dict[str, Any] = {"status": _word(ok)}
         for part, state in states.items():
             body[part] = {"status": _word(state.ok), **state.facts}
-        response.data = msgspec.json.encode(body)
+        paging.answer(response, body)
 
     on_head = on_get
 
@@ -70,9 +69,8 @@ class Liveness:
     """Responds without any check, because a worker that responds does not need a restart."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        response.content_type = falcon.MEDIA_JSON
         response.cache_control = ["no-store"]
-        response.data = msgspec.json.encode({"live": True})
+        paging.answer(response, {"live": True})
 
     on_head = on_get
 

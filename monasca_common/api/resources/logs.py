@@ -20,14 +20,13 @@ class Logs:
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         settings = self._context.settings
-        tenant: str = request.context.tenant
         key = idempotency_key(request)
         created = self._context.creation_time(key)
         rules = self._context.rules(Kind.LOGS, created)
         post = parsed(log.parse_post, read_json_body(request, settings, type_required=True), rules)
         if post.violations:
             raise refusal(post.violations)
-        values = log.envelopes(post.valid, tenant, settings.region, created)
+        values = log.envelopes(post.valid, request.context.tenant, settings.region, created)
         values = self._context.encoded("logs", values)
         bulk = TopicMessages(settings.logs_topic, records(values, post, request, key))
         self._context.publishing.publish(bulk, keyed=key is not None)

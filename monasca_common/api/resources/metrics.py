@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import falcon
 
@@ -35,8 +35,6 @@ PATH = "/v2.0/metrics"
 REJECTED_HEADER = "Monasca-Rejected"
 _MAX_ERROR_TEXT = 1000
 
-T = TypeVar("T")
-
 
 def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: SqlReader) -> None:
     app.add_route(PATH, Metrics(posts, reader))
@@ -49,22 +47,10 @@ class _List:
     def __init__(self, reader: SqlReader) -> None:
         self._reader = reader
 
-    def _answer(
-        self,
-        request: falcon.Request,
-        response: falcon.Response,
-        found: Iterable[T],
-        page: PageOf,
-        *,
-        element: Callable[[T], Any],
-        offset: Callable[[T], str],
-    ) -> None:
-        paging.answer_page(request, response, found, limit=page.limit, element=element, offset=offset)
-
     def _answer_names(
         self, request: falcon.Request, response: falcon.Response, field: str, names: Sequence[str], page: PageOf
     ) -> None:
-        self._answer(request, response, names, page, element=lambda name: {field: name}, offset=str)
+        paging.answer_page(request, response, names, limit=page.limit, element=lambda name: {field: name}, offset=str)
 
 
 class Metrics(_List):
@@ -97,7 +83,9 @@ class Metrics(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = Query.of(request).series()
         with contextlib.closing(self._reader.iter_series(which, one_more(page))) as found:
-            self._answer(request, response, found, page, element=_shown, offset=lambda series: series.id.hex())
+            paging.answer_page(
+                request, response, found, limit=page.limit, element=_shown, offset=lambda series: series.id.hex()
+            )
 
     def _dead_letters(
         self, post: ParsedPost, request: falcon.Request, key: str | None, created: float

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import falcon
-import msgspec
+
+from monasca_common.api import paging
 
 _UPDATED = "2014-07-18T03:25:02.423Z"
 
@@ -14,12 +15,12 @@ _UPDATED = "2014-07-18T03:25:02.423Z"
 class Versions:
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         links = [{"rel": "self", "href": f"{request.prefix}/"}]
-        _answer(response, {"links": links, "elements": [_version(request)]})
+        paging.answer(response, {"links": links, "elements": [_version(request)]})
 
 
 class Version:
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        _answer(response, _version(request))
+        paging.answer(response, _version(request))
 
 
 def _version(request: falcon.Request) -> dict[str, Any]:
@@ -29,8 +30,3 @@ def _version(request: falcon.Request) -> dict[str, Any]:
         "status": "CURRENT",
         "updated": _UPDATED,
     }
-
-
-def _answer(response: falcon.Response, body: Any) -> None:
-    response.content_type = falcon.MEDIA_JSON
-    response.data = msgspec.json.encode(body)
