@@ -53,23 +53,19 @@ class RequestSlots:
     """The maximum number of concurrent requests of each kind.
 
     ``posts`` wait for Kafka, ``others`` wait for the database. Each topic has ``own_of_topic`` reserved slots of
-    ``posts``; all topics share the remaining slots. So a topic has slots even if all other topics are stalled.
+    ``posts``; all topics share the ``common`` ones. So a topic has slots even if all other topics are stalled.
     """
 
     posts: int
     others: int
-    of_topic: int
     own_of_topic: int
-
-    @property
-    def common(self) -> int:
-        return self.of_topic - self.own_of_topic
+    common: int
 
 
 def request_slots(settings: ApiSettings) -> RequestSlots:
-    of_topic = settings.max_in_flight
-    own = max(1, of_topic // 4)
-    return RequestSlots(of_topic + own * (len(settings.posted_topics) - 1), of_topic // 2, of_topic, own)
+    own = max(1, settings.max_in_flight // 4)
+    common = settings.max_in_flight - own
+    return RequestSlots(common + own * len(settings.posted_topics), settings.max_in_flight // 2, own, common)
 
 
 def threads_of(settings: ApiSettings) -> int:

@@ -8,7 +8,7 @@ from monasca_common.api.limits import InFlightLimit, RequestSlots, request_slots
 from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
-SLOTS = RequestSlots(posts=4, others=2, of_topic=3, own_of_topic=1)
+SLOTS = RequestSlots(posts=4, others=2, own_of_topic=1, common=2)
 
 
 class Gate:
@@ -127,11 +127,11 @@ class TestAuthenticated(LimitCase):
 class TestSlots(base.BaseTestCase):
     def test_a_quarter_of_the_slots_is_reserved_per_topic(self):
         self.assertEqual(
-            RequestSlots(posts=64 + 2 * 16, others=32, of_topic=64, own_of_topic=16), request_slots(ApiSettings())
+            RequestSlots(posts=64 + 2 * 16, others=32, own_of_topic=16, common=48), request_slots(ApiSettings())
         )
         self.assertEqual(64 + 3 * 16, request_slots(ApiSettings(invalid_metrics="drop")).posts)
         self.assertEqual(
-            RequestSlots(posts=4, others=1, of_topic=2, own_of_topic=1), request_slots(ApiSettings(max_in_flight=2))
+            RequestSlots(posts=4, others=1, own_of_topic=1, common=1), request_slots(ApiSettings(max_in_flight=2))
         )
 
     def test_requests_that_wait_for_keystone_have_separate_threads(self):
