@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
+from cachetools import LRUCache
 
 from monasca_common.api.problems import Problem
 from monasca_common.models.series import series_id
@@ -54,7 +54,7 @@ class SeriesLimit:
         self._limit = limit
         self._region = region
         self._reader = reader
-        self._tenants: OrderedDict[str, _CachedSeries] = OrderedDict()
+        self._tenants: LRUCache[str, _CachedSeries] = LRUCache(_MAX_TENANTS)
         self._lock = threading.Lock()
 
     def admit(self, tenant: str, metrics: Sequence[bytes], indices: Sequence[int]) -> None:
@@ -63,7 +63,8 @@ class SeriesLimit:
         ``indices``: the positions of the metrics in the request, for the error message.
         """
         ids = [self._id(tenant, text) for text in metrics]
-        cached = self._of(tenant)
+        with self._lock:
+            cached: _CachedSeries = self._tenants.setdefault(tenant, _CachedSeries())
         with cached.lock:
             current = self._current(tenant, cached)
             new = {own_id: index for own_id, index in zip(ids, indices, strict=True) if own_id not in current}
@@ -74,14 +75,6 @@ class SeriesLimit:
     def _id(self, tenant: str, text: bytes) -> bytes:
         decoded = _decode(text)
         return series_id(tenant, self._region, decoded.name, decoded.dimensions)
-
-    def _of(self, tenant: str) -> _CachedSeries:
-        with self._lock:
-            cached = self._tenants.setdefault(tenant, _CachedSeries())
-            self._tenants.move_to_end(tenant)
-            if len(self._tenants) > _MAX_TENANTS:
-                self._tenants.popitem(last=False)
-            return cached
 
     def _current(self, tenant: str, cached: _CachedSeries) -> set[bytes]:
         now = time.monotonic()
