@@ -7,12 +7,12 @@ import contextlib
 import re
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import falcon
 
-from monasca_common.api.problems import Problem, bad_request, too_large
+from monasca_common.api.problems import Problem, bad_request, too_large, unsupported_media_type
 from monasca_common.api.settings import ApiSettings
 
 _PIECE_BYTES = 64 * 1024
@@ -45,7 +45,7 @@ def read_typed_body(request: falcon.Request, settings: ApiSettings, types: Seque
     media_type, parameters = falcon.parse_header(given)
     media_type = media_type.strip().lower()
     if media_type not in types or parameters.get("charset", "utf-8").lower() not in _UTF8:
-        raise _unsupported(f"content type {given[:100]!r} is not supported: send {' or '.join(types)}")
+        raise unsupported_media_type(f"content type {given[:100]!r} is not supported: send {' or '.join(types)}")
     return media_type, _decoded(request, settings, "gzip", "zstd")
 
 
@@ -53,9 +53,9 @@ def _decoded(request: falcon.Request, settings: ApiSettings, *encodings: str) ->
     given = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     encoding = given.removeprefix("x-")
     if encoding not in ("", "identity", *encodings):
-        raise _unsupported(
+        raise unsupported_media_type(
             f"content encoding {given[:40]!r} is not supported: send {', '.join(encodings)} or none",
-            {"Accept-Encoding": ", ".join(encodings)},
+            headers={"Accept-Encoding": ", ".join(encodings)},
         )
     body = read_body(request.env, settings)
     if encoding == "gzip":
@@ -84,11 +84,7 @@ def _check_type(request: falcon.Request, *, required: bool) -> None:
     media_type, parameters = falcon.parse_header(given)
     charset = parameters.get("charset", "utf-8")
     if media_type.strip().lower() != _JSON or charset.lower() not in _UTF8:
-        raise _unsupported(f"content type {given[:100]!r} is not supported: send {_JSON} in UTF-8")
-
-
-def _unsupported(message: str, headers: Mapping[str, str] | None = None) -> Problem:
-    return Problem(415, "Unsupported Media Type", message, headers=headers)
+        raise unsupported_media_type(f"content type {given[:100]!r} is not supported: send {_JSON} in UTF-8")
 
 
 def read_body(environ: dict[str, Any], settings: ApiSettings) -> bytes:
@@ -161,7 +157,9 @@ def decompressed(body: bytes, settings: ApiSettings) -> bytes:
                 if size > limit:
                     raise _inflated(settings, limit)
                 at += len(compressed) - len(member.unused_data)
-            at = _padding_end(body, at)
+            padding = _ZEROS.match(body, at)  # zero bytes may follow a member
+            assert padding is not None
+            at = padding.end()
             if at == len(body):
                 return b"".join(pieces)
     except zlib.error as error:
@@ -194,13 +192,6 @@ def _unzstd(body: bytes, settings: ApiSettings) -> bytes:
         if _FULL in str(error):
             raise _too_large(settings) from None
         raise bad_request(f"the body is not zstd ({error}): correct it or its Content-Encoding") from None
-
-
-def _padding_end(body: bytes, at: int) -> int:
-    """Return the position after the zero bytes that may follow a member."""
-    found = _ZEROS.match(body, at)
-    assert found is not None
-    return found.end()
 
 
 def _too_large(settings: ApiSettings) -> Problem:

@@ -69,6 +69,10 @@ def too_large(message: str, **more: Any) -> Problem:
     return Problem(413, "Content Too Large", message, **more)
 
 
+def unsupported_media_type(message: str, **more: Any) -> Problem:
+    return Problem(415, "Unsupported Media Type", message, **more)
+
+
 def bad_request(message: str, **more: Any) -> Problem:
     return Problem(400, "Bad Request", message, **more)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, RequestSlots, request_slots
 from monasca_common.api.log_fields import Reason
-from monasca_common.api.problems import Problem, unavailable
+from monasca_common.api.problems import Problem, too_large, unavailable
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import DeliveryReport, MessageTooLarge, PooledProducer, ProducerPool, Record
 
@@ -122,13 +122,10 @@ def _undelivered(reports: Sequence[DeliveryReport]) -> Problem:
     }
     LOG.warning("%d messages of a request were not delivered; first error: %s", len(undelivered), undelivered[0].error)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    too_large = [delivery for delivery in undelivered if isinstance(delivery.error, MessageTooLarge)]
-    if len(too_large) == len(undelivered):
-        return Problem(
-            413,
-            "Content Too Large",
+    if all(isinstance(delivery.error, MessageTooLarge) for delivery in undelivered):
+        return too_large(
             f"messages of the request: {counted}; the failed ones exceed Kafka's maximum size: make them smaller "
-            f"({too_large[0].error})",
+            f"({undelivered[0].error})",
             details=counts,
         )
     return unavailable(

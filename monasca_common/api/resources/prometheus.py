@@ -7,7 +7,7 @@ import falcon
 
 from monasca_common.api.body import read_body, snappy_decompressed
 from monasca_common.api.ingest import PostContext, parsed, publish_samples, violations_text
-from monasca_common.api.problems import Problem, bad_request
+from monasca_common.api.problems import bad_request, unsupported_media_type
 from monasca_common.models import remote_write
 from monasca_common.storage.base import Kind
 
@@ -44,17 +44,12 @@ def _check_type(request: falcon.Request) -> None:
     media_type, parameters = falcon.parse_header(given)
     message = parameters.get("proto", _MESSAGE)
     if media_type.strip().lower() != _TYPE or message != _MESSAGE:
-        raise Problem(
-            415,
-            "Unsupported Media Type",
+        raise unsupported_media_type(
             f"content type {given[:100]!r} is not supported: send {_TYPE};proto={_MESSAGE}, which is remote write 1.0 "
-            "(protobuf_message of Prometheus' remote_write)",
+            "(protobuf_message of Prometheus' remote_write)"
         )
     encoding = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding != "snappy":
-        raise Problem(
-            415,
-            "Unsupported Media Type",
-            f"content encoding {encoding[:40]!r} is not supported: send snappy",
-            headers={"Accept-Encoding": "snappy"},
+        raise unsupported_media_type(
+            f"content encoding {encoding[:40]!r} is not supported: send snappy", headers={"Accept-Encoding": "snappy"}
         )
