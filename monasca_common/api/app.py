@@ -183,10 +183,6 @@ def _add_routes(app: Any, posts: PostContext, reader: SqlReader | None, alarms_c
     app.add_route(logs.PATH, logs.Logs(posts))
     app.add_route(events.PATH, events.Events(posts))
     app.add_route(REMOTE_WRITE, prometheus.RemoteWrite(posts))
-    _add_otlp(app, posts)
-
-
-def _add_otlp(app: Any, posts: PostContext) -> None:
     try:
         from monasca_common.api.resources import otlp
     except ImportError as error:

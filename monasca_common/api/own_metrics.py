@@ -65,10 +65,7 @@ class ApiMetrics:
         self._unacknowledged = Gauge("unacknowledged_messages", text, ("topic",), multiprocess_mode="livesum", **named)
         text = "Age of the oldest unacknowledged message"
         self._oldest = Gauge("oldest_unacknowledged_seconds", text, ("topic",), multiprocess_mode="livemax", **named)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start the counters used by alerts at 0, because Prometheus cannot detect an increase in a new series."""
+        # The counters used by alerts start at 0, because Prometheus cannot detect an increase in a new series.
         for reason in _FAULTS_OF_SERVER:
             self._refused.labels(reason)
         for kind in _KINDS.values():

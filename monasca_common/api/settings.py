@@ -128,8 +128,7 @@ class ApiSettings:
         RESOURCE_ATTRIBUTES,
         help="The attributes of OTLP resources and scopes that become dimensions, separated by commas; "
         "otel.scope.name and otel.scope.version are also permitted. Too few: series of different senders have the same "
-        "dimensions and "
-        "overwrite each other. Too many: each restart of a sender creates new series.",
+        "dimensions and overwrite each other. Too many: each restart of a sender creates new series.",
     )
     metrics_topic: str = option(
         "metrics", old_names=("kafka.metrics_topic",), help="The topic to which metrics are sent."
