@@ -73,7 +73,7 @@ class AlarmsContext:
         response: falcon.Response,
         found: Iterable[T],
         part: Slice,
-        element: Callable[[T], Any],
+        element: Callable[[falcon.Request, T], Any],
     ) -> None:
         """Send a page. ``found``: the rows of the slice, and one more row if another page follows."""
         paging.answer_page(
@@ -81,7 +81,7 @@ class AlarmsContext:
             response,
             enumerate(found, part.offset + 1),
             limit=part.limit,
-            element=lambda numbered: element(numbered[1]),
+            element=lambda numbered: element(request, numbered[1]),
             offset=lambda numbered: str(numbered[0]),
         )
 

@@ -91,13 +91,11 @@ def make_app(
     app.add_error_handler(ClosedError, _closing)
     app.add_error_handler(StorageError, _unreadable)
     app.add_error_handler(AlarmsError, _refused)
-    checks = {
-        "producer": health.producer_check(producers, probe),
-        "storage": health.storage_check(reader),
-    }
     app.add_route("/", Versions())
     app.add_route("/v2.0", Version())
-    checked = health.Health(checks)
+    checked = health.Health(
+        {"producer": health.producer_check(producers, probe), "storage": health.storage_check(reader)}
+    )
     app.add_route("/healthcheck", checked)
     app.add_route("/readyz", checked)
     app.add_route("/healthz", health.Liveness())

@@ -131,11 +131,8 @@ class Query:
         """Return the query parameters for listing metric names, dimension names or dimension values."""
         return self._filter(self._name("metric_name")), PageOf(self.limit(), self._first("offset"))
 
-    def dimension_name(self) -> str:
-        return self._needed("dimension_name")
-
     def measurements(self) -> RowsQuery:
-        name, start = self._needed("name"), self._time("start_time")
+        name, start = self.needed("name"), self._time("start_time")
         if start is None:
             raise unprocessable("start_time is missing: give a time such as 2026-01-31T00:00:00Z")
         which = self._filter(name)
@@ -174,7 +171,7 @@ class Query:
             metric_name=self._name("metric_name"),
             dimensions=self._dimensions("metric_dimensions"),
             states=self._any_of("state", STATES),
-            severities=self.severities(),
+            severities=self._any_of("severity", SEVERITIES),
             lifecycle_state=self._first("lifecycle_state"),
             link=self._first("link"),
             state_updated_since_ms=self._time("state_updated_start_time"),
@@ -200,10 +197,9 @@ class Query:
         return group_by
 
     def definitions(self) -> DefinitionFilter:
-        return DefinitionFilter(self._tenant, self._name("name"), self._dimensions(), self.severities())
-
-    def severities(self) -> tuple[str, ...]:
-        return self._any_of("severity", SEVERITIES)
+        return DefinitionFilter(
+            self._tenant, self._name("name"), self._dimensions(), self._any_of("severity", SEVERITIES)
+        )
 
     def _any_of(self, name: str, allowed: Collection[str]) -> tuple[str, ...]:
         """Parse alternatives such as ``LOW|high`` to upper case."""
@@ -255,7 +251,7 @@ class Query:
             raise unprocessable(f"{name} has {len(value)} characters: at most {MAX_NAME_LENGTH} are allowed")
         return value
 
-    def _needed(self, name: str) -> str:
+    def needed(self, name: str) -> str:
         value = self._name(name)
         if value is None:
             raise unprocessable(f"{name} is missing: it is required")

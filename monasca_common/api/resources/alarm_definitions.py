@@ -77,7 +77,7 @@ class Definitions(AlarmsResource):
         which, sorts, part = query.definitions(), query.sorts(definitions.SORTS), query.rows()
         stored = _stored(self._context)
         with contextlib.closing(stored.iter_found(which, sorts, one_row_more(part))) as found:
-            self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
+            self._context.answer_slice(request, response, found, part, _element)
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         body = self._context.document(request, NewDefinition)

@@ -76,7 +76,7 @@ class AlarmsList(AlarmsResource):
         which, sorts, part = query.alarms(), query.sorts(SORTS), query.rows()
         alarms = Alarms(self._context.needed_database())
         with contextlib.closing(alarms.iter_found(which, sorts, one_row_more(part))) as found:
-            self._context.answer_slice(request, response, found, part, lambda alarm: _shown(request, alarm))
+            self._context.answer_slice(request, response, found, part, _shown)
 
 
 class Alarm:

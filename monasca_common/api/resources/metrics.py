@@ -133,7 +133,7 @@ class DimensionNames(_List):
 class DimensionValues(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = Query.of(request)
-        key = query.dimension_name()
+        key = query.needed("dimension_name")
         which, page = query.names()
         values = self._reader.dimension_values(which, key, one_more(page))
         self._answer_names(request, response, "dimension_value", values, page)

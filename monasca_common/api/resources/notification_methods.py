@@ -57,7 +57,7 @@ class Methods(AlarmsResource):
         query = Query.of(request)
         sorts, part = query.sorts(methods.SORTS), query.rows()
         found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part))
-        self._context.answer_slice(request, response, found, part, lambda method: _element(request, method))
+        self._context.answer_slice(request, response, found, part, _element)
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         body = self._context.document(request, NewMethod)

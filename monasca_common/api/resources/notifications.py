@@ -26,7 +26,7 @@ class NotificationsResource(AlarmsResource):
         query = Query.of(request)
         part = query.rows()
         found = _stored(self._context).found(query.notifications(), one_row_more(part))
-        self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
+        self._context.answer_slice(request, response, found, part, _element)
 
 
 class NotificationResource(AlarmsResource):

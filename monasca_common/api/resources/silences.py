@@ -54,7 +54,7 @@ class SilencesResource(AlarmsResource):
         part = query.rows()
         at_ms = self._context.now_ms() if query.flag("lasting") else None
         found = _stored(self._context).found(request.context.tenant, one_row_more(part), lasting_at_ms=at_ms)
-        self._context.answer_slice(request, response, found, part, lambda silence: _element(request, silence))
+        self._context.answer_slice(request, response, found, part, _element)
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         body, now_ms = self._context.document(request, NewSilence), self._context.now_ms()

@@ -21,14 +21,12 @@ _DIMENSION = st.text(
 _ASKED = (
     "series",
     "names",
-    "dimension_name",
     "measurements",
     "statistics",
     "alarm_history",
     "alarms",
     "definitions",
     "rows",
-    "severities",
     "limit",
 )
 
