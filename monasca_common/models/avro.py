@@ -19,10 +19,10 @@ import msgspec
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import Unreadable
+from monasca_common.models.log import OWN_MEMBERS
 from monasca_common.models.numbers import BY_TEXT, value_text
 
 METRICS, LOGS, EVENTS, TRANSITIONS = "metrics", "logs", "events", "transitions"
-_OF_LOG = ("message", "dimensions", "timestamp")
 
 Schema = Any
 """A schema that `fastavro.parse_schema` returns."""
@@ -90,22 +90,20 @@ def _raw(text: str) -> msgspec.Raw:
 
 
 def _metric_record(envelope: dict[str, Any]) -> dict[str, Any]:
-    metric = envelope["metric"]
-    if isinstance(metric["value"], str):
-        metric["value"] = BY_TEXT[metric["value"]]  # type: ignore[index]
+    value = envelope["metric"]["value"]
+    envelope["metric"]["value"] = BY_TEXT.get(value, value)
     return envelope
 
 
 def _metric_envelope(record: dict[str, Any]) -> dict[str, Any]:
-    metric = record["metric"]
-    if (text := value_text(metric["value"])) is not None:
-        metric["value"] = text
+    value = record["metric"]["value"]
+    record["metric"]["value"] = value_text(value) or value
     return record
 
 
 def _log_record(envelope: dict[str, Any]) -> dict[str, Any]:
     log = envelope["log"]
-    own = {key: log[key] for key in _OF_LOG if key in log}
+    own = {key: log[key] for key in OWN_MEMBERS if key in log}
     return {**envelope, "log": {**own, "fields": _text({key: value for key, value in log.items() if key not in own})}}
 
 

@@ -13,7 +13,6 @@ from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, Limits, Text
 Parsed = TypeVar("Parsed")
 
 NOT_AN_OBJECT = "must be an object"
-_MISSING = "is required"
 _NOT_TEXT = "must be a string"
 
 
@@ -61,7 +60,7 @@ class Fields:
         """Return a member, or ``None`` if it is missing or null, which is a violation if it is ``required``."""
         value = self.members.get(key)
         if value is None and required and self._is_object:
-            self.report(key, ["must not be null" if key in self.members else _MISSING])
+            self.report(key, ["must not be null" if key in self.members else "is required"])
         return value
 
     def text(self, key: str, rule: TextRule = ANY_TEXT, *, required: bool = True) -> str | None:

@@ -37,7 +37,7 @@ from monasca_common.models.post import (
 from monasca_common.models.rows import Decoded, LogEntry, decode_each
 
 MOST_MESSAGE_BYTES = 1024 * 1024
-_OWN = ("message", "dimensions", "timestamp")
+OWN_MEMBERS = ("message", "dimensions", "timestamp")  # all others are ``fields``
 
 
 def decode_all(values: Sequence[bytes | None], *, max_dimensions: int = MOST_DIMENSIONS) -> Decoded[LogEntry]:
@@ -66,7 +66,7 @@ def _entry(value: bytes | None, *, max_dimensions: int) -> tuple[LogEntry, bool]
 
 
 def _rest(log: Fields) -> bytes:
-    written, fault = json_text.checked({key: value for key, value in log.members.items() if key not in _OWN})
+    written, fault = json_text.checked({key: value for key, value in log.members.items() if key not in OWN_MEMBERS})
     if fault:
         log.report(None, [fault])
     return written
@@ -114,7 +114,7 @@ def normalised(log: Fields, limits: Limits, common: dict[str, str], rules: PostR
         members["timestamp"] = time_ms
     _rest(log)
     log.raise_violations()
-    for key in sorted(log.members.keys() - _OWN):
+    for key in sorted(log.members.keys() - OWN_MEMBERS):
         members[key] = log.members[key]
     return json_text.write(members)
 

@@ -21,12 +21,8 @@ NOT_A_TIME = "must be milliseconds since the epoch, between 0 and 2^63 - 1"
 NOT_A_DATE = NOT_A_TIME + ", or ISO 8601 like 2026-01-31T23:59:59.123Z"
 NOT_SECONDS = "must be seconds since the epoch, at least 0"
 
-# Units that clients send by mistake, and their conversions to milliseconds.
-_MISTAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
-    ("seconds", lambda time: time * 1000),
-    ("microseconds", lambda time: time // 1000),
-    ("nanoseconds", lambda time: time // 1_000_000),
-)
+# Units that clients send by mistake, per second.
+_MISTAKEN = {"seconds": 1, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class Window:
             fault = f"is older than the retention: the earliest allowed time is {shown(self.earliest_ms)}"
         else:
             fault = f"is in the future: the latest allowed time is {shown(self.latest_ms)}"
-        units = [unit for unit, in_ms in _MISTAKEN if in_ms(time_ms) in self]
+        units = [unit for unit, per_second in _MISTAKEN.items() if time_ms * 1000 // per_second in self]
         return f"{fault}; it appears to be in {units[0]}: send milliseconds" if units else fault
 
     def checked(self, parse: Callable[[Any], int]) -> Callable[[Any], int]:
