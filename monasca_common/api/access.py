@@ -266,9 +266,10 @@ def log_handler(where: str) -> logging.Handler | None:
 
 
 def access_line(served: Served) -> bytes:
+    second, milliseconds = divmod(int(served.at * 1000), 1000)
     return msgspec.json.encode(
         AccessLine(
-            _iso(served.at),
+            f"{_iso_second(second)}.{milliseconds:03d}Z",
             served.request_id,
             served.client,
             served.tenant,
@@ -288,11 +289,6 @@ def new_request_id() -> str:
     """Return a request id in the format of OpenStack's services. Ids are unique, but not secret."""
     text = f"{random.getrandbits(128):032x}"
     return f"req-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _iso(at: float) -> str:
-    second, milliseconds = divmod(int(at * 1000), 1000)
-    return f"{_iso_second(second)}.{milliseconds:03d}Z"
 
 
 @lru_cache(maxsize=4)

@@ -121,7 +121,11 @@ def workers_registry() -> CollectorRegistry:
 
 def _workers_families() -> Iterator[Metric]:
     folder = os.environ[_FOLDER]
-    _remove_dead_workers(folder)
+    # The gauges of dead workers are removed; their counters are kept.
+    for path in glob.glob(os.path.join(folder, "gauge_live*.db")):
+        pid = int(path.rpartition("_")[2].removesuffix(".db"))
+        if not os.path.exists(f"/proc/{pid}"):
+            multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
     yield from multiprocess.MultiProcessCollector(None, folder).collect()  # type: ignore[no-untyped-call]
 
 
@@ -134,11 +138,3 @@ class MetricsPage:
     def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
         response.content_type = PROMETHEUS_TEXT
         response.data = self._metrics.text()
-
-
-def _remove_dead_workers(folder: str) -> None:
-    """Remove the gauges of dead workers; keep their counters."""
-    for path in glob.glob(os.path.join(folder, "gauge_live*.db")):
-        pid = int(path.rpartition("_")[2].removesuffix(".db"))
-        if not os.path.exists(f"/proc/{pid}"):
-            multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -41,7 +41,8 @@ class Application:
             if self._service is None:
                 conf = cfg.ConfigOpts()
                 register_logging(conf)
-                read_configuration(_named_files(), conf)
+                files = os.environ.get(CONFIG_FILES, "").split(os.pathsep)
+                read_configuration([path for path in files if path], conf)
                 start_logging(conf)
                 self._service = Service(conf)
                 atexit.register(self._service.close)
@@ -53,10 +54,6 @@ class Application:
             atexit.unregister(self._service.close)
         self._service = None
         self._lock = threading.Lock()
-
-
-def _named_files() -> list[str] | None:
-    return [path for path in os.environ.get(CONFIG_FILES, "").split(os.pathsep) if path] or None
 
 
 application = Application()

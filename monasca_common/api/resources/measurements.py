@@ -21,7 +21,7 @@ from monasca_common.api.problems import conflict, unprocessable
 from monasca_common.api.query import EVERY_SERIES, LATEST_MS, Cursor, Query, RowsQuery, iso
 from monasca_common.models.numbers import value_text
 from monasca_common.models.series import series_id
-from monasca_common.storage.reader import PageOf, Point, Position, StatisticsPeriod
+from monasca_common.storage.reader import PageOf, Point, Position
 from monasca_common.storage.sql.reader import SqlReader
 
 _END = b"]}"
@@ -175,7 +175,8 @@ class Statistics(_RowPage):
         found = self._reader.statistics(
             groups, statistics.functions, query.span, period_ms=period_ms, limit=query.limit + 1, after_ms=after_ms
         )
-        self._answer(request, response, query, elements, map(_statistics_row, found))
+        rows = (ElementRow(each.group, each.start_ms, [iso(each.start_ms), *each.values]) for each in found)
+        self._answer(request, response, query, elements, rows)
 
 
 def _first_window_after(time_ms: int, start_ms: int, period_ms: int) -> int:
@@ -188,10 +189,6 @@ def _measurement_row(element: Element, point: Point) -> ElementRow:
     series = point.series_id if len(element.series_ids) > 1 else None
     columns = [iso(point.time_ms), value_text(point.value) or point.value, point.value_meta]
     return ElementRow(point.group, point.time_ms, columns, series)
-
-
-def _statistics_row(period: StatisticsPeriod) -> ElementRow:
-    return ElementRow(period.group, period.start_ms, [iso(period.start_ms), *period.values])
 
 
 def _element(

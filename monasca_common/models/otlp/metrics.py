@@ -183,17 +183,13 @@ def _distribution(point: Any, key: str, by_label: Mapping[float, float]) -> Iter
     """Yield the series of a histogram (``key`` is le) or of a summary."""
     for number, value in by_label.items():
         if number != math.inf or key != "le":
-            yield _Sample("_bucket" if key == "le" else "", (key, _label(number)), value)
+            # The label is the shortest text of the number, without .0, as Prometheus' client libraries write it.
+            yield _Sample("_bucket" if key == "le" else "", (key, repr(number).removesuffix(".0")), value)
     if key == "le":
         yield _Sample("_bucket", (key, "+Inf"), float(point.count))
     yield _Sample("_count", None, float(point.count))
     if isinstance(point, SummaryDataPoint) or point.HasField("sum"):
         yield _Sample("_sum", None, point.sum)
-
-
-def _label(number: float) -> str:
-    """Return the shortest text of a number, without ``.0``, as Prometheus' client libraries write it."""
-    return repr(number).removesuffix(".0")
 
 
 def _check_number(where: str, count: int) -> None:
