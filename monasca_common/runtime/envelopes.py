@@ -30,10 +30,10 @@ class EnvelopeSchema:
     """
 
     def __init__(self, text: str, names: Sequence[tuple[str, str]]) -> None:
-        from monasca_common.kafka.serialization import avro
+        from monasca_common.kafka.serialization.avro import AvroSerializer
         from monasca_common.models.avro import decoder
 
-        schema = avro.parse(text, names)
+        schema = AvroSerializer.parse(text, names)
         self._source = text, tuple(names)
         try:
             self.decode = decoder(schema.parsed, schema.reads)

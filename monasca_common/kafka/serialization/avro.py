@@ -27,7 +27,6 @@ from monasca_common.kafka.errors import ConfigurationError, SerializationError
 from monasca_common.kafka.serialization.framed import FramedSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
-_RECORDS = ("record", "error")
 _MOST_DIGITS, _MOST_DECIMAL_BYTES = 1000, 416
 
 
@@ -50,8 +49,18 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
         files = self.registry.settings.reader_schema_files
         self.readers = {name: self.read_schema("reader_schema_files", path)[1].parsed for name, path in files.items()}
 
-    def parse(self, text: str, names: Names) -> AvroSchema:
-        return parse(text, names)
+    @staticmethod
+    def parse(text: str, names: Names) -> AvroSchema:
+        named: dict[str, Any] = {}
+        try:
+            for _, each in (*names, ("", text)):
+                parsed = fastavro.parse_schema(json.loads(each), named_schemas=named)
+            recursive, _ = _inspect(parsed, named, {})
+        except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
+        if recursive:
+            return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
+        return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
 
     def record_name(self, schema: AvroSchema) -> str:
         name = schema.parsed.get("name") if isinstance(schema.parsed, dict) else None
@@ -86,20 +95,6 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
         except Exception as error:
             reason = type(error).__name__
         raise SerializationError(f"not a value of the Avro schema {key}: {reason}")
-
-
-def parse(text: str, names: Names) -> AvroSchema:
-    """Return the parsed schema. ``names``: the schemas to which it refers. Raises `SerializationError`."""
-    named: dict[str, Any] = {}
-    try:
-        for _, each in (*names, ("", text)):
-            parsed = fastavro.parse_schema(json.loads(each), named_schemas=named)
-        recursive, _ = _inspect(parsed, named, {})
-    except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
-    if recursive:
-        return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
-    return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
 
 
 def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +142,7 @@ def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, 
         if kind == "array" and empty:
             raise SerializationError("an array of items of zero bytes is refused: a short value can have billions")
         return recursive, False
-    if kind not in _RECORDS:
+    if kind not in ("record", "error"):
         return False, kind == "null" or schema.get("size") == 0
     if name not in records:
         records[name] = True, False  # the result while its own fields are inspected
