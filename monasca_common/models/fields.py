@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation, escaped_key, joined
-from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, Limits, TextRule, too_many_dimensions
+from monasca_common.models.limits import ANY_TEXT, Limits, TextRule, too_many_dimensions
 
 Parsed = TypeVar("Parsed")
 
@@ -91,7 +91,7 @@ class Fields:
             return self._empty(place, self.violations)
         return Fields({} if value is None else value, place, self.violations)
 
-    def dimensions(self, limits: Limits, most: int = MOST_DIMENSIONS) -> dict[str, str]:
+    def dimensions(self, limits: Limits, most: int) -> dict[str, str]:
         """Return the member ``dimensions``, with at most ``most`` entries."""
         fields = self.inner("dimensions", required=False)
         if len(fields.members) > most:

@@ -17,6 +17,7 @@ from monasca_common.models.errors import Unreadable
 MOST_DEPTH = 64  # maximum depth of nested arrays and objects
 A_NUL = "has a NUL character, which databases cannot store: remove it"
 HALF_A_PAIR = "has an unpaired surrogate, which is not a character: remove it"
+_NUL = rb"\u0000"
 _TOO_DEEP = f"has more than {MOST_DEPTH} levels of nested arrays and objects"
 
 #: The errors that msgspec raises for invalid JSON, and for JSON of an unexpected type.
@@ -79,8 +80,8 @@ def checked(value: Any) -> tuple[bytes, str | None]:
         return b"null", HALF_A_PAIR
     if written.count(b"{") + written.count(b"[") > MOST_DEPTH and _is_deep(value):
         return written, _TOO_DEEP
-    # These bytes may also be an escaped backslash before "u0000".
-    if b"\\u0000" in written and _has_nul(value):
+    # An escaped backslash may precede the text "u0000".
+    if _NUL in written and _NUL in written.replace(b"\\\\", b""):
         return written, A_NUL
     return written, None
 
@@ -88,17 +89,7 @@ def checked(value: Any) -> tuple[bytes, str | None]:
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MOST_DEPTH):
-        level = [child for parent in level for child in _children(parent)]
-    return any(isinstance(value, dict | list) for value in level)
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
-
-
-def _has_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    return any(map(_has_nul, _children(value))) or (isinstance(value, dict) and any("\0" in key for key in value))
+        objects = (each.values() for each in level if isinstance(each, dict))
+        arrays = (each for each in level if isinstance(each, list))
+        level = [child for children in (*objects, *arrays) for child in children]
+    return any(isinstance(each, dict | list) for each in level)
