@@ -35,8 +35,8 @@ def _transition(value: bytes | None) -> tuple[AlarmTransition, bool]:
         reason=alarm.text("stateChangeReason", ANY_TEXT, required=False) or "",
         link=alarm.text("link", ANY_TEXT, required=False),
         lifecycle_state=alarm.text("lifecycleState", ANY_TEXT, required=False),
-        metrics=alarm.document("metrics", list, "[]"),
-        sub_alarms=alarm.document("subAlarms", list, "[]"),
+        metrics=alarm.document("metrics", list),
+        sub_alarms=alarm.document("subAlarms", list),
     )
     alarm.raise_violations()
     return transition, True

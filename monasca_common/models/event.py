@@ -30,7 +30,7 @@ def _event(value: bytes | None, *, max_dimensions: int) -> tuple[Event, bool]:
     created_ms = whole.parsed("creation_time", times.version, required=event.members.get("timestamp") is None)
     time_ms = event.parsed("timestamp", times.from_ms_or_iso, required=False)
     event_type = event.text("event_type", NON_EMPTY) or ""
-    payload, dimensions = event.document("payload", dict, "{}"), event.dimensions(STORED, max_dimensions)
+    payload, dimensions = event.document("payload", dict), event.dimensions(STORED, max_dimensions)
     whole.raise_violations()
     row = Event(
         time_ms=(created_ms or 0) if time_ms is None else time_ms,
@@ -65,7 +65,7 @@ def _parse_element(element: bytes, *, common_ms: int | None, rules: PostRules) -
     whole = Fields.read(element)
     event = whole.inner("event")
     event.text("event_type", NON_EMPTY)
-    event.document("payload", dict, "{}")
+    event.document("payload", dict)
     time_ms = event.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
     normalised: dict[str, Any] = {
         "event_type": event.members.get("event_type"),

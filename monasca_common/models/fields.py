@@ -105,15 +105,13 @@ class Fields:
                 fields.report(name, [_NOT_TEXT])
         return fields.members
 
-    def document(self, key: str, kind: type, default: str) -> str:
-        """Return a member of type ``kind`` (dict, list) as JSON."""
+    def document(self, key: str, kind: type) -> str:
+        """Return a member of type ``kind`` (dict, list) as JSON; a missing member is like an empty one."""
         value = self.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, kind):
+        if value is not None and not isinstance(value, kind):
             self.report(key, [NOT_AN_OBJECT if kind is dict else "must be an array"])
-            return default
-        written, fault = json_text.checked(value)
+            value = None
+        written, fault = json_text.checked(kind() if value is None else value)
         if fault:
             self.report(key, [fault])
         return written.decode()
