@@ -115,9 +115,9 @@ class Aggregation:
     def _stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
         return self._partials.stage(records, batch, counts, self._rejected)
 
-    def _merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
-        groups = self._partials.merge(connection, batch, staged)
-        self._partials.clear(connection, batch)
+    def _merge(self, connection: sa.Connection, staged: StagedAttempts) -> int:
+        groups = self._partials.merge(connection, staged)
+        self._partials.clear(connection, staged.batch)
         return groups
 
 
@@ -170,16 +170,16 @@ class StagedPartials:
 
         return self._schemas.run(on_executors)
 
-    def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
+    def merge(self, connection: sa.Connection, staged: StagedAttempts) -> int:
         """Merge the staged partials into the stored ones, in the transaction that stores the offsets. Return the number
         of groups.
 
         Raises `StagingLost`.
         """
-        windows = usage_table.staged_windows(connection, batch, staged.attempts)
+        windows = usage_table.staged_windows(connection, staged)
         rows = sum(windows.values())
         staged.check(rows)
-        usage_table.merge(connection, self._settings.publisher.job, batch, staged.attempts)
+        usage_table.merge(connection, self._settings.publisher.job, staged)
         self.touch(connection, periods.periods_of(self._settings.specifications, windows))
         return rows
 

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from monasca_common.models.readings import exact_sum, sums_of, sums_text
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.pipeline.spark.staging import spaces, staged_rows
+from monasca_common.pipeline.spark.staging import StagedAttempts, spaces
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
@@ -42,27 +42,24 @@ def staged_row(specification: str, window_ms: int, group: str, partial: Partial)
     return (specification, window_ms, group_id, group, count, sums_text(sums), *rest)  # type: ignore[arg-type]
 
 
-def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
-    """Merge the partials that these attempts staged for ``batch`` into the stored partials. Each key is staged once."""
-    staging, usage = aggregate_staging, aggregate_usage
-    columns = [staging.c[name] for name in STAGED]
-    source = sa.select(sa.literal(job).label("job"), *columns).where(*staged_rows(aggregate_staging, batch, attempts))
+def merge(connection: sa.Connection, job: str, staged: StagedAttempts) -> None:
+    """Merge the staged partials into the stored partials. Each key is staged once."""
+    usage = aggregate_usage
+    columns = [aggregate_staging.c[name] for name in STAGED]
+    source = sa.select(sa.literal(job).label("job"), *columns).where(*staged.within(aggregate_staging))
     adding = schema.insert(connection, usage).from_select(["job", *STAGED], source)
     merging = adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(usage.c, adding.excluded))
     connection.execute(merging)
-    _shorten(connection, job, batch, attempts)
+    _shorten(connection, job, staged)
 
 
-def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
+def _shorten(connection: sa.Connection, job: str, staged: StagedAttempts) -> None:
     """Rewrite long sums of the groups that were just merged as their exact sums."""
     usage, staging = aggregate_usage.c, aggregate_staging.c
     same = [usage[name] == staging[name] for name in _KEY[1:]]
     long = sa.select(*(usage[name] for name in _KEY[1:]), usage.sums).join(aggregate_staging, sa.and_(*same))
-    found = connection.execute(
-        long.where(
-            *staged_rows(aggregate_staging, batch, attempts), usage.job == job, spaces(usage.sums) >= MOST_FLOATS
-        )
-    ).all()
+    is_long = spaces(usage.sums) >= MOST_FLOATS
+    found = connection.execute(long.where(*staged.within(aggregate_staging), usage.job == job, is_long)).all()
     own = (usage[name] == sa.bindparam(f"of_{name}") for name in _KEY[1:])
     written = aggregate_usage.update().where(usage.job == job, *own).values(sums=sa.bindparam("exact"))
     for start in range(0, len(found), _SUMS_AT_ONCE):
@@ -76,12 +73,10 @@ def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence
         )
 
 
-def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
+def staged_windows(connection: sa.Connection, staged: StagedAttempts) -> dict[tuple[str, int], int]:
     """Return the number of rows staged for each (specification, window)."""
     window = (aggregate_staging.c.specification, aggregate_staging.c.window_start)
-    query = (
-        sa.select(*window, sa.func.count()).where(*staged_rows(aggregate_staging, batch, attempts)).group_by(*window)
-    )
+    query = sa.select(*window, sa.func.count()).where(*staged.within(aggregate_staging)).group_by(*window)
     return {(specification, window_ms): count for specification, window_ms, count in connection.execute(query)}
 
 

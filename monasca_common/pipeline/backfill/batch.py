@@ -189,7 +189,7 @@ class Backfill:
         with self._offset_store.advance(source, here, are_all=True) as connection:
             known = usage_table.known_windows(connection, job, ids, *windows)
             usage_table.remove(connection, job, ids, *windows)
-            groups = sum(self._partials.merge(connection, batch, each) for each in staging.staged)
+            groups = sum(self._partials.merge(connection, each) for each in staging.staged)
             changed = periods.periods_of(specifications, known)
             self._partials.touch(connection, changed)
             self._partials.clear(connection, batch)

@@ -23,7 +23,7 @@ from monasca_common.alarms.database import new_id
 from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, load_definitions, match_key
-from monasca_common.pipeline.spark.staging import StagedAttempts, staged_rows
+from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql import schema, tables
 
 Values = tuple[str, ...]
@@ -136,11 +136,10 @@ _BySub = dict[str, set[Values]]
 _NewBySub = dict[str, dict[Values, int]]
 
 
-def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, now_ms: int) -> int:
+def create_alarms(connection: sa.Connection, staged: StagedAttempts, now_ms: int) -> int:
     """Store the series of the batch, create their alarms, and return the number of new alarms. The transaction must
     hold the lock on definitions."""
-    is_series = _STAGING.c.series_id.is_not(None)
-    series = (*staged_rows(_STAGING, batch, staged.attempts), is_series)
+    series = (*staged.within(_STAGING), _STAGING.c.series_id.is_not(None))
     new, joining = _new_series(connection, series)
     known = _known_values(connection, new)
     _store_series(connection, series, now_ms)
@@ -159,14 +158,10 @@ def create_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts,
     return count
 
 
-def mark_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+def mark_changed(connection: sa.Connection, staged: StagedAttempts) -> None:
     """Mark the alarms whose staged windows can change a state, so that the next pass evaluates them."""
     same = sa.and_(_PART.c.sub_expression_id == _STAGING.c.sub_expression_id, _PART.c.match_key == _STAGING.c.match_key)
-    query = (
-        sa.select(_PART.c.alarm_id)
-        .join(_STAGING, same)
-        .where(*staged_rows(_STAGING, batch, staged.attempts), _STAGING.c.readings != "")
-    )
+    query = sa.select(_PART.c.alarm_id).join(_STAGING, same).where(*staged.within(_STAGING), _STAGING.c.readings != "")
     adding = schema.insert(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
     connection.execute(adding.on_conflict_do_nothing())
 

@@ -148,8 +148,8 @@ class Evaluation:
             scan = replace(scan, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
             return staged
 
-        def merge(connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
-            return self._merge.merge(connection, batch, staged, known, scan)
+        def merge(connection: sa.Connection, staged: StagedAttempts) -> int:
+            return self._merge.merge(connection, staged, known, scan)
 
         result = self._batches.run(planned, timing, stage, merge)
         return scan, result
@@ -332,25 +332,23 @@ class StagedMerge:
         self._passes = passes
         self._clock = clock
 
-    def merge(
-        self, connection: sa.Connection, batch: str, staged: StagedAttempts, known: DefinitionsSnapshot, scan: Scan
-    ) -> int:
+    def merge(self, connection: sa.Connection, staged: StagedAttempts, known: DefinitionsSnapshot, scan: Scan) -> int:
         """Merge the rows and return the number of new alarms. Until the commit, no definition can change, and no
         definition or alarm can be deleted. If definitions differ from ``known``, the windows of replaced functions and
         periods are excluded, as if the batch had been merged before the change, because its records were received
         before the change. Raises `EvaluatorFenced`, `StagingLost`.
         """
-        windows.check_staged(connection, batch, staged)
+        windows.check_staged(connection, staged)
         definitions.lock_version(connection)
         stored = self._hold_state(connection, scan)
         current = definitions.load_snapshot(connection, known)
         if current is not known:
-            windows.drop_changed(connection, batch, staged)
+            windows.drop_changed(connection, staged)
         now_ms = self._clock.time_ms()
-        windows.merge_staged(connection, batch, staged, {each.id: each for each in current.sub_expressions})
-        created = alarms.create_alarms(connection, batch, staged, now_ms)
-        alarms.mark_changed(connection, batch, staged)
-        staging.clear(connection, alarm_staging, batch, now_ms)
+        windows.merge_staged(connection, staged, {each.id: each for each in current.sub_expressions})
+        created = alarms.create_alarms(connection, staged, now_ms)
+        alarms.mark_changed(connection, staged)
+        staging.clear(connection, alarm_staging, staged.batch, now_ms)
         new = watermark.advanced(stored, scan, self._grace_ms)
         watermark.save(connection, self._job, new)
         if created:

@@ -18,7 +18,7 @@ from monasca_common.models import json_text
 from monasca_common.models.readings import Reading, sums_text
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression, MatchTarget
-from monasca_common.pipeline.spark.staging import StagedAttempts, spaces, staged_rows
+from monasca_common.pipeline.spark.staging import StagedAttempts, spaces
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import (
     alarm_changed,
@@ -210,35 +210,31 @@ _PARTIAL = ("record_count", "sums", "least", "greatest", "newest", "readings")
 _ROWS_AT_ONCE = 1_000
 
 
-def check_staged(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+def check_staged(connection: sa.Connection, staged: StagedAttempts) -> None:
     """Raise `StagingLost` unless every staged row exists."""
-    rows = connection.execute(
-        sa.select(sa.func.count()).select_from(alarm_staging).where(*staged_rows(alarm_staging, batch, staged.attempts))
-    ).scalar_one()
-    staged.check(rows)
+    count = sa.select(sa.func.count()).select_from(alarm_staging).where(*staged.within(alarm_staging))
+    staged.check(connection.execute(count).scalar_one())
 
 
-def drop_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+def drop_changed(connection: sa.Connection, staged: StagedAttempts) -> None:
     """Remove staged rows whose sub-expression no longer exists, and windows that are not of the current generation."""
     sub, row = alarm_sub_expression.c, alarm_staging.c
     fits = sa.or_(row.series_id.is_not(None), row.windows == sub.windows)
     known = sa.select(sub.id).where(sub.id == row.sub_expression_id, fits).exists()
-    connection.execute(alarm_staging.delete().where(*staged_rows(alarm_staging, batch, staged.attempts), ~known))
+    connection.execute(alarm_staging.delete().where(*staged.within(alarm_staging), ~known))
 
 
 def merge_staged(
-    connection: sa.Connection, batch: str, staged: StagedAttempts, sub_expressions: Mapping[str, IndexedSubExpression]
+    connection: sa.Connection, staged: StagedAttempts, sub_expressions: Mapping[str, IndexedSubExpression]
 ) -> None:
     """Add the staged windows to the stored ones, and replace windows of an older generation."""
     names = (*_KEY, "windows", *_PARTIAL)
     is_window = alarm_staging.c.window_start.is_not(None)
-    source = sa.select(*(alarm_staging.c[name] for name in names)).where(
-        *staged_rows(alarm_staging, batch, staged.attempts), is_window
-    )
+    source = sa.select(*(alarm_staging.c[name] for name in names)).where(*staged.within(alarm_staging), is_window)
     adding = schema.insert(connection, alarm_window).from_select(list(names), source)
     known, added = alarm_window.c, adding.excluded
     connection.execute(adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(known, added)))
-    _shorten(connection, batch, staged, sub_expressions)
+    _shorten(connection, staged, sub_expressions)
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:
@@ -258,7 +254,7 @@ def _sum_of(known: Any, added: Any) -> dict[str, Any]:
 
 
 def _shorten(
-    connection: sa.Connection, batch: str, staged: StagedAttempts, sub_expressions: Mapping[str, IndexedSubExpression]
+    connection: sa.Connection, staged: StagedAttempts, sub_expressions: Mapping[str, IndexedSubExpression]
 ) -> None:
     """Rewrite long sums and readings of the merged windows."""
     window = alarm_window.c
@@ -270,7 +266,7 @@ def _shorten(
     long = (
         sa.select(*columns, alarm_staging.c.readings, is_waiting)
         .join(alarm_staging, sa.and_(*same))
-        .where(*staged_rows(alarm_staging, batch, staged.attempts), is_long)
+        .where(*staged.within(alarm_staging), is_long)
     )
     rows = connection.execute(long).all()
     where = (window[name] == sa.bindparam(f"of_{name}") for name in _KEY)

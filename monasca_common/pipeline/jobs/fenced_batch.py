@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 #: Computes and stages the results of a batch. The arguments are its records, its name and its counts.
 Stage: TypeAlias = "Callable[[DataFrame | DriverRecords, str, TaskCounts], StagedAttempts]"
-#: Merges the rows that are staged under the batch's name, removes them from staging, and returns the number of groups.
-Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
+#: Merges the staged rows, removes them from staging, and returns the number of groups.
+Merge: TypeAlias = Callable[[sa.Connection, StagedAttempts], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class FencedBatches:
         fail_point("pipeline.after_staging")
         advance = self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known))
         with timing.stage("merge"), advance as connection:
-            groups = merge(connection, batch, staged)
+            groups = merge(connection, staged)
             seconds = self._clock.monotonic() - began
             note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records))
             fail_point("pipeline.inside_transaction")

@@ -54,8 +54,9 @@ class StagingTable:
 
 @dataclass(frozen=True, slots=True)
 class StagedAttempts:
-    """The successful ``attempts``, and the number of ``rows`` that they staged."""
+    """The successful ``attempts`` of ``batch``, and the number of ``rows`` that they staged."""
 
+    batch: str
     attempts: tuple[int, ...]
     rows: int
 
@@ -63,6 +64,10 @@ class StagedAttempts:
         """Raise `StagingLost` unless the database has all of these rows."""
         if found != self.rows:
             raise StagingLost(f"{self.rows} rows were staged for a batch, but the table has {found}")
+
+    def within(self, table: sa.Table) -> tuple[sa.ColumnElement[bool], ...]:
+        """Return the condition for these rows of the staging table."""
+        return table.c.batch == self.batch, table.c.attempt.in_(self.attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ def stage(
         staged_frame = to_partials(table.batches, ddl(table.columns))
         return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
     done = to_partials(_Copy(table, connection, batch), "attempt long, rows long").collect()
-    return StagedAttempts(tuple(row.attempt for row in done), sum(row.rows for row in done))
+    return StagedAttempts(batch, tuple(row.attempt for row in done), sum(row.rows for row in done))
 
 
 def stage_rows(
@@ -126,7 +131,7 @@ def stage_rows(
                 connection, tables.metadata.tables[table.name], table.names, batch, now_ns, some, now_ns // 1_000_000
             )
         staged += len(some)
-    return StagedAttempts((now_ns,), staged)
+    return StagedAttempts(batch, (now_ns,), staged)
 
 
 def insert(
@@ -141,11 +146,6 @@ def insert(
     """Stage rows with these columns."""
     fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
     connection.execute(table.insert(), [fixed | dict(zip(names, row, strict=True)) for row in rows])
-
-
-def staged_rows(table: sa.Table, batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition for the rows that these attempts staged for ``batch``."""
-    return table.c.batch == batch, table.c.attempt.in_(attempts)
 
 
 def spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:

@@ -64,8 +64,8 @@ class ApiDuringMergeTest(PostgresqlTestCase):
 
         with mock.patch.object(staging, "clear", cleared), self.offset_store.writing() as connection:
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, host, 7, rows, NOW_MS)
-            staged = StagedAttempts((7,), len(rows))
-            return self.merging.merge(connection, host, staged, known, SCAN)
+            staged = StagedAttempts(host, (7,), len(rows))
+            return self.merging.merge(connection, staged, known, SCAN)
 
     def stored(self, *which):
         with self.offset_store.reading() as connection:

@@ -14,6 +14,7 @@ from monasca_common.pipeline.aggregate.partials import group_text
 from monasca_common.pipeline.aggregate.periods import MESSAGES, PERIODS, Closing, Period, PeriodPublisher
 from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.spark import staging
+from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import (
@@ -61,7 +62,7 @@ class PublisherCase(DatabaseCase):
         closing, batch = Closing(self.specs, SLACK_MS), str(self.batches)
         with self.offset_store.writing() as connection:
             staging.insert(connection, aggregate_staging, usage_table.STAGED, batch, 0, found, self.now_ms)
-            usage_table.merge(connection, "aggregate", batch, [0])
+            usage_table.merge(connection, "aggregate", StagedAttempts(batch, (0,), len(found)))
             changed = periods.periods_of(self.specs, {row[:2] for row in found})
             periods.touch(connection, "aggregate", changed, closing, self.now_ms)
             staging.clear(connection, aggregate_staging, batch, self.now_ms)

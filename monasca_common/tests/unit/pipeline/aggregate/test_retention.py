@@ -5,6 +5,7 @@ from monasca_common.pipeline.aggregate import periods, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Period
 from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.pipeline.spark import staging
+from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, pre_row, shipped_row, specifications
@@ -24,7 +25,7 @@ class RetentionTest(DatabaseCase):
         rows = [usage_table.staged_row(self.name, start_ms, "[]", ONE) for start_ms in starts_ms]
         with self.offset_store.writing() as connection:
             staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 0, rows, NOW_MS)
-            usage_table.merge(connection, job, "b", [0])
+            usage_table.merge(connection, job, StagedAttempts("b", (0,), len(rows)))
             staging.clear(connection, aggregate_staging, "b", NOW_MS)
             changed = [Period(self.name, start_ms) for start_ms in starts_ms]
             periods.touch(connection, job, changed, Closing(self.specs, 0), NOW_MS)

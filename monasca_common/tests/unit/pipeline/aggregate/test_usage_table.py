@@ -12,6 +12,7 @@ from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_text, merged
 from monasca_common.pipeline.spark import staging
+from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import golden, partials_of, pre_row, shipped_row, specifications
@@ -59,7 +60,7 @@ class Merging:
         with self.offset_store.writing() as connection:
             for attempt in attempts:
                 staging.insert(connection, aggregate_staging, usage_table.STAGED, batch, attempt, rows, NOW_MS)
-            usage_table.merge(connection, job, batch, attempts[:1])
+            usage_table.merge(connection, job, StagedAttempts(batch, attempts[:1], len(rows)))
             staging.clear(connection, aggregate_staging, batch, NOW_MS)
 
     def known(self, job="j"):
@@ -104,10 +105,10 @@ class MergeTest(Merging, DatabaseCase):
             staging.insert(connection, aggregate_staging, usage_table.STAGED, "other", 1, rows, NOW_MS)
             self.assertEqual(
                 {(name, window): 4 for name in ("s@1", "t@1") for window in (0, 600_000)},
-                usage_table.staged_windows(connection, "b", [1]),
+                usage_table.staged_windows(connection, StagedAttempts("b", (1,), 16)),
             )
-            self.assertEqual({("s@1", 0): 3}, usage_table.staged_windows(connection, "b", [2]))
-            self.assertEqual({}, usage_table.staged_windows(connection, "b", []))
+            self.assertEqual({("s@1", 0): 3}, usage_table.staged_windows(connection, StagedAttempts("b", (2,), 3)))
+            self.assertEqual({}, usage_table.staged_windows(connection, StagedAttempts("b", (), 0)))
 
     def test_staged_rows_older_than_a_day_are_removed_and_newer_ones_of_others_are_kept(self):
         row = usage_table.staged_row("s@1", 0, "[]", _of([Reading(0, 0, 0, 1)]))
@@ -175,7 +176,7 @@ class GoldenMerge:
                 if rows:
                     with self.offset_store.writing() as connection:
                         staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 1, rows, NOW_MS)
-                        usage_table.merge(connection, "j", "b", [1])
+                        usage_table.merge(connection, "j", StagedAttempts("b", (1,), len(rows)))
                         staging.clear(connection, aggregate_staging, "b", NOW_MS)
             with self.offset_store.reading() as connection:
                 [specification] = {key.specification_id for key in expected}

@@ -126,10 +126,10 @@ class CatchUpTest(DatabaseCase):
                 known = definitions.load_snapshot(connection)
             rows = folded(known, measured, f"x{number}", offset)
             if rows:
-                staged = StagedAttempts((7,), len(rows))
+                staged = StagedAttempts("batch", (7,), len(rows))
                 with self.offset_store.writing() as connection:
                     staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, 0)
-                    merging.merge(connection, "batch", staged, known, scan)
+                    merging.merge(connection, staged, known, scan)
             runner.run(scan)
             cleanup.run(clock.time_ms())
             known_ms, offset = watermark_ms, offset + len(measured)

@@ -54,16 +54,16 @@ class StagedMergeCase(DatabaseCase):
         """Merge a batch of (name, dimensions, second, value), and return the number of new alarms."""
         known = known or self.known()
         rows = self.folded(known, measurements)
-        staged = StagedAttempts((7,), len(rows))
+        staged = StagedAttempts("batch", (7,), len(rows))
         with self.offset_store.writing() as connection:
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
             # An attempt that failed.
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 8, rows, NOW_MS)
-            windows.check_staged(connection, "batch", staged)
-            windows.drop_changed(connection, "batch", staged)
-            windows.merge_staged(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
-            made = alarms.create_alarms(connection, "batch", staged, NOW_MS)
-            alarms.mark_changed(connection, "batch", staged)
+            windows.check_staged(connection, staged)
+            windows.drop_changed(connection, staged)
+            windows.merge_staged(connection, staged, {each.id: each for each in known.sub_expressions})
+            made = alarms.create_alarms(connection, staged, NOW_MS)
+            alarms.mark_changed(connection, staged)
             staging.clear(connection, tables.alarm_staging, "batch", NOW_MS)
         self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
         return made
@@ -82,10 +82,10 @@ class FirstStateTest(StagedMergeCase):
     def merge(self, *measurements):
         known = self.known()
         rows = self.folded(known, measurements)
-        staged = StagedAttempts((7,), len(rows))
+        staged = StagedAttempts("batch", (7,), len(rows))
         with self.offset_store.writing() as connection:
             staging.insert(connection, tables.alarm_staging, FoldedRow._fields, "batch", 7, rows, NOW_MS)
-            self.merging.merge(connection, "batch", staged, known, self.scan)
+            self.merging.merge(connection, staged, known, self.scan)
 
     def states(self):
         return sorted((values[0], state) for values, state in self.rows(tables.alarm, "match_values", "state"))
@@ -219,7 +219,7 @@ class WindowsTest(StagedMergeCase):
 
     def test_missing_staged_rows_are_an_error(self):
         with self.offset_store.writing() as connection:
-            self.assertRaises(StagingLost, windows.check_staged, connection, "batch", StagedAttempts((7,), 1))
+            self.assertRaises(StagingLost, windows.check_staged, connection, StagedAttempts("batch", (7,), 1))
 
 
 class DefinitionsSnapshotTest(StagedMergeCase):

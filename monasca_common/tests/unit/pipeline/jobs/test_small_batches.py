@@ -45,9 +45,9 @@ class Driver:
 
     def stage(self, records, batch, counts):
         self.rows = [value for each in records.batches() for value in each.column("value").to_pylist()]
-        return StagedAttempts((1,), len(self.rows))
+        return StagedAttempts(batch, (1,), len(self.rows))
 
-    def merge(self, connection, batch, staged):
+    def merge(self, connection, staged):
         for value in self.rows:
             connection.execute(sa.text("INSERT INTO counted VALUES (:value)"), {"value": value.decode()})
         return len(self.rows)
