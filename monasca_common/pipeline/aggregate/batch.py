@@ -37,17 +37,11 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
-from monasca_common.pipeline.spark.arrow import (
-    OnRejected,
-    arrow_schema,
-    by_partition,
-    ddl,
-    row_batches,
-)
+from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, by_partition, row_batches
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
-from monasca_common.pipeline.spark.schemas import BatchSchemas, EnvelopePart, envelope_parts, readable
-from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
+from monasca_common.pipeline.spark.schemas import EnvelopePart, envelope_parts, readable
+from monasca_common.pipeline.spark.staging import BatchStaging, StagedAttempts, StagingTable
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
 from monasca_common.runtime.envelopes import EnvelopeReader
@@ -128,11 +122,9 @@ class StagedPartials:
         self, spark: SparkSession, settings: AggregateSettings, offset_store: OffsetStore, clock: Clock
     ) -> None:
         self._settings = settings
-        self._offset_store = offset_store
         self._clock = clock
-        self._schemas = BatchSchemas(spark, settings.stream)
+        self._staging = BatchStaging(spark, settings.stream, offset_store)
         self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
-        self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
     def stage(
         self,
@@ -147,28 +139,15 @@ class StagedPartials:
         """
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
+        condition = "true"
         if windows is not None:
+            condition = f"window_start >= {windows[0]} AND window_start < {windows[1]}"
             # Records whose retention ends in the meantime still count, because the replaced windows contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         decoder = functools.partial(
             RecordDecoder, pickle.dumps(settings.specifications), bounds, on_rejected, counts.adder()
         )
-        if isinstance(records, DriverRecords):
-            rows = merged_rows(decoder(self._schemas.reader)(records.batches()))
-            return staging.stage_rows(rows, STAGING, self._offset_store, batch)
-        frame = records
-
-        def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
-            rows = frame.select("partition", "offset", *self._schemas.columns)
-            partials = rows.mapInArrow(decoder(envelopes), ddl(PARTIALS))
-            if windows is not None:
-                start = partials["window_start"]
-                partials = partials.where((start >= windows[0]) & (start < windows[1]))
-            # After this shuffle, one task has all partials of a key.
-            to_partials = partials.repartition(self._tasks, *KEY).mapInArrow
-            return staging.stage(to_partials, STAGING, self._offset_store, settings.stream.connection, batch)
-
-        return self._schemas.run(on_executors)
+        return self._staging.stage(records, batch, decoder, STAGING, condition=condition)
 
     def merge(self, connection: sa.Connection, staged: StagedAttempts) -> int:
         """Merge the staged partials into the stored ones, in the transaction that stores the offsets. Return the number
@@ -228,7 +207,7 @@ def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 #: The table in which partials are staged.
-STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows)
+STAGING = StagingTable("aggregate_staging", PARTIALS, KEY, _STAGED, merged_rows)
 
 
 @functools.lru_cache(maxsize=2)

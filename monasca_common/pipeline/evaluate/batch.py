@@ -47,18 +47,11 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
-from monasca_common.pipeline.spark.arrow import (
-    OnRejected,
-    arrow_schema,
-    by_partition,
-    ddl,
-    numbers,
-    row_batches,
-)
+from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, by_partition, numbers, row_batches
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
-from monasca_common.pipeline.spark.schemas import BatchSchemas, EnvelopePart, envelope_parts, readable
-from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
+from monasca_common.pipeline.spark.schemas import EnvelopePart, envelope_parts, readable
+from monasca_common.pipeline.spark.staging import BatchStaging, StagedAttempts, StagingTable
 from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.sql.tables import alarm_staging
@@ -75,6 +68,7 @@ FOLDED = (
     *(("series_id", "binary"), ("dimensions", "string"), ("received", "long")),
 )
 KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
+_PLACE = ("partition", "offset", "unix_millis(timestamp) AS kafka_ms")
 _MOST_REMEMBERED = 200_000
 _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
 
@@ -160,11 +154,9 @@ class FoldStage:
 
     def __init__(self, spark: SparkSession, settings: EvaluateSettings, offset_store: OffsetStore) -> None:
         self._spark = spark
-        self._settings = settings
         self._offset_store = offset_store
-        self._schemas = BatchSchemas(spark, settings.stream)
+        self._staging = BatchStaging(spark, settings.stream, offset_store)
         self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
-        self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._known: DefinitionsSnapshot | None = None
 
     def stage(
@@ -180,19 +172,8 @@ class FoldStage:
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
         fold = partial(RecordFold, portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
-        table = StagingTable("alarm_staging", FOLDED, MergedRows(portable))
-        if isinstance(records, DriverRecords):
-            rows = table.rows(fold(self._schemas.reader)(records.batches()))
-            return known, staging.stage_rows(rows, table, self._offset_store, batch), arrivals
-        kafka_ms = "unix_millis(timestamp) AS kafka_ms"
-        frame = records.selectExpr("partition", "offset", kafka_ms, *self._schemas.columns)
-
-        def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
-            # After this shuffle, one task has all rows of a key.
-            rows = frame.mapInArrow(fold(envelopes), ddl(FOLDED)).repartition(self._tasks, *KEY)
-            return staging.stage(rows.mapInArrow, table, self._offset_store, self._settings.stream.connection, batch)
-
-        return known, self._schemas.run(on_executors), arrivals
+        table = StagingTable("alarm_staging", FOLDED, KEY, FOLDED, MergedRows(portable))
+        return known, self._staging.stage(records, batch, fold, table, place=_PLACE), arrivals
 
 
 class _Matcher:

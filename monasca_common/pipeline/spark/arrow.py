@@ -11,15 +11,11 @@ from monasca_common.pipeline.rejection import Rejection
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 #: Name and kind of each column.
 Columns = tuple[tuple[str, str], ...]
 #: A function for ``DataFrame.mapInArrow``.
 ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
-#: Applies a function to the partials of a batch: each call receives all partials of its keys. The text is the schema of
-#: the result.
-ToPartials = Callable[[ArrowFunction, str], "DataFrame"]
 #: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
 OnRejected = Callable[[int, Mapping[int, Rejection]], None]
 

@@ -18,12 +18,17 @@ import sqlalchemy as sa
 
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.errors import StagingLost
+from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import SESSIONS, OffsetStore
-from monasca_common.pipeline.spark.arrow import Columns, ToPartials, arrow_schema, ddl, row_batches
+from monasca_common.pipeline.source.small_batch import DriverRecords
+from monasca_common.pipeline.spark.arrow import ArrowFunction, Columns, arrow_schema, ddl, row_batches
+from monasca_common.pipeline.spark.schemas import BatchSchemas
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage.sql import tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 _ROWS = 5_000
 ABANDONED_MS = 86_400_000
@@ -32,10 +37,13 @@ ABANDONED_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """The staging table of a job. ``columns``: the columns after batch, attempt and staged. ``rows``: a picklable
+    """The staging table of a job. ``partials``: the columns of partials; ``key``: those that are equal in the partials
+    that one row merges. ``columns``: the columns of the table after batch, attempt and staged. ``rows``: a picklable
     function that merges the partials of a task to rows."""
 
     name: str
+    partials: Columns
+    key: tuple[str, ...]
     columns: Columns
     rows: Callable[[Iterable[pa.RecordBatch]], Iterator[tuple[Any, ...]]]
 
@@ -108,30 +116,56 @@ class _Copy:
         return count
 
 
-def stage(
-    to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, connection: str, batch: str
-) -> StagedAttempts:
-    """Compute the partials and stage them in ``table`` under the name of ``batch``."""
-    if not offset_store.is_shared:
-        staged_frame = to_partials(table.batches, ddl(table.columns))
-        return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
-    done = to_partials(_Copy(table, connection, batch), "attempt long, rows long").collect()
-    return StagedAttempts(batch, tuple(row.attempt for row in done), sum(row.rows for row in done))
+class BatchStaging:
+    """Computes the partials of the batches of one job, on executors or in the driver, and stages them."""
 
+    def __init__(self, spark: SparkSession, stream: StreamSettings, offset_store: OffsetStore) -> None:
+        self._stream = stream
+        self._offset_store = offset_store
+        self._schemas = BatchSchemas(spark, stream)
+        self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
-def stage_rows(
-    rows: Iterator[tuple[Any, ...]], table: StagingTable, offset_store: OffsetStore, batch: str
-) -> StagedAttempts:
-    """Stage rows of ``table`` from the driver. The number of rows of a transaction is limited, because a transaction
-    that is open while the rows are computed would block all writers."""
-    now_ns, staged = time.time_ns(), 0
-    while some := list(itertools.islice(rows, _ROWS)):
-        with offset_store.writing() as connection:
-            insert(
-                connection, tables.metadata.tables[table.name], table.names, batch, now_ns, some, now_ns // 1_000_000
-            )
-        staged += len(some)
-    return StagedAttempts(batch, (now_ns,), staged)
+    def stage(
+        self,
+        records: DataFrame | DriverRecords,
+        batch: str,
+        decoder: Callable[[EnvelopeReader], ArrowFunction],
+        table: StagingTable,
+        *,
+        place: Sequence[str] = ("partition", "offset"),
+        condition: str = "true",
+    ) -> StagedAttempts:
+        """Stage the partials of ``records`` (rows of the connector, or records of the driver) in ``table`` under the
+        name of ``batch``. ``decoder``: returns the function that computes partials from envelopes. ``place``: the
+        expressions that the function needs in addition to envelopes. ``condition``: selects partials of executors.
+        """
+        if isinstance(records, DriverRecords):
+            return self._stage_rows(table.rows(decoder(self._schemas.reader)(records.batches())), table, batch)
+        frame = records.selectExpr(*place, *self._schemas.columns)
+
+        def on_executors(envelopes: EnvelopeReader) -> StagedAttempts:
+            partials = frame.mapInArrow(decoder(envelopes), ddl(table.partials)).where(condition)
+            # After this shuffle, one task has all partials of a key.
+            shuffled = partials.repartition(self._tasks, *table.key)
+            if not self._offset_store.is_shared:
+                rows = shuffled.mapInArrow(table.batches, ddl(table.columns)).toLocalIterator()
+                return self._stage_rows(map(tuple, rows), table, batch)
+            copy = _Copy(table, self._stream.connection, batch)
+            done = shuffled.mapInArrow(copy, "attempt long, rows long").collect()
+            return StagedAttempts(batch, tuple(row.attempt for row in done), sum(row.rows for row in done))
+
+        return self._schemas.run(on_executors)
+
+    def _stage_rows(self, rows: Iterator[tuple[Any, ...]], table: StagingTable, batch: str) -> StagedAttempts:
+        """Stage rows from the driver. The number of rows of a transaction is limited, because a transaction that is
+        open while the rows are computed would block all writers."""
+        now_ns, staged = time.time_ns(), 0
+        while some := list(itertools.islice(rows, _ROWS)):
+            with self._offset_store.writing() as connection:
+                to = tables.metadata.tables[table.name]
+                insert(connection, to, table.names, batch, now_ns, some, now_ns // 1_000_000)
+            staged += len(some)
+        return StagedAttempts(batch, (now_ns,), staged)
 
 
 def insert(
