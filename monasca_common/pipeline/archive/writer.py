@@ -48,6 +48,7 @@ LATEST_MS = 253_402_300_799_999
 # other envelopes. It cannot match within a string, because quotes in strings are escaped.
 _USUAL_METRIC = r'^\{"metric": ?\{"name": ?"[^"]*", ?"dimensions": ?\{[^}]*\}, ?"timestamp": ?(\d{1,15})[,}]'
 _DATE = f"^(?:{times.ISO_8601.pattern})$"
+_MEMBERS = ("metric", "alarm-transitioned", "log", "event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,12 @@ def stage_files(
         with_text = types.StructType([*records.schema.fields]).add(_TEXT, "binary")
         records = records.mapInArrow(_AddText(envelopes), with_text)
     own = sql.col("own_ms")
+    # Passing a null list to Python takes Spark five times as long as all other fields of a record.
+    headers = sql.coalesce(sql.col("headers"), sql.array().cast(_HEADERS))
     rows = (
         with_own_ms(records)
         .withColumn("event_ms", sql.coalesce(own, kafka_ms(sql.col("timestamp"))))
-        .withColumn("headers", _without_null(sql.col("headers")))
+        .withColumn("headers", headers)
         .select(
             *KEPT,
             sql.timestamp_millis("event_ms").alias("event_time"),
@@ -140,14 +143,6 @@ class _WriteHours:
             files.add(batch)
         if reports := files.close():
             yield pa.RecordBatch.from_pylist(reports)
-
-
-def _without_null(headers: Column) -> Column:
-    """Replace null with an empty list, because passing a null list to Python takes Spark five times as long as all
-    other fields of a record."""
-    from pyspark.sql import functions as sql
-
-    return sql.coalesce(headers, sql.array().cast(_HEADERS))
 
 
 class TaskFiles:
@@ -249,36 +244,27 @@ def with_own_ms(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sql
 
     text = sql.col(_TEXT if _TEXT in records.columns else "value").cast("string")
+    usual = sql.nullif(sql.regexp_extract(text, _USUAL_METRIC, 1), sql.lit(""))
+    others = (sql.get_json_object(text, f"$.{member}.timestamp") for member in _MEMBERS)
+    written = sql.col("written")
+    number_ms = sql.coalesce(written.try_cast("bigint"), _whole(written.try_cast("double")))
+    # The creation_time replaces a missing event time.
+    created = sql.get_json_object(text, "$.creation_time").try_cast("double")
+    creation_ms = sql.when(written.isNull(), _whole(sql.bround(created * 1000)))
     # Compute in steps, because Spark can compute a value twice if one expression uses it twice.
     return (
-        records.withColumn("written", _written(text))
-        .withColumn("written_ms", sql.coalesce(_number_ms(), _date_ms(), _creation_ms(text)))
+        records.withColumn("written", sql.coalesce(usual, *others))
+        .withColumn("written_ms", sql.coalesce(number_ms, _date_ms(written), creation_ms))
         .withColumn("own_ms", sql.when(sql.col("written_ms").between(0, LATEST_MS), sql.col("written_ms")))
         .drop("written", "written_ms")
     )
 
 
-def _written(text: Column) -> Column:
-    """Return the envelope's timestamp as text."""
-    from pyspark.sql import functions as sql
-
-    usual = sql.regexp_extract(text, _USUAL_METRIC, 1)
-    members = ("metric", "alarm-transitioned", "log", "event")
-    return sql.coalesce(sql.nullif(usual, sql.lit("")), *(_member(text, f"{member}.timestamp") for member in members))
-
-
-def _number_ms() -> Column:
-    from pyspark.sql import functions as sql
-
-    return sql.coalesce(sql.col("written").try_cast("bigint"), _whole(sql.col("written").try_cast("double")))
-
-
-def _date_ms() -> Column:
+def _date_ms(written: Column) -> Column:
     """Return the time of the date text of logs and events, as their models read it. A metric with a date text is
     invalid, so its hour does not matter."""
     from pyspark.sql import functions as sql
 
-    written = sql.col("written")
     # If the text has both Z and an offset, as in an example of the public API, the offset applies. Spark requires
     # seconds before the offset.
     offset_alone = sql.regexp_replace(written, "Z([+-])", "$1")
@@ -287,24 +273,10 @@ def _date_ms() -> Column:
     return sql.when(written.rlike(_DATE), sql.unix_millis(usual.try_cast("timestamp")))
 
 
-def _creation_ms(text: Column) -> Column:
-    """Return the envelope's creation_time in ms, which replaces a missing event time."""
-    from pyspark.sql import functions as sql
-
-    created = _member(text, "creation_time").try_cast("double")
-    return sql.when(sql.col("written").isNull(), _whole(sql.bround(created * 1000)))
-
-
 def _whole(number: Column) -> Column:
     from pyspark.sql import functions as sql
 
     return sql.when(number.between(0, LATEST_MS), sql.floor(number))
-
-
-def _member(text: Column, path: str) -> Column:
-    from pyspark.sql import functions as sql
-
-    return sql.get_json_object(text, f"$.{path}")
 
 
 def kafka_ms(timestamp: Column) -> Column:
