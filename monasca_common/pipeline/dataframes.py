@@ -10,13 +10,12 @@ import functools
 import pickle
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.aggregate.batch import KEY, PARTIALS, RecordDecoder, partial_batches, partials_of
 from monasca_common.pipeline.aggregate.output import dimensions, value_meta
-from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, merged
+from monasca_common.pipeline.aggregate.partials import group_of_text, merged
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.spark.arrow import arrow_schema, ddl
@@ -77,8 +76,12 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
     times, by default from 1970 to ten minutes from now. Records that are not metrics or are out of bounds are not
     counted.
     """
-    decoder = RecordDecoder(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
-    return _read(frame).mapInArrow(decoder, ddl(PARTIALS))
+    from pyspark.sql import functions
+
+    bounds = bounds or TimeBounds(0, time.time_ns() // 1_000_000 + FUTURE_MS)
+    decoder = RecordDecoder(pickle.dumps(specifications), bounds, _ignore, _ignore)
+    read = frame.select(*_place(frame), functions.col("value").cast("binary").alias("value"))
+    return read.mapInArrow(decoder, ddl(PARTIALS))
 
 
 def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
@@ -104,13 +107,7 @@ def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
     )
     start = functions.col("window_start") - functions.pmod(functions.col("window_start"), length_ms)
     grouped = partial_frame.select(*PARTIAL_COLUMNS).groupBy("specification", start.alias("period_start"))
-    to_rows = _PeriodRows(pickle.dumps(specifications))
-    # A function is required, because Spark also counts ``self`` as an argument of a method.
-    return grouped.applyInArrow(lambda table: to_rows(table), ddl(_ROWS))
-
-
-def _bounds() -> TimeBounds:
-    return TimeBounds(0, time.time_ns() // 1_000_000 + FUTURE_MS)
+    return grouped.applyInArrow(lambda table: _period_rows(specifications, table), ddl(_ROWS))
 
 
 def _ignore(*_: object) -> None:
@@ -127,51 +124,32 @@ def _place(frame: DataFrame) -> list[Column]:
     ]
 
 
-def _read(frame: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
-
-    return frame.select(*_place(frame), functions.col("value").cast("binary").alias("value"))
-
-
 def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from partial_batches(merged(partials_of(batches, group_of_text)).items())
 
 
-@dataclass(frozen=True, slots=True)
-class _PeriodRows:
-    """Computes the rows from the partials of one specification and period."""
+def _period_rows(specifications: Specifications, table: pa.Table) -> pa.Table:
+    """Compute the rows from the partials of one specification and period."""
+    import pyarrow as pa
 
-    specifications: bytes
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        import pyarrow as pa
-
-        found: list[tuple[PartialKey, Partial]] = list(
-            partials_of(table.select(PARTIAL_COLUMNS).to_batches(), group_of_text)
+    found = list(partials_of(table.select(PARTIAL_COLUMNS).to_batches(), group_of_text))
+    key = found[0][0]
+    transform = specifications.find(key.specification_id)
+    if transform is None:
+        raise ValueError(
+            f"there are partials of {key.specification_id}, which is not among the specifications: pass the "
+            f"specifications with which the partials were computed, or omit these partials"
         )
-        key = found[0][0]
-        transform = _specifications(self.specifications).find(key.specification_id)
-        if transform is None:
-            raise ValueError(
-                f"there are partials of {key.specification_id}, which is not among the specifications: pass the "
-                f"specifications with which the partials were computed, or omit these partials"
-            )
-        period_ms = period_start_ms(transform.period, key.window_ms)
-        rows = [
-            {
-                "metric_id": transform.metric_id,
-                "name": transform.name,
-                "timestamp": datetime.fromtimestamp(period_ms / 1000, UTC),
-                "value": usage.quantity + 0.0,
-                "dimensions": list(dimensions(transform, usage).items()),
-                "value_meta": list(value_meta(usage, provisional=False).items()),
-            }
-            for usage in aggregate(transform, found).usages
-        ]
-        return pa.Table.from_pylist(rows, schema=arrow_schema(_ROWS))
-
-
-@functools.lru_cache(maxsize=2)
-def _specifications(pickled: bytes) -> Specifications:
-    found: Specifications = pickle.loads(pickled)
-    return found
+    period_ms = period_start_ms(transform.period, key.window_ms)
+    computed = [
+        {
+            "metric_id": transform.metric_id,
+            "name": transform.name,
+            "timestamp": datetime.fromtimestamp(period_ms / 1000, UTC),
+            "value": usage.quantity + 0.0,
+            "dimensions": list(dimensions(transform, usage).items()),
+            "value_meta": list(value_meta(usage, provisional=False).items()),
+        }
+        for usage in aggregate(transform, found).usages
+    ]
+    return pa.Table.from_pylist(computed, schema=arrow_schema(_ROWS))
