@@ -14,7 +14,7 @@ from monasca_common.kafka import open_producer
 from monasca_common.pipeline.aggregate.batch import Aggregation
 from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
 from monasca_common.pipeline.jobs import loop
-from monasca_common.pipeline.jobs.activity import Heartbeat
+from monasca_common.pipeline.jobs.activity import heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
@@ -60,7 +60,7 @@ class AggregateJob(Job):
             topic = stack.enter_context(SourceTopic(stream.consumer))
             publisher = stack.enter_context(open_period_publisher(settings, offset_store, topic, audit))
             watched = stack.enter_context(served("aggregate", stream.status, watcher))
-            stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
+            stack.enter_context(heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = stack.enter_context(spark_session(self._spark, "monasca-aggregate"))
             aggregation = Aggregation(spark, settings, topic, offset_store, publisher)
             return loop.run(aggregation.step, spark, stream.trigger_seconds, request, watched)

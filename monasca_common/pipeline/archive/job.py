@@ -12,7 +12,7 @@ from oslo_config import cfg
 from monasca_common.pipeline.archive.batch import Archiver
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.jobs import loop
-from monasca_common.pipeline.jobs.activity import Heartbeat
+from monasca_common.pipeline.jobs.activity import heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
@@ -46,7 +46,7 @@ class ArchiveJob(Job):
                 topic.check_topics(topic.name)
             watched = stack.enter_context(served("archive", first.status, watcher))
             sources = [(stream.group, stream.topic) for stream in settings.streams]
-            stack.enter_context(Heartbeat(first.connection, sources))
+            stack.enter_context(heartbeat(first.connection, sources))
             spark = stack.enter_context(spark_session(self._spark, "monasca-archive"))
             archivers = [
                 Archiver(spark, settings, stream, topic, offset_store)

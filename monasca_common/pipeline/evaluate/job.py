@@ -15,7 +15,7 @@ from monasca_common.pipeline.evaluate.gauges import EVALUATE, EvaluationMetrics
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.jobs import loop
-from monasca_common.pipeline.jobs.activity import Heartbeat
+from monasca_common.pipeline.jobs.activity import heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.resources import open_audit, open_offset_store
@@ -52,7 +52,7 @@ class EvaluateJob(Job):
                 writer = EnvelopeWriter(stream.registry, "transitions", settings.alarm_transitions_topic)
             publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic, writer)
             watched = stack.enter_context(served(EVALUATE, stream.status, watcher, gauges.registry, publisher.lost))
-            stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
+            stack.enter_context(heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = stack.enter_context(spark_session(self._spark, "monasca-evaluate"))
             evaluation = Evaluation(spark, settings, topic, offset_store, publisher)
             return loop.run(evaluation.step, spark, stream.trigger_seconds, request, watched)

@@ -6,13 +6,13 @@ this table. `OffsetStore.advance` fences a second process of a job.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -101,47 +101,40 @@ def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> N
     _write(connection, source, batch.ended_ms, changes)
 
 
-class Heartbeat:
-    """Writes the time every ten seconds while its block runs, for the job that reads ``sources``. If the database is
-    unavailable, it tries again after ten seconds."""
+@contextlib.contextmanager
+def heartbeat(
+    connection: str,
+    sources: Sequence[tuple[str, str]],
+    clock: Clock | None = None,
+    interval_seconds: float = BEAT_SECONDS,
+) -> Iterator[None]:
+    """Write the time every ten seconds while the block runs, for the job that reads ``sources``. If the database is
+    unavailable, try again after ten seconds."""
+    offset_store = OffsetStore(connection, _BRIEF)
+    now_ms = (clock or SystemClock()).time_ms
+    ended = threading.Event()
 
-    def __init__(
-        self,
-        connection: str,
-        sources: Sequence[tuple[str, str]],
-        clock: Clock | None = None,
-        interval_seconds: float = BEAT_SECONDS,
-    ) -> None:
-        self._offset_store = OffsetStore(connection, _BRIEF)
-        self._sources = [Source(group, topic, None) for group, topic in sources]
-        self._clock = clock or SystemClock()
-        self._interval_seconds = interval_seconds
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pipeline-heartbeat", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._beat(started=self._clock.time_ms())
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(_JOIN_SECONDS)
-        self._beat(stopped=self._clock.time_ms())
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._interval_seconds):
-            self._beat()
-
-    def _beat(self, **changes: int) -> None:
+    def beat(**changes: int) -> None:
         try:
-            with self._offset_store.writing() as connection:
-                for source in self._sources:
-                    _write(connection, source, self._clock.time_ms(), changes)
+            with offset_store.writing() as transaction:
+                for group, topic in sources:
+                    _write(transaction, Source(group, topic, None), now_ms(), changes)
         except StorageUnavailable as error:
             LOG.debug("the activity of the job could not be written: %s", error)
+
+    def run() -> None:
+        while not ended.wait(interval_seconds):
+            beat()
+
+    thread = threading.Thread(target=run, name="pipeline-heartbeat", daemon=True)
+    beat(started=now_ms())
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_JOIN_SECONDS)
+        beat(stopped=now_ms())
 
 
 def _write(connection: sa.Connection, source: Source, now_ms: int, changes: dict[str, Any]) -> None:

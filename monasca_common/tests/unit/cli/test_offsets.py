@@ -17,7 +17,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.admin import TopicDescription
-from monasca_common.pipeline.jobs.activity import Heartbeat
+from monasca_common.pipeline.jobs.activity import heartbeat
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
@@ -133,23 +133,23 @@ class TestReset(OffsetsCase):
         self.store(_FIRST)
         arguments = ("reset", "--to-latest", "--execute")
         before = self.stored()
-        with Heartbeat(self.url, [(_GROUP, "metrics")]):
+        with heartbeat(self.url, [(_GROUP, "metrics")]):
             status, _, error = self.run_command(*arguments)
         for part in ("topic 'metrics' as group 'persister'", "s ago: stop it first", "has not reported for 60 s"):
             self.assertIn(part, error)
         self.assertEqual((1, before, []), (status, self.stored(), self.cluster.altered))
         for group, topic in ((_GROUP, "events"), ("another", "metrics")):
-            with Heartbeat(self.url, [(group, topic)]):
+            with heartbeat(self.url, [(group, topic)]):
                 self.assertEqual(0, self.run_command(*arguments)[0])
         self.assertEqual({100}, {each.next_offset for each in self.stored()})
 
     def test_the_group_of_a_stopped_job_is_reset(self):
         self.store(_FIRST)
-        with Heartbeat(self.url, [(_GROUP, "metrics")]):
+        with heartbeat(self.url, [(_GROUP, "metrics")]):
             pass
         self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute")[0])
         clock = mock.Mock(time_ms=lambda: round(time.time() * 1000) - 61_000)
-        with Heartbeat(self.url, [(_GROUP, "metrics")], clock):
+        with heartbeat(self.url, [(_GROUP, "metrics")], clock):
             self.assertEqual(0, self.run_command("reset", "--to-earliest", "--execute")[0])
         self.assertEqual({0}, {each.next_offset for each in self.stored()})
 

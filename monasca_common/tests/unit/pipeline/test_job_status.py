@@ -13,7 +13,7 @@ from monasca_common.pipeline.aggregate import periods
 from monasca_common.pipeline.evaluate import watermark
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
 from monasca_common.pipeline.jobs import activity
-from monasca_common.pipeline.jobs.activity import Heartbeat, JobState, LastBatch
+from monasca_common.pipeline.jobs.activity import JobState, LastBatch, heartbeat
 from monasca_common.pipeline.settings import aggregate_settings
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.pipeline.status import job_statuses
@@ -144,7 +144,7 @@ class ActivityTest(JobStatusCase):
         self.source = Source("spark-aggregate", "metrics", None)
 
     def heartbeat(self, interval_seconds=3600.0):
-        return Heartbeat(self.url, [("spark-aggregate", "metrics")], self.clock, interval_seconds)
+        return heartbeat(self.url, [("spark-aggregate", "metrics")], self.clock, interval_seconds)
 
     def state(self):
         status = self.status()
@@ -175,15 +175,17 @@ class ActivityTest(JobStatusCase):
             self.assertTrue(reported.wait(60))
 
     def test_a_process_that_ends_does_not_hide_a_running_one(self):
-        with self.heartbeat() as other:
+        reported = threading.Event()
+        with self.heartbeat(interval_seconds=0.001):
             with self.heartbeat():
                 pass
-            self.assertEqual(JobState.STOPPED, self.status().state)
-            other._beat()
+            ended_at = self.clock.times
+            self.clock.asked = lambda times: times > ended_at + 1 and reported.set()
+            self.assertTrue(reported.wait(60))
             self.assertEqual(JobState.RUNNING, self.status().state)
 
     def test_an_unavailable_database_does_not_end_the_job(self):
-        with Heartbeat("sqlite:////nowhere/x.sqlite", [("g", "t")], self.clock):
+        with heartbeat("sqlite:////nowhere/x.sqlite", [("g", "t")], self.clock):
             pass
 
     def test_a_stored_batch_is_reported_as_the_last_and_the_job_as_running(self):
