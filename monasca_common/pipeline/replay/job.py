@@ -14,7 +14,6 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.reader import Selection
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.replay import senders
 from monasca_common.pipeline.replay.batch import Replay
 from monasca_common.pipeline.replay.senders import Archive, MatchingCount, Send, ToKafka, ToStorage
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, StorageTarget, replay_settings
@@ -72,7 +71,7 @@ class ReplayJob(Job):
     def _sender(self, archive: Archive) -> Send:
         target = self._settings.target
         if isinstance(target, StorageTarget):
-            return ToStorage(archive, target.kind, senders.portable(target.storage))
+            return ToStorage(archive, target.kind, target.storage)
         self._check_topic(target)
         audit = audit_settings(self._conf)
         return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))

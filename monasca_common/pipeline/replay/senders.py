@@ -8,7 +8,6 @@ newer rows.
 from __future__ import annotations
 
 import logging
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,16 +90,15 @@ class ToStorage:
 
     archive: Archive
     kind: Kind
-    storage: bytes = field(repr=False)
+    storage: StorageSettings = field(repr=False)
 
     def __call__(self, path: str) -> Counter[str]:
         counts: Counter[str] = Counter()
-        settings: StorageSettings = pickle.loads(self.storage)
-        storage = open_storage(settings)
+        storage = open_storage(self.storage)
         keeps_offsets = Capability.OFFSETS in storage.capabilities
         with storage.open_writer() as writer:
             file_writer = _FileWriter(
-                writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=settings.max_dimensions
+                writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=self.storage.max_dimensions
             )
             with file_writer:
                 for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
@@ -185,8 +183,3 @@ def _decoder(kind: Kind, max_dimensions: int) -> Callable[[Sequence[bytes | None
     if kind is Kind.ALARM_HISTORY:
         return alarm.decode_all
     return partial(log.decode_all if kind is Kind.LOGS else event.decode_all, max_dimensions=max_dimensions)
-
-
-def portable(settings: StorageSettings) -> bytes:
-    """Return the settings as bytes for executors, without read-only views, which cannot be pickled."""
-    return pickle.dumps(replace(settings, retention_days=dict(settings.retention_days)))

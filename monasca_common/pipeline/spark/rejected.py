@@ -7,17 +7,17 @@ runs twice sends them twice, with the same ids.
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from monasca_common.kafka import DeadLetters, dead_letters, portions
+from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.pipeline.errors import PipelineError
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark.refetch import refetch
-from monasca_common.pipeline.spark.worker_producer import portable, portable_producer, worker_producer
+from monasca_common.pipeline.spark.worker_producer import portable_producer, worker_producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class RejectedPublisher:
     topic: str
     group: str
     error: type[PipelineError]
-    _consumer: bytes = field(repr=False)
+    _consumer: ConsumerSettings = field(repr=False)
     _producer: bytes = field(repr=False)
 
     @classmethod
     def of(cls, stream: StreamSettings, error: type[PipelineError]) -> RejectedPublisher:
         producer = portable_producer(stream.producer, stream.audit, stream.group)
-        return cls(dead_letter_topic(stream), stream.group, error, portable(stream.consumer), producer)
+        return cls(dead_letter_topic(stream), stream.group, error, stream.consumer, producer)
 
     def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
         """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and the errors of `refetch`."""
         now_ms = time.time_ns() // 1_000_000
         letters = [
             dead_letters.dead_letter(message, self._error(rejected[message.offset]), self.group, 1, now_ms)
-            for message in refetch(pickle.loads(self._consumer), partition, rejected)
+            for message in refetch(self._consumer, partition, rejected)
         ]
         producer = worker_producer(self._producer)
         if producer.health().finished:  # this is needed after a fatal error in an earlier batch

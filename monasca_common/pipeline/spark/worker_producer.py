@@ -7,15 +7,11 @@ import atexit
 import contextlib
 import functools
 import pickle
-from dataclasses import replace
-from typing import TypeVar
 
 from monasca_common.audit.reporter import audited_source
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import KafkaProducer, open_producer
-from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-
-_Settings = TypeVar("_Settings", ConsumerSettings, ProducerSettings)
+from monasca_common.kafka.settings import ProducerSettings
 
 # the producer stays open until the process ends, because Spark ends a worker without notice
 _OPEN = contextlib.ExitStack()
@@ -36,15 +32,6 @@ def worker_producer(settings: bytes) -> KafkaProducer:
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
     """Return the settings as bytes for executors. ``audit``: the audit that receives the deliveries of ``application``
     through a folder on each executor's machine, or ``None`` if audits are disabled."""
-    return pickle.dumps((_plain(settings), audit, application))
+    from pyspark import cloudpickle  # settings contain read-only views, which Python's own pickle refuses
 
-
-def portable(settings: _Settings) -> bytes:
-    """Return the settings as bytes for executors."""
-    return pickle.dumps(_plain(settings))
-
-
-def _plain(settings: _Settings) -> _Settings:
-    """Replace read-only views of dictionaries, which cannot be pickled."""
-    connection = replace(settings.connection, security=dict(settings.connection.security))
-    return replace(settings, connection=connection, options=dict(settings.options))
+    return cloudpickle.dumps((settings, audit, application))  # type: ignore[no-any-return, no-untyped-call]

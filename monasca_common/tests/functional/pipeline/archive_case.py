@@ -156,7 +156,7 @@ class ArchiveCase(KafkaPipelineCase):
 
     def to_storage(self, url, *, kind=Kind.METRICS, retention_days=36_500, **selection):
         settings = StorageSettings(self.database, url, default_retention_days=retention_days)
-        return senders.ToStorage(self.archive(**selection), kind, senders.portable(settings))
+        return senders.ToStorage(self.archive(**selection), kind, settings)
 
     def rows_of(self, url):
         """Return {(series, time): (value, version)}, and fail if a key is stored twice."""
