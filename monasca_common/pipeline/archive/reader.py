@@ -5,6 +5,7 @@ complete, and no record is in two files. An archive can therefore be read withou
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,19 @@ class Selection:
         return after and (self.to_ms is None or first_ms < self.to_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The selected records of one archived topic, which executors read."""
+
+    location: str = field(repr=False)
+    topic: str
+    selection: Selection
+
+    def read(self, path: str, columns: Sequence[str] = RAW_COLUMNS) -> Iterator[pa.RecordBatch]:
+        """Yield the selected records of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
+        return read(Store(self.location), path, self.selection, columns)
+
+
 def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
     """Return the paths of the files of all hours that the selection overlaps, in order of time. Raises
     `ArchiveUnavailable`."""
@@ -63,7 +77,7 @@ def find_files(store: Store, topic: str, selection: Selection) -> list[str]:
 def read(
     store: Store, path: str, selection: Selection, columns: Sequence[str] = RAW_COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the selected records of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
+    """Yield the selected records of a file; see `Archive.read`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -97,33 +111,24 @@ def _headers(headers: Iterable[Mapping[str, Any]] | None) -> tuple[tuple[str, by
     return tuple((header["key"], header["value"]) for header in headers or ())
 
 
-@dataclass(frozen=True, slots=True)
-class _FileReader:
-    """Reads the records of the files at the given paths, on an executor."""
+def _read_files(archive: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the files at the given paths, on an executor."""
+    import pyarrow as pa
 
-    location: str = field(repr=False)
-    topic: str
-    selection: Selection
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        store = Store(self.location)
-        microsecond = pa.timestamp("us", tz="UTC")
-        for paths in batches:
-            for path in paths.column(0).to_pylist():
-                for batch in read(store, path, self.selection):
-                    columns = {name: batch.column(name) for name in batch.schema.names}
-                    for name in ("timestamp", "event_time"):
-                        columns[name] = columns[name].cast(microsecond)
-                    columns["topic"] = pa.array([self.topic] * batch.num_rows, pa.string())
-                    yield pa.record_batch([columns[name] for name in FRAME_COLUMNS], names=list(FRAME_COLUMNS))
+    store = Store(archive.location)
+    microsecond = pa.timestamp("us", tz="UTC")
+    for paths in batches:
+        for path in paths.column(0).to_pylist():
+            for batch in read(store, path, archive.selection):
+                columns = {name: batch.column(name) for name in batch.schema.names}
+                for name in ("timestamp", "event_time"):
+                    columns[name] = columns[name].cast(microsecond)
+                columns["topic"] = pa.array([archive.topic] * batch.num_rows, pa.string())
+                yield pa.record_batch([columns[name] for name in FRAME_COLUMNS], names=list(FRAME_COLUMNS))
 
 
-def archived_frame(
-    spark: SparkSession, location: str, topic: str, paths: Sequence[str], selection: Selection
-) -> DataFrame:
+def archived_frame(spark: SparkSession, archive: Archive, paths: Sequence[str]) -> DataFrame:
     """Return the selected records of these files, with the connector's columns and ``event_time``."""
     files = spark.createDataFrame([(path,) for path in paths], "path string")
     tasks = max(1, min(len(paths), spark.sparkContext.defaultParallelism * 4))
-    return files.repartition(tasks).mapInArrow(_FileReader(location, topic, selection), _FRAME)
+    return files.repartition(tasks).mapInArrow(functools.partial(_read_files, archive), _FRAME)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from monasca_common.pipeline.archive import manifest, reader
 from monasca_common.pipeline.archive.layout import HOUR_MS
 from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
-from monasca_common.pipeline.archive.reader import Selection
+from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.errors import ArchiveUnavailable, RecordsLost
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.storage.retention import DAY_MS
@@ -65,8 +65,8 @@ class History:
         paths = [file.path for file in files if selection.has_time(file.hour_ms, file.hour_ms + HOUR_MS - 1)]
         if not paths:
             return None, next_offsets
-        topic = self._source.topic
-        return reader.archived_frame(self._spark, self._location, topic, paths, selection), next_offsets
+        archive = Archive(self._location, self._source.topic, selection)
+        return reader.archived_frame(self._spark, archive, paths), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
         """Return the files and the next offsets, as soon as every file is in place."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.archive import layout, reader
+from monasca_common.pipeline.archive.reader import Archive
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
-from monasca_common.pipeline.replay.senders import Archive, Send
+from monasca_common.pipeline.replay.senders import Send
 from monasca_common.pipeline.spark.session import reason, spark_errors
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from oslo_config import cfg
 from monasca_common.audit.settings import audit_settings
 from monasca_common.kafka import entry_point, load_admin
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.pipeline.archive.reader import Selection
+from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.replay.batch import Replay
-from monasca_common.pipeline.replay.senders import Archive, MatchingCount, Send, ToKafka, ToStorage
+from monasca_common.pipeline.replay.senders import MatchingCount, Send, ToKafka, ToStorage
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, StorageTarget, replay_settings
 from monasca_common.pipeline.settings import spark_settings, status_settings
 from monasca_common.pipeline.spark import worker_producer

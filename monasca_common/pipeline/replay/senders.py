@@ -20,8 +20,7 @@ from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded
 from monasca_common.pipeline.archive import reader
-from monasca_common.pipeline.archive.reader import Selection
-from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.archive.reader import Archive
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.spark.worker_producer import worker_producer
 from monasca_common.storage import parts, row_keys
@@ -35,15 +34,6 @@ _BULK = 1_000
 _GROUP = "spark-replay"
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """The archive that executors read from."""
-
-    location: str = field(repr=False)
-    topic: str
-    selection: Selection
-
-
 Send = Callable[[str], Counter[str]]
 
 
@@ -54,8 +44,7 @@ class MatchingCount:
     archive: Archive
 
     def __call__(self, path: str) -> Counter[str]:
-        batches = reader.read(Store(self.archive.location), path, self.archive.selection, ["event_time"])
-        return Counter(matching=sum(batch.num_rows for batch in batches))
+        return Counter(matching=sum(batch.num_rows for batch in self.archive.read(path, ["event_time"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +59,7 @@ class ToKafka:
     def __call__(self, path: str) -> Counter[str]:
         producer = worker_producer(self.producer)
         sent = 0
-        for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
+        for batch in self.archive.read(path):
             records = [record_of(each) for each in reader.messages(self.archive.topic, batch)]
             for start in range(0, len(records), _BULK):
                 producer.publish(self.topic, records[start : start + _BULK]).raise_for_undelivered()
@@ -101,7 +90,7 @@ class ToStorage:
                 writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=self.storage.max_dimensions
             )
             with file_writer:
-                for batch in reader.read(Store(self.archive.location), path, self.archive.selection):
+                for batch in self.archive.read(path):
                     for start in range(0, batch.num_rows, _BULK):
                         part = batch.slice(start, _BULK)
                         counts.update(file_writer.write(reader.messages(self.archive.topic, part)))

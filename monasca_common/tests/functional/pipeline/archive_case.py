@@ -14,12 +14,11 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import Record
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.pipeline.archive.batch import Archiver
-from monasca_common.pipeline.archive.reader import Selection
+from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.pipeline.replay import senders
 from monasca_common.pipeline.replay.batch import Replay
-from monasca_common.pipeline.replay.senders import Archive
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.storage import StorageSettings

@@ -6,10 +6,10 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import layout
-from monasca_common.pipeline.archive.reader import Selection
+from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.pipeline.replay.batch import Replay
-from monasca_common.pipeline.replay.senders import Archive, MatchingCount
+from monasca_common.pipeline.replay.senders import MatchingCount
 
 
 class MissingArchiveTest(base.BaseTestCase):
