@@ -89,11 +89,12 @@ class ToStorage:
             file_writer = _FileWriter(
                 writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=self.storage.max_dimensions
             )
-            with file_writer:
-                for batch in self.archive.read(path):
-                    for start in range(0, batch.num_rows, _BULK):
-                        part = batch.slice(start, _BULK)
-                        counts.update(file_writer.write(reader.messages(self.archive.topic, part)))
+            file_writer.reset(0)
+            for batch in self.archive.read(path):
+                for start in range(0, batch.num_rows, _BULK):
+                    part = batch.slice(start, _BULK)
+                    counts.update(file_writer.write(reader.messages(self.archive.topic, part)))
+            file_writer.reset(None)
         return counts
 
 
@@ -113,14 +114,8 @@ class _FileWriter:
         self._size = parts.PartSize()
         self._next = 0
 
-    def __enter__(self) -> None:
-        self._reset(0)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._reset(None)
-
-    def _reset(self, offset: int | None) -> None:
+    def reset(self, offset: int | None) -> None:
+        """Store the offset from which the file is written; ``None`` removes it."""
         if self._keeps_offsets:
             self._writer.reset_offsets(_GROUP, {self._place: offset}, {})
 
