@@ -266,6 +266,7 @@ class BackfillSettings:
         },
         help="The source from which backfill reads records.",
     )
+    status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +328,7 @@ _METRICS_TOPIC = OptionGroup(
     (*(each for each in group_of("kafka_metrics").options if each.name == "topic"), *options_of(OtlpTopicSettings)),
     shared=True,
 )
-_BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options_of(JobStatusSettings)))
+_BACKFILL = OptionGroup(BACKFILL_GROUP, options_of(BackfillSettings))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -381,12 +382,8 @@ def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:
 
 def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
     """Return the settings of ``[pipeline_backfill]``. Raises `ConfigurationError`."""
-    return GroupReader(conf, _BACKFILL).settings(BackfillSettings)
-
-
-def status_settings(conf: cfg.ConfigOpts, group: str) -> JobStatusSettings:
-    """Return the status settings of a job that ends by itself. Raises `ConfigurationError`."""
-    return GroupReader(conf, OptionGroup(group, options_of(JobStatusSettings), shared=True)).settings(JobStatusSettings)
+    read = GroupReader(conf, _BACKFILL)
+    return read.settings(BackfillSettings, status=read.settings(JobStatusSettings))
 
 
 def _specifications(read: GroupReader) -> Specifications:

@@ -19,13 +19,7 @@ from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.jobs.job import UNDELIVERED, Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.resources import open_audit
-from monasca_common.pipeline.settings import (
-    BACKFILL_GROUP,
-    aggregate_settings,
-    backfill_settings,
-    spark_settings,
-    status_settings,
-)
+from monasca_common.pipeline.settings import BACKFILL_GROUP, aggregate_settings, backfill_settings, spark_settings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import spark_session
@@ -41,7 +35,6 @@ class BackfillJob(Job):
         self._settings = aggregate_settings(conf)
         self._spark = spark_settings(conf)
         self._backfill = backfill_settings(conf)
-        self._status = status_settings(conf, BACKFILL_GROUP)
         self._archive = archive_settings(conf) if self._backfill.source == "archive" else None
         if self._archive is not None and self._settings.stream.otlp is not None:
             raise ConfigurationError(
@@ -65,7 +58,7 @@ class BackfillJob(Job):
             audit = stack.enter_context(open_audit(settings.stream))
             topic = stack.enter_context(SourceTopic(settings.stream.consumer))
             publisher = stack.enter_context(open_period_publisher(settings, offset_store, topic, audit))
-            watched = stack.enter_context(served("backfill", self._status, watcher))
+            watched = stack.enter_context(served("backfill", self._backfill.status, watcher))
             spark = stack.enter_context(spark_session(self._spark, "monasca-backfill"))
             history = self._history(spark, topic) if self._archive is not None else None
             backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_seconds * 1000, history)

@@ -16,8 +16,8 @@ from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWa
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.replay.batch import Replay
 from monasca_common.pipeline.replay.senders import MatchingCount, Send, ToKafka, ToStorage
-from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, StorageTarget, replay_settings
-from monasca_common.pipeline.settings import spark_settings, status_settings
+from monasca_common.pipeline.replay.settings import KafkaTarget, StorageTarget, replay_settings
+from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.pipeline.spark.session import check_installed, spark_session
 from monasca_common.runtime.logs import shown_url
@@ -39,7 +39,6 @@ class ReplayJob(Job):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
-        self._status = status_settings(conf, REPLAY_GROUP)
         self._settings = replay_settings(conf)
         self._spark = spark_settings(conf)
 
@@ -62,7 +61,7 @@ class ReplayJob(Job):
             tasks = spark.sparkContext.defaultParallelism
             if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
                 tasks = 1
-            with served("replay", self._status, watcher) as watched:
+            with served("replay", settings.status, watcher) as watched:
                 progress = Replay(spark, archive, send, tasks=tasks).run(watched)
         if not request.execute:
             LOG.warning("no message was sent: add --execute to send the counted messages")

@@ -73,11 +73,12 @@ class ReplaySettings:
             ),
         )
     )
+    status: JobStatusSettings = field(default_factory=JobStatusSettings, metadata=made_of(JobStatusSettings))
 
 
 _REPLAY = OptionGroup(
     REPLAY_GROUP,
-    (*options_of(ReplaySettings), *options_of(JobStatusSettings)),
+    options_of(ReplaySettings),
     removed=dict.fromkeys(("name", "tenant"), "--from and --to select the messages"),
 )
 
@@ -96,6 +97,7 @@ def replay_settings(conf: cfg.ConfigOpts) -> ReplaySettings:
         ReplaySettings,
         location=location,
         target=_to_kafka(conf, read) if read["to"] == "kafka" else _to_storage(conf, kind),
+        status=read.settings(JobStatusSettings),
     )
 
 

@@ -8,15 +8,14 @@ from monasca_common.pipeline.archive.job import ArchiveJob
 from monasca_common.pipeline.backfill.job import BackfillJob
 from monasca_common.pipeline.errors import InvalidSpecifications
 from monasca_common.pipeline.replay.job import ReplayJob
+from monasca_common.pipeline.replay.settings import replay_settings
 from monasca_common.pipeline.settings import (
-    BACKFILL_GROUP,
     OTLP_MOST_OFFSETS,
     JobStatusSettings,
     aggregate_settings,
     backfill_settings,
     list_opts,
     spark_settings,
-    status_settings,
 )
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row
@@ -151,22 +150,19 @@ class FactsTest(ConfigurationTestCase):
 
 
 class StatusOptionsTest(ConfigurationTestCase):
-    def status(self, job, *lines):
+    def status(self, read, *lines):
         """Return the status options as read by the job."""
-        return job(self.with_kafka(pipeline_archive="location = /archive", database=DATABASE, **dict(lines)))
+        return read(self.with_kafka(pipeline_archive="location = /archive", database=DATABASE, **dict(lines))).status
 
     def test_backfill_and_replay_have_their_own_status_ports(self):
-        def backfill(conf):
-            backfill_settings(conf)
-            return status_settings(conf, BACKFILL_GROUP)
-
-        def replay(conf):
-            return ReplayJob(conf)._status
-
-        for job, group, more in ((backfill, "pipeline_backfill", ""), (replay, "pipeline_replay", "output_topic = x")):
-            reported = self.status(job, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
+        jobs = (
+            (backfill_settings, "pipeline_backfill", ""),
+            (replay_settings, "pipeline_replay", "output_topic = x"),
+        )
+        for read, group, more in jobs:
+            reported = self.status(read, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
             self.assertEqual(JobStatusSettings("0.0.0.0", 8073), reported)
-            self.assertEqual(JobStatusSettings(), self.status(job, (group, more)))
+            self.assertEqual(JobStatusSettings(), self.status(read, (group, more)))
 
 
 class SparkOptionsTest(ConfigurationTestCase):
