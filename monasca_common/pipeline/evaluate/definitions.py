@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -53,56 +53,34 @@ def match_key(values: Sequence[str]) -> bytes:
     return hashlib.blake2b(json_text.write(list(values)), digest_size=_KEY_BYTES).digest()
 
 
-@dataclass(slots=True)
-class _Candidates:
-    """The sub-expressions of one tenant and metric name. ``by_pair``: the sub-expressions with dimensions, indexed by
-    one of their dimensions."""
-
-    without_dimensions: list[IndexedSubExpression] = field(default_factory=list)
-    by_pair: dict[_Pair, list[IndexedSubExpression]] = field(default_factory=lambda: defaultdict(list))
-
-
 class SubExpressionIndex:
-    """Finds the sub-expressions that a series belongs to. Each sub-expression is indexed by its rarest dimension, so a
-    series is compared with few sub-expressions even if thousands of definitions use its name."""
+    """Finds the sub-expressions that a series belongs to. Each sub-expression is indexed by its tenant, metric name and
+    rarest dimension (``None`` without dimensions), so a series is compared with few sub-expressions even if thousands
+    of definitions use its name."""
 
     def __init__(self, sub_expressions: Iterable[IndexedSubExpression]) -> None:
-        self._candidates: dict[tuple[str, str], _Candidates] = {}
         named: dict[tuple[str, str], list[IndexedSubExpression]] = defaultdict(list)
         for each in sub_expressions:
             named[each.tenant, each.expression.metric_name].append(each)
+        self._by_pair: dict[tuple[str, str], dict[_Pair | None, list[IndexedSubExpression]]] = {}
         for name, found in named.items():
-            self._candidates[name] = _candidates(found)
+            of_name = self._by_pair.setdefault(name, defaultdict(list))
+            counts = Counter(pair for each in found for pair in each.expression.dimensions)
+            for each in found:
+                rarest = min(each.expression.dimensions, key=lambda pair: (counts[pair], pair), default=None)
+                of_name[rarest].append(each)
 
     def targets(self, series: Series) -> Iterator[MatchTarget]:
-        candidates = self._candidates.get((series.tenant, series.name))
-        if candidates is None:
-            return
-        for each in self._belonging(candidates, series):
-            values = tuple(series.dimensions.get(key, "") for key in each.match_by)
-            if any(values) or not each.match_by:
-                yield MatchTarget(each, values, match_key(values))
-
-    @staticmethod
-    def _belonging(candidates: _Candidates, series: Series) -> Iterator[IndexedSubExpression]:
-        yield from candidates.without_dimensions
         dimensions = series.dimensions
-        for pair in dimensions.items():
-            for each in candidates.by_pair.get(pair, ()):
+        by_pair = self._by_pair.get((series.tenant, series.name))
+        if by_pair is None:
+            return
+        for pair in (None, *dimensions.items()):
+            for each in by_pair.get(pair, ()):
                 if all(dimensions.get(key) == value for key, value in each.expression.dimensions):
-                    yield each
-
-
-def _candidates(sub_expressions: Sequence[IndexedSubExpression]) -> _Candidates:
-    candidates = _Candidates()
-    named = Counter(pair for each in sub_expressions for pair in each.expression.dimensions)
-    for each in sub_expressions:
-        if each.expression.dimensions:
-            rarest = min(each.expression.dimensions, key=lambda pair: (named[pair], pair))
-            candidates.by_pair[rarest].append(each)
-        else:
-            candidates.without_dimensions.append(each)
-    return candidates
+                    values = tuple(dimensions.get(key, "") for key in each.match_by)
+                    if any(values) or not each.match_by:
+                        yield MatchTarget(each, values, match_key(values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ class SubExpressionIndexTest(base.BaseTestCase):
     def test_a_series_is_compared_with_few_of_many_definitions(self):
         many = [active(number, f"max(cpu{{service=nova,host=h{number}}}) > 1") for number in range(1000)]
         index = SubExpressionIndex(many)
-        compared = index._candidates["t", "cpu"]
+        compared = index._by_pair["t", "cpu"]
         self.assertEqual({"s7": ()}, found(index, series(service="nova", host="h7")))
-        self.assertEqual({1}, set(map(len, compared.by_pair.values())))
+        self.assertEqual({1}, set(map(len, compared.values())))
 
     @given(st.data())
     def test_the_index_finds_the_same_as_a_comparison_with_all(self, data):
