@@ -27,26 +27,24 @@ class JobMetrics(ServiceMetrics):
     def __init__(self, job: str) -> None:
         super().__init__(PREFIX)
         self._job = job
-        self._known = JobProgress(0, 0, 0.0)
-        self._offsets = self.counter("offsets", "Messages in committed batches", "job", known=(job,))
-        self._behind = self.gauge("behind_offsets", "Messages not read yet", "job")
-        self._seconds = self.histogram("batch_seconds", "Duration of batches", "job", buckets=_SECONDS)
+        self._known = JobProgress()
+        self._offsets = self.counter("offsets", "Messages in committed batches", "job").labels(job)
+        self._behind = self.gauge("behind_offsets", "Messages not read yet", "job").labels(job)
+        self._seconds = self.histogram("batch_seconds", "Duration of batches", "job", buckets=_SECONDS).labels(job)
         text = "Duration of the stages of batches"
         self._stages = self.histogram("stage_seconds", text, "job", "stage", buckets=_STAGE_SECONDS)
         text = "Age, by event time, of the newest message at the end of the last batch; 0 without new messages"
         self._lag = self.gauge("event_time_lag_seconds", text, "job", "topic", "partition")
-        self._last = self.gauge("last_batch_time_seconds", "Time of the end of the last batch", "job")
+        self._last = self.gauge("last_batch_time_seconds", "Time of the end of the last batch", "job").labels(job)
         self._results = self.counter("results", "Results of the job", "job", "what")
-        for metric in (self._behind, self._seconds, self._last):
-            metric.labels(job)
 
     def tell(self, progress: JobProgress) -> None:
         job = self._job
-        self._offsets.labels(job).inc(progress.done - self._known.done)
-        self._behind.labels(job).set(progress.left)
+        self._offsets.inc(progress.done - self._known.done)
+        self._behind.set(progress.left)
         if progress.done > self._known.done:  # a turn without records is not a batch
-            self._seconds.labels(job).observe(progress.batch_seconds)
-        self._last.labels(job).set_to_current_time()
+            self._seconds.observe(progress.batch_seconds)
+        self._last.set_to_current_time()
         for stage, seconds in progress.stage_seconds.items():
             self._stages.labels(job, stage).observe(seconds)
         for lag in progress.lags:

@@ -55,7 +55,7 @@ class Replay:
         elif not paths:
             store.require_folder(layout.topic_folder(self._archive.topic))
         counts: Counter[str] = Counter()
-        progress = JobProgress(0, len(paths), 0.0)
+        progress = JobProgress(0, len(paths))
         watcher.tell(progress)
         size = self._tasks * _FILES_A_TASK
         for start in range(0, len(paths), size):
