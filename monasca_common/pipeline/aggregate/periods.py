@@ -120,24 +120,16 @@ def _next_version(now_ms: int) -> sa.ColumnElement[int]:
     return sa.case((following > now_ms, following), else_=now_ms)
 
 
+@dataclass(frozen=True, slots=True)
 class PeriodPublisher:
     """Publishes the due periods of one job."""
 
-    def __init__(
-        self,
-        offset_store: OffsetStore,
-        producer: KafkaProducer,
-        topic: str,
-        publisher: Publisher,
-        closing: Closing,
-        emit: Literal["update", "final"],
-    ) -> None:
-        self._offset_store = offset_store
-        self._producer = producer
-        self._topic = topic
-        self._publisher = publisher
-        self._closing = closing
-        self._emit = emit
+    _offset_store: OffsetStore
+    _producer: KafkaProducer
+    _topic: str
+    _publisher: Publisher
+    _closing: Closing
+    _emit: Literal["update", "final"]
 
     def publish(self, now_ms: int) -> Counter[str]:
         """Publish all due periods. A period stays due if a message is undelivered or a crash prevents clearing it.

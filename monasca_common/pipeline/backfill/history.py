@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.archive import manifest, reader
@@ -25,18 +26,15 @@ _PLACING_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 
 
+@dataclass(frozen=True, slots=True)
 class History:
-    """Reads one archived topic. ``offset_store``: the store of the job ``archive``. ``retention_days``: 0 means no
-    limit."""
+    """Reads one archived topic, with the offset store of the job ``archive``. A retention of 0 days means no limit."""
 
-    def __init__(
-        self, spark: SparkSession, location: str, source: Source, offset_store: OffsetStore, retention_days: int
-    ) -> None:
-        self._spark = spark
-        self._location = location
-        self._source = source
-        self._offset_store = offset_store
-        self._retention_days = retention_days
+    _spark: SparkSession
+    _location: str = field(repr=False)
+    _source: Source
+    _offset_store: OffsetStore
+    _retention_days: int
 
     def records(self, from_ms: int, to_ms: int, now_ms: int) -> tuple[DataFrame | None, dict[int, int]]:
         """Return the records with event times in [from_ms, to_ms) and the connector's columns (``None`` if there are no

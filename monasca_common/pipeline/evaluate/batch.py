@@ -16,7 +16,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -98,7 +98,7 @@ class Evaluation:
         delay_ms = settings.delay_seconds * 1000
         self._fold = FoldStage(spark, settings, offset_store)
         self._passes = PassRunner(offset_store, stream.name, delay_ms, grace_ms, self._clock)
-        self._merge = StagedMerge(stream.name, delay_ms, grace_ms, offset_store, self._passes, self._clock)
+        self._merge = StagedMerge(stream.name, delay_ms, grace_ms, self._passes, self._clock)
         self._cleanup = Cleanup(offset_store, stream.name)
         self._publisher = publisher
 
@@ -172,7 +172,7 @@ class FoldStage:
         portable = portable_definitions(known.sub_expressions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
         fold = partial(RecordFold, portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
-        table = StagingTable("alarm_staging", FOLDED, KEY, FOLDED, MergedRows(portable))
+        table = StagingTable("alarm_staging", FOLDED, KEY, FOLDED, partial(_merge_tasks, portable))
         return known, self._staging.stage(records, batch, fold, table, place=_PLACE), arrivals
 
 
@@ -273,25 +273,17 @@ class _TaskFold:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRows:
-    """Merges the folded rows of several tasks into one row for each key, on an executor."""
-
-    definitions: bytes = field(repr=False)
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-        return merged_rows(_rows(batches), _matcher(self.definitions).sub_expressions)
-
-
 def portable_definitions(sub_expressions: Sequence[IndexedSubExpression]) -> bytes:
     """Pickle the definitions. Equal sub-expressions result in equal bytes, so a worker's cache remains valid for the
     next batch."""
     return pickle.dumps(sorted(sub_expressions, key=lambda each: each.id))
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
-    for batch in batches:
-        yield from map(FoldedRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+def _merge_tasks(definitions: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
+    """Merge the folded rows of several tasks into one row for each key, on an executor."""
+    columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
+    rows = (FoldedRow._make(row) for of_batch in columns for row in zip(*of_batch, strict=True))
+    return merged_rows(rows, _matcher(definitions).sub_expressions)
 
 
 @functools.lru_cache(maxsize=2)
@@ -300,18 +292,15 @@ def _matcher(definitions: bytes) -> _Matcher:
     return _Matcher(pickle.loads(definitions))
 
 
+@dataclass(frozen=True, slots=True)
 class StagedMerge:
     """Merges the staged rows, in the transaction that accounts for the batch."""
 
-    def __init__(
-        self, job: str, delay_ms: int, grace_ms: int, offset_store: OffsetStore, passes: PassRunner, clock: Clock
-    ) -> None:
-        self._job = job
-        self._delay_ms = delay_ms
-        self._grace_ms = grace_ms
-        self._offset_store = offset_store
-        self._passes = passes
-        self._clock = clock
+    _job: str
+    _delay_ms: int
+    _grace_ms: int
+    _passes: PassRunner
+    _clock: Clock
 
     def merge(self, connection: sa.Connection, staged: StagedAttempts, known: DefinitionsSnapshot, scan: Scan) -> int:
         """Merge the rows and return the number of new alarms. Until the commit, no definition can change, and no

@@ -38,7 +38,7 @@ class ApiDuringMergeTest(PostgresqlTestCase):
         self.definitions, self.alarms = AlarmDefinitions(alarms_database), Alarms(alarms_database)
         self.offset_store = OffsetStore(self.database.settings.connection)
         runner = PassRunner(self.offset_store, "job", 0, 0)
-        self.merging = StagedMerge("job", 0, 0, self.offset_store, runner, SystemClock())
+        self.merging = StagedMerge("job", 0, 0, runner, SystemClock())
         self.definition = self.define("d", "max(cpu) > 5")
 
     def define(self, name, expression):

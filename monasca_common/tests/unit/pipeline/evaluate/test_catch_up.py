@@ -114,7 +114,7 @@ class CatchUpTest(DatabaseCase):
         definition = self.definitions.create("t", AlarmDefinition(new_id(), text), 0)
         job, clock = definition.id, VirtualClock(start_ms=0)
         runner, cleanup = PassRunner(self.offset_store, job, DELAY_MS, 0, clock), Cleanup(self.offset_store, job)
-        merging = StagedMerge(job, DELAY_MS, 0, self.offset_store, runner, clock)
+        merging = StagedMerge(job, DELAY_MS, 0, runner, clock)
         with self.offset_store.writing() as connection:
             watermark.save(connection, job, EvaluatorState(0, DELAY_MS, watermarks_ms={0: 0}))
         known_ms = offset = 0

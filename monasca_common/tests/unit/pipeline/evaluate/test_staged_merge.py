@@ -76,7 +76,7 @@ class FirstStateTest(StagedMergeCase):
         super().setUp()
         clock = VirtualClock(start_ms=NOW_MS + 60_000)
         self.runner = PassRunner(self.offset_store, "job", 0, 0, clock, page_alarms=2)
-        self.merging = StagedMerge("job", 0, 0, self.offset_store, self.runner, clock)
+        self.merging = StagedMerge("job", 0, 0, self.runner, clock)
         self.scan = Scan(NOW_MS + 60_000, frozenset({0}), {0: NOW_MS + 60_000}, frozenset({NOW_MS}))
 
     def merge(self, *measurements):
