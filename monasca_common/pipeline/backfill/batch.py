@@ -116,7 +116,7 @@ class Backfill:
                 LOG.info("the stream has advanced; computing the records that it has read since")
                 continue
             results = {
-                "records": staging.counts.records,
+                "records": staging.counts.records.value,
                 "groups": groups,
                 "duplicates": staging.duplicates,
                 "periods": periods,

@@ -111,17 +111,17 @@ class FencedBatches:
         with timing.stage("merge"), advance as connection:
             groups = merge(connection, staged)
             seconds = self._clock.monotonic() - began
-            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records))
+            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records.value))
             fail_point("pipeline.inside_transaction")
         fail_point("pipeline.after_commit")
         if small is not None:
             self._small.accounted(ranges, small)
         self._topic.commit({each.partition: each.end for each in ranges})
-        lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
+        lags = self._lags.after(ranges, counts.newest_ms.value, self._clock.time_ms())
         results = {
-            "records": counts.records,
-            "rejected": counts.rejected,
-            "nan_or_infinite": counts.non_finite,
+            "records": counts.records.value,
+            "rejected": counts.rejected.value,
+            "nan_or_infinite": counts.non_finite.value,
             "groups": groups,
             "duplicates": duplicates,
         }

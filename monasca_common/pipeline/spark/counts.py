@@ -83,35 +83,21 @@ def accumulator(spark: SparkSession | None, zero: Any, param: Any) -> Accumulato
 
 
 class TaskCounts:
-    """The counters of a batch; the driver reads them after the batch. ``spark``: see `accumulator`."""
+    """The accumulators of a batch; the driver reads their values after the batch. ``spark``: see `accumulator`.
+
+    ``records``: a message counts once for each specification that selects it. ``newest_ms``: the greatest event time,
+    by partition, of these records. ``non_finite``: records that were skipped because their value is NaN, or cannot be
+    aggregated.
+    """
 
     def __init__(self, spark: SparkSession | None) -> None:
         from pyspark.accumulators import AddingAccumulatorParam
 
-        self._records: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
-        self._rejected: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
-        self._newest_ms: Accumulator[Mapping[int, float]] = accumulator(spark, {}, Greatest())
-        self._non_finite: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
-
-    @property
-    def records(self) -> int:
-        """Return the number of records. A message counts once for each specification that selects it."""
-        return int(self._records.value)
-
-    @property
-    def rejected(self) -> int:
-        return int(self._rejected.value)
-
-    @property
-    def non_finite(self) -> int:
-        """Return the number of records that were skipped because their value is NaN, or cannot be aggregated."""
-        return int(self._non_finite.value)
-
-    @property
-    def newest_ms(self) -> Mapping[int, float]:
-        """Return the latest event time, by partition, of the records that a specification selects."""
-        return dict(self._newest_ms.value)
+        self.records: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
+        self.rejected: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
+        self.newest_ms: Accumulator[Mapping[int, float]] = accumulator(spark, {}, Greatest())
+        self.non_finite: Accumulator[int] = accumulator(spark, 0, AddingAccumulatorParam(0))
 
     def adder(self) -> Adder:
         """Return the function that executors call."""
-        return Adder((self._records, self._rejected, self._newest_ms, self._non_finite))
+        return Adder((self.records, self.rejected, self.newest_ms, self.non_finite))
