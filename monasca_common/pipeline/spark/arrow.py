@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +59,7 @@ def by_partition(
 def row_batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, size: int = 10_000) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    waiting: list[tuple[Any, ...]] = []
-    for row in rows:
-        waiting.append(row)
-        if len(waiting) == size:
-            yield pa.record_batch(_columns(waiting, schema), schema=schema)
-            waiting = []
-    if waiting:
-        yield pa.record_batch(_columns(waiting, schema), schema=schema)
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
-    import pyarrow as pa
-
-    return [pa.array(column, type=field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    left = iter(rows)
+    while some := list(itertools.islice(left, size)):
+        columns = zip(zip(*some, strict=True), schema, strict=True)
+        yield pa.record_batch([pa.array(column, type=field.type) for column, field in columns], schema=schema)
