@@ -59,8 +59,9 @@ class ReplayJob(Job):
         send: Send = self._sender(archive) if request.execute else MatchingCount(archive)
         with spark_session(self._spark, "monasca-replay") as spark:
             tasks = spark.sparkContext.defaultParallelism
-            if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
-                tasks = 1
+            if isinstance(send, ToStorage):
+                driver = entry_point(DRIVERS, send.storage.driver, option="driver in group [storage]")
+                tasks = tasks if Capability.MANY_WRITERS in driver.capabilities else 1
             with served("replay", settings.status, watcher) as watched:
                 progress = Replay(spark, archive, send, tasks=tasks).run(watched)
         if not request.execute:
@@ -71,17 +72,8 @@ class ReplayJob(Job):
         target = self._settings.target
         if isinstance(target, StorageTarget):
             return ToStorage(archive, target.kind, target.storage)
-        self._check_topic(target)
-        audit = audit_settings(self._conf)
-        return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))
-
-    def _check_topic(self, target: KafkaTarget) -> None:
-        """Require that the topic exists, because the broker might otherwise silently create it with one partition."""
+        # The broker might otherwise silently create the topic with one partition.
         if target.topic not in load_admin(self._conf).topic_ids([target.topic], _SECONDS):
             raise ConfigurationError(f"topic {target.topic!r} does not exist: create it")
-
-
-def _takes_many_writers(target: KafkaTarget | StorageTarget) -> bool:
-    assert isinstance(target, StorageTarget)
-    driver = entry_point(DRIVERS, target.storage.driver, option="driver in group [storage]")
-    return Capability.MANY_WRITERS in driver.capabilities
+        audit = audit_settings(self._conf)
+        return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))
