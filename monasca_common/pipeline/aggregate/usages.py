@@ -105,7 +105,8 @@ def _utilised(transform: Transform, partials: Mapping[Group, Partial]) -> Aggreg
 
 
 def _joined(transform: Transform, usage: Usage) -> tuple[tuple[str, str], ...]:
-    return tuple((column, usage.column(column)) for column in transform.join_by)
+    """Return the columns on which the two usages of a utilisation are joined."""
+    return tuple((column, usage.column(column)) for column in transform.group_by if column != "event_type")
 
 
 # The usages of this package except `rollup.RATES`; each is an entry point of ``monasca_common.pipeline.usages``.

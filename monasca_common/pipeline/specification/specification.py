@@ -83,11 +83,6 @@ class Transform:
     id: str = ""
 
     @property
-    def join_by(self) -> tuple[str, ...]:
-        """Return the columns on which the two usages of a utilisation are joined."""
-        return tuple(column for column in self.group_by if column != "event_type")
-
-    @property
     def distinguishes(self) -> set[str]:
         """Return the columns that can differ between two output rows of one period."""
         differing = set(self.group_by) - {"metric_id"}
