@@ -130,8 +130,6 @@ _SUB = tables.alarm_sub_expression
 _IDS_AT_ONCE = 500
 
 _Id = TypeVar("_Id", str, bytes)
-#: Values by sub-expression.
-_BySub = dict[str, set[Values]]
 #: New values by sub-expression, with the time in ms at which their first record arrived in Kafka.
 _NewBySub = dict[str, dict[Values, int]]
 
@@ -191,9 +189,9 @@ def _new_series(
     return found, joining
 
 
-def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> _BySub:
+def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> dict[str, set[Values]]:
     """Return the values that existed before the batch, for all sub-expressions of definitions with new values."""
-    found: _BySub = defaultdict(set)
+    found: dict[str, set[Values]] = defaultdict(set)
     own, other = _SUB.alias(), _SUB.alias()
     for some in _portions(list(new)):
         ids = sa.select(other.c.id).join(own, own.c.definition_id == other.c.definition_id).where(own.c.id.in_(some))

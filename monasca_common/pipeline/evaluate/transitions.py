@@ -134,12 +134,12 @@ def _unchanged_by_hand(
     statement = sa.select(_ALARM).where(among(connection, _ALARM.c.id, ids)).order_by(_ALARM.c.id).with_for_update()
     current = {row.id: row for row in connection.execute(statement)}
     pairs = [(each, current.get(each.alarm.row.id)) for each in outcomes]
-    return [(each, row) for each, row in pairs if row is not None and _is_as_read(each.alarm.row, row)]
-
-
-def _is_as_read(read: Row, now: Row) -> bool:
     # Compare only the state, because a changed link must not drop a transition.
-    return (read.state, read.state_updated) == (now.state, now.state_updated)
+    return [
+        (each, row)
+        for each, row in pairs
+        if row is not None and (row.state, row.state_updated) == (each.alarm.row.state, each.alarm.row.state_updated)
+    ]
 
 
 def _write_alarms(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]], now_ms: int) -> None:
