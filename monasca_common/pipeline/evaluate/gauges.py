@@ -111,12 +111,5 @@ def _by_label(values: Mapping[Any, float]) -> list[Sample]:
 
 def lost_transitions() -> Counter:
     """Return a counter that starts at 0, so that an alert detects its first increase."""
-    lost = Counter(
-        "lost_transitions",
-        "Transitions that were too large for their topic and were not published",
-        ("job",),
-        namespace=PREFIX,
-        registry=None,
-    )
-    lost.labels(EVALUATE)
-    return lost
+    text = "Transitions that were too large for their topic and were not published"
+    return ServiceMetrics(PREFIX).counter("lost_transitions", text, "job", known=(EVALUATE,))
