@@ -228,7 +228,8 @@ class Subject:
             return self.event_type
         if column == "metric_id":
             return transform.metric_id
-        return self.first(*columns.PLACES[column]) or getattr(row, f"default_{column}", None) or columns.NA
+        texts = (_text(self._map(kind).get(key)) for kind, key in columns.PLACES[column])
+        return next(filter(None, texts), None) or getattr(row, f"default_{column}", None) or columns.NA
 
     def _map(self, kind: str) -> Mapping[str, Any]:
         if kind == "dimensions":
@@ -238,9 +239,6 @@ class Subject:
         if self._value_meta is None:
             self._value_meta = self._read_value_meta()
         return self._value_meta
-
-    def first(self, *places: tuple[str, str]) -> str | None:
-        return next((text for kind, key in places if (text := _text(self._map(kind).get(key)))), None)
 
 
 def _text(value: Any) -> str | None:

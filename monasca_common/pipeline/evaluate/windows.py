@@ -126,8 +126,11 @@ class FoldedSeries:
 
     def row(self) -> FoldedRow | None:
         """Return the row of the series, or ``None`` if it has no reading."""
-        is_empty = self.received_ms == _UNENDING_MS
-        return None if is_empty else _series_row(self._target, self.series, self.received_ms)
+        if self.received_ms == _UNENDING_MS:
+            return None
+        nothing = (None, None, None, None, None, None, None)
+        dimensions = json_text.write(dict(self.series.dimensions)).decode()
+        return FoldedRow(*_names(self._target), *nothing, self.series.id, dimensions, self.received_ms)
 
 
 class WindowFold:
@@ -189,12 +192,6 @@ def _last_row(named: tuple[str, int, bytes, str], readings: Iterable[Reading]) -
     quantities = [reading.quantity for reading in kept]
     ends = (min(quantities), max(quantities), max(reading.timestamp_ms for reading in kept))
     return FoldedRow(*named, LAST_WINDOW, len(kept), "", *ends, readings_text(kept), None, None, None)
-
-
-def _series_row(target: MatchTarget, series: Series, received_ms: int) -> FoldedRow:
-    nothing = (None, None, None, None, None, None, None)
-    dimensions = json_text.write(dict(series.dimensions)).decode()
-    return FoldedRow(*_names(target), *nothing, series.id, dimensions, received_ms)
 
 
 def _names(target: MatchTarget) -> tuple[str, int, bytes, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from monasca_common.kafka.message import MESSAGE_ID_HEADER
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _PLACE = ["partition", "offset"]
 
@@ -62,13 +62,8 @@ def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None)
 def _identified(records: DataFrame, is_new: int) -> DataFrame:
     from pyspark.sql import functions as f
 
-    identified = records.select(_message_id().alias("message_id"), *_PLACE, f.lit(is_new).alias("is_new"))
-    return identified.where("message_id IS NOT NULL")
-
-
-def _message_id() -> Column:
-    """Return the first non-empty message id, as `Message.message_id` does."""
-    from pyspark.sql import functions as f
-
+    # The first non-empty message id, as in `Message.message_id`.
     named = f.filter("headers", lambda header: (header["key"] == MESSAGE_ID_HEADER) & (f.length(header["value"]) > 0))
-    return f.get(named, f.lit(0))["value"]
+    message_id = f.get(named, f.lit(0))["value"].alias("message_id")
+    identified = records.select(message_id, *_PLACE, f.lit(is_new).alias("is_new"))
+    return identified.where("message_id IS NOT NULL")
