@@ -37,7 +37,7 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
-from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, by_partition, row_batches
+from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, report_rejected, row_batches
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.schemas import EnvelopePart, envelope_parts, readable
@@ -193,11 +193,9 @@ class RecordDecoder:
         records.rejected.update({index: Rejection(MALFORMED, str(error)) for index, error in part.errors.items()})
         partitions, offsets = part.numbers("partition"), part.numbers("offset")
         accumulator.add(records, partitions, offsets)
-        rejected = by_partition(partitions, offsets, records.rejected)
-        for partition, found in rejected.items():
-            self.on_rejected(partition, found)
+        rejected = report_rejected(self.on_rejected, partitions, offsets, records.rejected)
         newest_ms = greatest([partitions[index] for index in records.indices], records.timestamps_ms)
-        self.on_counts(len(records.indices), sum(map(len, rejected.values())), newest_ms, records.non_finite)
+        self.on_counts(len(records.indices), rejected, newest_ms, records.non_finite)
 
 
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

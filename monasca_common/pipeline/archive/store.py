@@ -112,9 +112,7 @@ class Store:
 
     def files(self, path: str) -> dict[str, int]:
         """Return the names and sizes of the files in a folder. A missing folder counts as empty."""
-        from pyarrow import fs
-
-        return {info.base_name: info.size for info in self._listed(path) if info.type == fs.FileType.File}
+        return {info.base_name: info.size for info in self._listed(path) if info.is_file}
 
     def remove_file(self, path: str) -> None:
         """Remove a file. A missing file is not an error."""

@@ -47,7 +47,7 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
-from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, by_partition, numbers, row_batches
+from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, numbers, report_rejected, row_batches
 from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.schemas import EnvelopePart, envelope_parts, readable
@@ -243,10 +243,8 @@ class RecordFold:
                 if received_ms >= each.created_ms:
                     each.add(reading, received_ms)
                     taken += 1
-        by_offset = by_partition(partitions, offsets, rejected)
-        for partition, found in by_offset.items():
-            self.on_rejected(partition, found)
-        self.on_counts(taken, sum(map(len, by_offset.values())), newest_ms, non_finite)
+        reported = report_rejected(self.on_rejected, partitions, offsets, rejected)
+        self.on_counts(taken, reported, newest_ms, non_finite)
 
     def _report_arrivals(self, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))

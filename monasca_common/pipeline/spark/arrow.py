@@ -46,14 +46,16 @@ def numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
     return batch.column(name).to_numpy().tolist()  # type: ignore[no-any-return]
 
 
-def by_partition(
-    partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
-) -> dict[int, dict[int, Rejection]]:
-    """Return the rejections by partition and offset: for a message with several envelopes, only the first."""
+def report_rejected(
+    on_rejected: OnRejected, partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
+) -> int:
+    """Report rejections: for a message with several envelopes, only the first. Return the number of messages."""
     found: dict[int, dict[int, Rejection]] = {}
     for index, rejection in rejected.items():
         found.setdefault(partitions[index], {}).setdefault(offsets[index], rejection)
-    return found
+    for partition, of_partition in found.items():
+        on_rejected(partition, of_partition)
+    return sum(map(len, found.values()))
 
 
 def row_batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, size: int = 10_000) -> Iterator[pa.RecordBatch]:
