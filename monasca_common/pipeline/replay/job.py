@@ -14,7 +14,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.replay.batch import Replay
+from monasca_common.pipeline.replay.batch import replay
 from monasca_common.pipeline.replay.senders import MatchingCount, Send, ToKafka, ToStorage
 from monasca_common.pipeline.replay.settings import KafkaTarget, StorageTarget, replay_settings
 from monasca_common.pipeline.settings import spark_settings
@@ -63,7 +63,7 @@ class ReplayJob(Job):
                 driver = entry_point(DRIVERS, send.storage.driver, option="driver in group [storage]")
                 tasks = tasks if Capability.MANY_WRITERS in driver.capabilities else 1
             with served("replay", settings.status, watcher) as watched:
-                progress = Replay(spark, archive, send, tasks=tasks).run(watched)
+                progress = replay(spark, send, watched, tasks=tasks)
         if not request.execute:
             LOG.warning("no message was sent: add --execute to send the counted messages")
         return progress

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
 from monasca_common.models import alarm, event, log
@@ -32,9 +32,6 @@ from monasca_common.storage.settings import StorageSettings
 LOG = logging.getLogger(__name__)
 _BULK = 1_000
 _GROUP = "spark-replay"
-
-
-Send = Callable[[str], Counter[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +93,9 @@ class ToStorage:
                     counts.update(file_writer.write(reader.messages(self.archive.topic, part)))
             file_writer.reset(None)
         return counts
+
+
+Send: TypeAlias = MatchingCount | ToKafka | ToStorage
 
 
 class _FileWriter:

@@ -18,7 +18,7 @@ from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.pipeline.replay import senders
-from monasca_common.pipeline.replay.batch import Replay
+from monasca_common.pipeline.replay.batch import replay
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.storage import StorageSettings
@@ -143,7 +143,7 @@ class ArchiveCase(KafkaPipelineCase):
     # Replay
 
     def replay(self, send, *, tasks=2):
-        return Replay(self.spark, send.archive, send, tasks=tasks).run(JobWatcher())
+        return replay(self.spark, send, JobWatcher(), tasks=tasks)
 
     def archive(self, **selection):
         return Archive(str(self.location), self.topic, Selection(**selection))

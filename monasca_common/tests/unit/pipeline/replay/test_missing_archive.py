@@ -8,7 +8,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.jobs.job import JobWatcher
-from monasca_common.pipeline.replay.batch import Replay
+from monasca_common.pipeline.replay.batch import replay
 from monasca_common.pipeline.replay.senders import MatchingCount
 
 
@@ -19,8 +19,8 @@ class MissingArchiveTest(base.BaseTestCase):
 
     def replay(self):
         """Replay an archive without files, for which Spark has no work."""
-        archive = Archive(str(self.folder), "metrics", Selection())
-        return Replay(None, archive, MatchingCount(archive), tasks=1).run(JobWatcher())
+        send = MatchingCount(Archive(str(self.folder), "metrics", Selection()))
+        return replay(None, send, JobWatcher(), tasks=1)
 
     def test_a_missing_location_is_an_error_with_its_path(self):
         error = self.assertRaises(ConfigurationError, self.replay)
