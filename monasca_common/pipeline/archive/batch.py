@@ -53,7 +53,6 @@ class Archiver:
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
-        self._settings = settings
         self._stream = stream
         self._topic = topic
         self._offset_store = offset_store

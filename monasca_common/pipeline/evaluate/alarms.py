@@ -144,7 +144,8 @@ def create_alarms(connection: sa.Connection, staged: StagedAttempts, now_ms: int
     count = 0
     for definition in _definitions(connection, new):
         ids = [each.id for each in definition.sub_expressions]
-        alarms = _alarms(connection, definition.row.id)
+        query = sa.select(_ALARM.c.match_values, _ALARM.c.id).where(_ALARM.c.definition_id == definition.row.id)
+        alarms = {tuple(values): alarm_id for values, alarm_id in connection.execute(query)}
         joined = join(alarms, ids, {each: known[each] for each in ids}, {each: new[each].keys() for each in ids})
         _store(connection, definition, joined, alarms, new, now_ms)
         count += len(joined.alarms)
@@ -227,12 +228,6 @@ def _definitions(connection: sa.Connection, new: Mapping[str, Iterable[Values]])
     for some in _portions(list(new)):
         ids |= set(connection.execute(sa.select(_SUB.c.definition_id).where(_SUB.c.id.in_(some))).scalars())
     return [each for some in _portions(sorted(ids)) for each in load_definitions(connection, some).values()]
-
-
-def _alarms(connection: sa.Connection, definition_id: str) -> dict[Values, str]:
-    """Return the ids of a definition's alarms by their values."""
-    query = sa.select(_ALARM.c.match_values, _ALARM.c.id).where(_ALARM.c.definition_id == definition_id)
-    return {tuple(values): alarm_id for values, alarm_id in connection.execute(query)}
 
 
 def _store(
