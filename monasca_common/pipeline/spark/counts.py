@@ -85,7 +85,7 @@ def accumulator(spark: SparkSession | None, zero: Any, param: Any) -> Accumulato
 class TaskCounts:
     """The accumulators of a batch; the driver reads their values after the batch. ``spark``: see `accumulator`.
 
-    ``records``: a message counts once for each specification that selects it. ``newest_ms``: the greatest event time,
+    ``records``: a message counts once for each specification that selects it. ``newest_ms``: the latest event time,
     by partition, of these records. ``non_finite``: records that were skipped because their value is NaN, or cannot be
     aggregated.
     """
