@@ -24,7 +24,6 @@ from monasca_common.kafka.errors import (
     ConfigurationError,
     FatalError,
     FencedError,
-    MessagingError,
     OffsetOutOfRange,
     RetriableError,
     StaleCommit,
@@ -338,14 +337,11 @@ class Processor(RebalanceListener):
         stored = {partition: progress[partition] for partition, result in results.items() if result.committed}
         self._tracker.committed(stored)
         for error in {id(result.error): result.error for result in results.values() if result.error}.values():
-            self._check_commit_error(error)
+            if isinstance(error, _FINAL_ERRORS):
+                self._fail(error)
+            elif not isinstance(error, StaleCommit):
+                self._log_ignored("a commit will be repeated", error)
         self._hooks.call("after_commit", {partition: result.error for partition, result in results.items()})
-
-    def _check_commit_error(self, error: MessagingError) -> None:
-        if isinstance(error, _FINAL_ERRORS):
-            self._fail(error)
-        elif not isinstance(error, StaleCommit):
-            self._log_ignored("a commit will be repeated", error)
 
     # Rebalances and shutdown
 

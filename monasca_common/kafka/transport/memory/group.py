@@ -8,7 +8,7 @@ partitions outside its share, then gets the partitions of its share that no othe
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,16 +95,10 @@ def balance(members: Iterable[MemoryMember], partition_counts: Mapping[str, int]
         readers = [member for member in team if topic in member.topics]
         if readers:
             partitions = [TopicPartition(topic, number) for number in range(count)]
-            _keep(partitions, readers, shares)
+            for member in readers:
+                shares[member.member_id] |= member.owned.intersection(partitions) - set().union(*shares.values())
             _hand_out(partitions, [member.member_id for member in readers], shares)
     return shares
-
-
-def _keep(
-    partitions: Collection[TopicPartition], readers: Iterable[MemoryMember], shares: dict[str, set[TopicPartition]]
-) -> None:
-    for member in readers:
-        shares[member.member_id] |= member.owned.intersection(partitions) - set().union(*shares.values())
 
 
 def _hand_out(partitions: Iterable[TopicPartition], readers: list[str], shares: dict[str, set[TopicPartition]]) -> None:

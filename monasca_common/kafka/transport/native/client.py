@@ -59,10 +59,10 @@ class ClientEvents:
         """Add the bootstrap servers again while the client receives nothing. While a cluster restarts, its metadata can
         contain no broker; librdkafka 2.16 then has no broker left, and does not connect again (its issue 5301)."""
         now = self._clock.monotonic()
-        if not heard and now >= self._silent_at:
-            client.add_brokers(self._servers)
         if heard or now >= self._silent_at:
             self._silent_at = now + _SILENT_SECONDS
+            if not heard:
+                client.add_brokers(self._servers)
 
     def handle(self, notices: list[_librdkafka.Notice], on_error: Callable[[TransportError], None] | None) -> None:
         for kind, code, text, *_ in notices:

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import importlib
 import itertools
+import logging
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from monasca_common.kafka.errors import ConfigurationError, FatalError, Retriabl
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.transport import native
 from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, message_id
+from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.tests.mock_broker import MockBroker
 
 CHECKOUT = Path(__file__).parents[5]
@@ -380,6 +382,32 @@ class TestWithoutBroker(NativeCase):
         self.assertRaises(self.client_error(), producer.produce, "t", [b"v"], None, 0, None)
 
 
+class TestReconnect(NativeCase):
+    def reconnections(self, clock, events):
+        """Return the seconds at which the servers are added, for pairs of a second and whether anything was heard."""
+        from monasca_common.kafka.transport.native.client import ClientEvents
+
+        client, start = mock.Mock(), clock.monotonic()
+        notices = ClientEvents(logging.getLogger(__name__), clock, ConnectionSettings("kafka:9092"))
+        found = []
+        for second, heard in events:
+            clock.advance(start + second - clock.monotonic())
+            notices.reconnect(client, heard=heard)
+            if client.add_brokers.called:
+                client.add_brokers.assert_called_once_with("kafka:9092")
+                client.reset_mock()
+                found.append(second)
+        return found
+
+    def test_the_servers_are_added_after_each_five_silent_seconds(self):
+        silent = [(second, False) for second in (1, 4.9, 5, 5.1, 9.9, 10.1)]
+        self.assertEqual([5, 10.1], self.reconnections(VirtualClock(), silent))
+
+    def test_they_are_not_added_while_the_client_receives_something(self):
+        heard = [(4.9, True), (9.8, False), (10, True), (14.9, False), (15, False)]
+        self.assertEqual([15], self.reconnections(VirtualClock(), heard))
+
+
 class TestForkedChild(base.BaseTestCase):
     def test_a_forked_child_does_not_destroy_the_inherited_client(self):
         program = """
@@ -420,6 +448,13 @@ class TestWithBroker(NativeCase):
     def tearDownClass(cls):
         del cls.broker
         super().tearDownClass()
+
+    def test_a_silent_client_connects_to_its_bootstrap_servers_again(self):
+        self.useFixture(fixtures.MonkeyPatch(f"{native.__name__}.client._SILENT_SECONDS", 0.2))
+        producer = self.open()  # no broker is left, as after metadata without brokers
+        producer._notices._servers = self.broker.bootstrap_servers
+        producer.produce("t", [b"v"], None, 1, None)
+        self.assertEqual([1], list(flush(producer).sequences))
 
     def test_delivered_messages_are_columns_in_the_order_of_their_sequences(self):
         producer = self.open(self.broker.bootstrap_servers)

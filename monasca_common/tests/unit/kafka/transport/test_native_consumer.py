@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 
+import fixtures
 from confluent_kafka import Producer
 from oslotest import base
 
@@ -241,6 +242,14 @@ class TestWithBroker(NativeConsumerCase):
             parts += fetched.parts
             events += fetched.events
         return parts, events
+
+    def test_a_silent_client_connects_to_its_bootstrap_servers_again(self):
+        self.useFixture(fixtures.MonkeyPatch(f"{native.__name__}.client._SILENT_SECONDS", 0.2))
+        consumer = self.open()  # no broker is left, as after metadata without brokers
+        consumer._notices._servers = self.broker.bootstrap_servers
+        consumer.assign({TopicPartition("t", 0): BEGINNING})
+        parts, _ = self.read(consumer, 100)
+        self.assertEqual(100, sum(len(columns) for _, columns in parts))
 
     def test_columns_are_grouped_by_partition_in_order_of_offset(self):
         parts, _ = self.read(self.reading("t"), 400)
