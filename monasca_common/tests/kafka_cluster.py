@@ -26,7 +26,7 @@ from monasca_common.devbroker import BrokerFailed, InvalidCluster, KafkaCluster,
 from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.properties import NodePorts
 from monasca_common.kafka.errors import TransportError
-from monasca_common.tests.kafka_proxy import KafkaProxy, Route
+from monasca_common.tests.kafka_proxy import KafkaProxy
 
 # oslotest gives every test an empty HOME (without the cache) and a temporary folder that is removed after the test.
 # Servers that outlive a test use the original folders.
@@ -52,7 +52,7 @@ class ProxiedKafkaCluster(KafkaCluster):
         chosen = super()._choose_ports()
         behind = zip(chosen, ports.free_ports(len(chosen)), strict=True)
         nodes = tuple(dataclasses.replace(node, client=port) for node, port in behind)
-        self.proxy.start([Route(i, node.advertised, node.client) for i, node in enumerate(nodes, start=1)])
+        self.proxy.start({node.advertised: node.client for node in nodes})
         return nodes
 
 

@@ -98,11 +98,10 @@ def _cut_connections(stack: Stack, _choice: int) -> str:
 
 def _lose_answers(stack: Stack, choice: int) -> str:
     filters = {"probability": _LOSS_PROBABILITY, "seed": choice}
-    before = stack.kafka.proxy.counters.answers_lost
-    fault = stack.kafka.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, **filters))  # type: ignore[arg-type]
+    fault = stack.kafka.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, **filters))
     time.sleep(_LOSS_SECONDS)
     stack.kafka.proxy.remove(fault)
-    return f"{stack.kafka.proxy.counters.answers_lost - before} answers"
+    return f"{fault.taken} answers"
 
 
 def _restart_the_database(stack: Stack, _choice: int) -> str:

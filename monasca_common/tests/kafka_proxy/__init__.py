@@ -2,7 +2,7 @@
 """A proxy in front of Kafka that injects faults."""
 
 from monasca_common.tests.kafka_proxy.faults import Fault
-from monasca_common.tests.kafka_proxy.framing import ApiKey, KafkaRequest
-from monasca_common.tests.kafka_proxy.proxy import KafkaProxy, Route
+from monasca_common.tests.kafka_proxy.framing import ApiKey
+from monasca_common.tests.kafka_proxy.proxy import KafkaProxy
 
-__all__ = ["ApiKey", "Fault", "KafkaProxy", "KafkaRequest", "Route"]
+__all__ = ["ApiKey", "Fault", "KafkaProxy"]

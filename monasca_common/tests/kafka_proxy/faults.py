@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults that a proxy injects into requests and responses.
-
-A `Fault` is an immutable rule; an `ActiveFault` is a rule in effect that counts the affected requests.
-"""
+"""The faults that a proxy injects into requests and responses."""
 
 import asyncio
 import enum
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self, TypedDict, Unpack
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Self
 
 from monasca_common.tests.kafka_proxy.framing import KafkaRequest
 
@@ -28,21 +25,12 @@ class Effect(enum.Enum):
         return self in (Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER)
 
 
-class RequestFilter(TypedDict, total=False):
-    """Selects some of the requests that have the API keys of a fault; without a filter, the fault affects all of
-    them."""
-
-    times: int | None  # the maximum number of affected requests
-    probability: float  # probability per request, with random numbers from `seed`
-    seed: int
-    where: Callable[[KafkaRequest], bool] | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Fault:
     """A rule, such as ``Fault.cut_answer(ApiKey.PRODUCE, times=3)``. Without API keys it matches every request.
 
-    A produce request with acks=0 has no response, so faults on responses do not affect it.
+    ``times``: the maximum number of affected requests. ``probability``: per request, with random numbers from ``seed``.
+    ``where``: a condition of affected requests. ``taken``: the number of requests that the fault has affected.
     """
 
     effect: Effect
@@ -50,72 +38,61 @@ class Fault:
     seconds: float | None = None
     times: int | None = None
     probability: float = 1.0
-    seed: int = 0
+    seed: InitVar[int] = 0
     where: Callable[[KafkaRequest], bool] | None = None
+    taken: int = field(default=0, init=False)
+    # this event is set in the proxy's event loop, and ends every delay of this fault
+    removed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
 
     @classmethod
-    def delay_request(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
+    def delay_request(cls, *api_keys: int, seconds: float, **filters: Any) -> Self:
         """Forward the request after ``seconds``; later requests of the connection also wait."""
         return cls(Effect.DELAY_REQUEST, frozenset(api_keys), seconds, **filters)
 
     @classmethod
-    def drop_request(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+    def drop_request(cls, *api_keys: int, **filters: Any) -> Self:
         """Discard the request: the broker does not receive it, and the connection stays open."""
         return cls(Effect.DROP_REQUEST, frozenset(api_keys), **filters)
 
     @classmethod
-    def cut_request(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+    def cut_request(cls, *api_keys: int, **filters: Any) -> Self:
         """Close the connection instead of forwarding the request."""
         return cls(Effect.CUT_REQUEST, frozenset(api_keys), **filters)
 
     @classmethod
-    def delay_answer(cls, *api_keys: int, seconds: float, **filters: Unpack[RequestFilter]) -> Self:
+    def delay_answer(cls, *api_keys: int, seconds: float, **filters: Any) -> Self:
         """Forward the response at least ``seconds`` after its request; later responses of the connection also wait."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), seconds, **filters)
 
     @classmethod
-    def hold_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+    def hold_answer(cls, *api_keys: int, **filters: Any) -> Self:
         """Hold the response until the fault is removed."""
         return cls(Effect.DELAY_ANSWER, frozenset(api_keys), None, **filters)
 
     @classmethod
-    def drop_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+    def drop_answer(cls, *api_keys: int, **filters: Any) -> Self:
         """Discard the response: the broker has executed the request, and the connection stays open."""
         return cls(Effect.DROP_ANSWER, frozenset(api_keys), **filters)
 
     @classmethod
-    def cut_answer(cls, *api_keys: int, **filters: Unpack[RequestFilter]) -> Self:
+    def cut_answer(cls, *api_keys: int, **filters: Any) -> Self:
         """Close the connection instead of forwarding the response: the broker has executed the request."""
         return cls(Effect.CUT_ANSWER, frozenset(api_keys), **filters)
 
-
-class ActiveFault:
-    """A fault in effect. ``taken``: the number of requests that it has affected."""
-
-    def __init__(self, fault: Fault) -> None:
-        self.fault = fault
-        self.taken = 0
-        # this event is set in the proxy's event loop, and ends every delay of this fault
-        self.removed = asyncio.Event()
-        self._random = random.Random(fault.seed)
-
     def takes(self, request: KafkaRequest) -> bool:
         """Return whether the fault affects this request, and count the request if so."""
-        fault = self.fault
-        if fault.times is not None and self.taken >= fault.times:
+        if self.times is not None and self.taken >= self.times:
             return False
-        if not self._matches(request) or self._random.random() >= fault.probability:
+        if self.api_keys and request.api_key not in self.api_keys:
+            return False
+        if (self.where is not None and not self.where(request)) or self._random.random() >= self.probability:
             return False
         self.taken += 1
         return True
-
-    def _matches(self, request: KafkaRequest) -> bool:
-        fault = self.fault
-        return (
-            (not fault.api_keys or request.api_key in fault.api_keys)
-            and (not fault.effect.on_answer or request.expects_answer)
-            and (fault.where is None or fault.where(request))
-        )
 
 
 class FaultList:
@@ -123,28 +100,26 @@ class FaultList:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._active: tuple[ActiveFault, ...] = ()
+        self._active: tuple[Fault, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._active)
 
-    def add(self, fault: Fault) -> ActiveFault:
-        active = ActiveFault(fault)
+    def add(self, fault: Fault) -> None:
         with self._lock:
-            self._active = (*self._active, active)
-        return active
+            self._active = (*self._active, fault)
 
-    def remove(self, active: ActiveFault) -> None:
+    def remove(self, fault: Fault) -> None:
         with self._lock:
-            self._active = tuple(other for other in self._active if other is not active)
+            self._active = tuple(other for other in self._active if other is not fault)
 
-    def clear(self) -> tuple[ActiveFault, ...]:
+    def clear(self) -> tuple[Fault, ...]:
         """Remove and return all faults."""
         with self._lock:
             removed, self._active = self._active, ()
         return removed
 
-    def match(self, request: KafkaRequest) -> ActiveFault | None:
+    def match(self, request: KafkaRequest) -> Fault | None:
         """Return the fault that affects ``request``, and count the request."""
         with self._lock:
-            return next((active for active in self._active if active.takes(request)), None)
+            return next((fault for fault in self._active if fault.takes(request)), None)

@@ -4,30 +4,11 @@
 import asyncio
 import contextlib
 import socket
-from dataclasses import dataclass
 
-from monasca_common.tests.kafka_proxy.faults import ActiveFault, Effect, FaultList
-from monasca_common.tests.kafka_proxy.framing import (
-    LENGTH_BYTES,
-    KafkaRequest,
-    correlation_id,
-    frame_length,
-    parse_request,
-)
+from monasca_common.tests.kafka_proxy.faults import Effect, Fault, FaultList
+from monasca_common.tests.kafka_proxy.framing import correlation_id, parse_request, read_frame
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@dataclass(slots=True)
-class Counters:
-    """The numbers of requests and responses that the proxy received, and how many of them faults affected."""
-
-    requests: int = 0
-    answers: int = 0
-    requests_lost: int = 0
-    answers_delayed: int = 0
-    answers_lost: int = 0
-    connections_cut: int = 0
 
 
 class _Cut(Exception):
@@ -37,14 +18,12 @@ class _Cut(Exception):
 class Link:
     """A client's connection, and the proxy's connection to the node."""
 
-    def __init__(self, node: int, client: Stream, upstream: Stream, faults: FaultList, counters: Counters) -> None:
-        self.node = node
+    def __init__(self, client: Stream, upstream: Stream, faults: FaultList) -> None:
         self._client_reader, self._client_writer = client
         self._node_reader, self._node_writer = upstream
         self._faults = faults
-        self._counters = counters
         # The faults for expected responses by correlation id, with the time at which each request was forwarded.
-        self._marked: dict[int, tuple[ActiveFault, float]] = {}
+        self._marked: dict[int, tuple[Fault, float]] = {}
 
     async def forward(self) -> None:
         """Forward in both directions until the client, the node or a fault closes the connection."""
@@ -68,61 +47,44 @@ class Link:
 
     async def _forward_requests(self) -> None:
         while True:
-            prefix, frame = await _read_frame(self._client_reader)
-            self._counters.requests += 1
-            if not self._faults or await self._passes_request(parse_request(self.node, frame)):
+            prefix, frame = await read_frame(self._client_reader)
+            if not self._faults or await self._passes_request(frame):
                 self._node_writer.write(prefix + frame)
                 await self._node_writer.drain()
 
-    async def _passes_request(self, request: KafkaRequest) -> bool:
+    async def _passes_request(self, frame: bytes) -> bool:
         """Apply the fault that affects this request, if any. Return whether to forward the request."""
-        active = self._faults.match(request)
-        if active is None:
+        request = parse_request(frame)
+        fault = self._faults.match(request)
+        if fault is None:
             return True
-        effect, counters = active.fault.effect, self._counters
-        if effect.on_answer:
-            self._marked[request.correlation_id] = active, asyncio.get_running_loop().time()
-        elif effect is Effect.DELAY_REQUEST:
-            await _wait(active, active.fault.seconds)
-        else:
-            counters.requests_lost += 1
-            if effect is Effect.CUT_REQUEST:
-                counters.connections_cut += 1
-                raise _Cut
-            return False
-        return True
+        if fault.effect is Effect.CUT_REQUEST:
+            raise _Cut
+        if fault.effect is Effect.DELAY_REQUEST:
+            await _wait(fault, fault.seconds)
+        elif fault.effect.on_answer:
+            self._marked[request.correlation_id] = fault, asyncio.get_running_loop().time()
+        return fault.effect is not Effect.DROP_REQUEST
 
     async def _forward_answers(self) -> None:
         while True:
-            prefix, frame = await _read_frame(self._node_reader)
-            self._counters.answers += 1
+            prefix, frame = await read_frame(self._node_reader)
             mark = self._marked.pop(correlation_id(frame), None) if self._marked else None
             if mark is None or await self._passes_answer(*mark):
                 self._client_writer.write(prefix + frame)
                 await self._client_writer.drain()
 
-    async def _passes_answer(self, active: ActiveFault, forwarded_at: float) -> bool:
+    async def _passes_answer(self, fault: Fault, forwarded_at: float) -> bool:
         """Apply the fault of this response's request. Return whether to forward the response."""
-        effect, counters = active.fault.effect, self._counters
-        if effect is Effect.DELAY_ANSWER:
-            counters.answers_delayed += 1
-            seconds = active.fault.seconds
-            spent = asyncio.get_running_loop().time() - forwarded_at
-            await _wait(active, None if seconds is None else max(0.0, seconds - spent))
-            return True
-        counters.answers_lost += 1
-        if effect is Effect.CUT_ANSWER:
-            counters.connections_cut += 1
+        if fault.effect is Effect.CUT_ANSWER:
             raise _Cut
-        return False
+        if fault.effect is Effect.DELAY_ANSWER:
+            spent = asyncio.get_running_loop().time() - forwarded_at
+            await _wait(fault, None if fault.seconds is None else max(0.0, fault.seconds - spent))
+        return fault.effect is not Effect.DROP_ANSWER
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    prefix = await reader.readexactly(LENGTH_BYTES)
-    return prefix, await reader.readexactly(frame_length(prefix))
-
-
-async def _wait(active: ActiveFault, seconds: float | None) -> None:
+async def _wait(fault: Fault, seconds: float | None) -> None:
     """Wait for ``seconds`` (``None``: indefinitely), or until the fault is removed."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(active.removed.wait(), seconds)
+        await asyncio.wait_for(fault.removed.wait(), seconds)

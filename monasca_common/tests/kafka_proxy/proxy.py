@@ -6,15 +6,14 @@ One thread forwards all connections. Traffic that no fault affects passes unchan
 
 import asyncio
 import contextlib
-import dataclasses
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from monasca_common.devbroker.errors import DevBrokerError
 from monasca_common.devbroker.ports import HOST
-from monasca_common.tests.kafka_proxy.faults import ActiveFault, Fault, FaultList
-from monasca_common.tests.kafka_proxy.link import Counters, Link
+from monasca_common.tests.kafka_proxy.faults import Fault, FaultList
+from monasca_common.tests.kafka_proxy.link import Link
 
 _START_SECONDS = 10.0
 _STOP_SECONDS = 10.0
@@ -22,49 +21,34 @@ _STOP_SECONDS = 10.0
 _BUFFER_BYTES = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Route:
-    """Connections to the port ``listen`` are forwarded to the port ``target`` of node ``node``."""
-
-    node: int
-    listen: int
-    target: int
-
-
 class KafkaProxy:
     """Forwards Kafka's protocol between clients and nodes; thread-safe.
 
     ::
 
-        proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
+        fault = proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
         ...
-        proxy.counters.answers_lost   # 3
+        fault.taken   # 3
         proxy.clear()
     """
 
     def __init__(self) -> None:
         self._faults = FaultList()
-        self._counters = Counters()
         self._links: set[Link] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    @property
-    def counters(self) -> Counters:
-        """A copy of the counters since the start."""
-        return dataclasses.replace(self._counters)
-
-    def start(self, routes: Sequence[Route]) -> None:
-        """Listen. Raises `OSError` if a port is in use."""
+    def start(self, targets: Mapping[int, int]) -> None:
+        """Listen. ``targets``: the port of a node by the port for its clients. Raises `OSError` if a port is in use."""
         if self._loop is not None:
             raise DevBrokerError("the proxy is already running: stop it first")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
         self._thread.start()
         try:
-            self._run(self._listen(routes), _START_SECONDS)
+            self._run(self._listen(targets), _START_SECONDS)
         except BaseException:
             self.stop()
             raise
@@ -80,20 +64,20 @@ class KafkaProxy:
         self._loop.close()
         self._loop = self._thread = None
 
-    def add(self, fault: Fault) -> ActiveFault:
-        """Activate a fault; the result's ``taken`` counts the affected requests."""
-        return self._faults.add(fault)
+    def add(self, fault: Fault) -> Fault:
+        """Activate the fault, and return it."""
+        self._faults.add(fault)
+        return fault
 
-    def remove(self, *active: ActiveFault) -> None:
-        """Remove these faults. Delayed requests and responses pass immediately; dropped requests and responses remain
+    def remove(self, fault: Fault) -> None:
+        """Remove the fault. Delayed requests and responses pass immediately; dropped requests and responses remain
         lost."""
-        for fault in active:
-            self._faults.remove(fault)
-        self._end_delays(active)
+        self._faults.remove(fault)
+        self._end_delays(fault)
 
     def clear(self) -> None:
         """Remove every fault."""
-        self._end_delays(self._faults.clear())
+        self._end_delays(*self._faults.clear())
 
     def cut_connections(self) -> int:
         """Close all connections and return their number. New connections are accepted."""
@@ -105,7 +89,7 @@ class KafkaProxy:
 
         return int(self._run(cut(), _STOP_SECONDS)) if self._loop else 0
 
-    def _end_delays(self, removed: Sequence[ActiveFault]) -> None:
+    def _end_delays(self, *removed: Fault) -> None:
         for fault in removed:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(fault.removed.set)
@@ -114,16 +98,15 @@ class KafkaProxy:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
-    async def _listen(self, routes: Sequence[Route]) -> None:
-        for route in routes:
-            self._servers.append(
-                await asyncio.start_server(self._handler(route), HOST, route.listen, limit=_BUFFER_BYTES)
-            )
+    async def _listen(self, targets: Mapping[int, int]) -> None:
+        for port, target in targets.items():
+            server = await asyncio.start_server(self._handler(target), HOST, port, limit=_BUFFER_BYTES)
+            self._servers.append(server)
 
-    def _handler(self, route: Route) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+    def _handler(self, target: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
         def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             # The connection has a separate task, because asyncio logs an error if a task that it created is cancelled.
-            connection = asyncio.ensure_future(self._forward(route, reader, writer))
+            connection = asyncio.ensure_future(self._forward(target, reader, writer))
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)
             # this also runs if the task is cancelled before it starts
@@ -131,11 +114,11 @@ class KafkaProxy:
 
         return handle
 
-    async def _forward(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # If the node is down, close the connection, which is what a client without a proxy would see.
         with contextlib.suppress(OSError):
-            upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
-            link = Link(route.node, (reader, writer), upstream, self._faults, self._counters)
+            upstream = await asyncio.open_connection(HOST, target, limit=_BUFFER_BYTES)
+            link = Link((reader, writer), upstream, self._faults)
             self._links.add(link)
             try:
                 await link.forward()
