@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 
 from monasca_common.devbroker import ports
+from monasca_common.tests.waiting import wait_until_ready
 
 _SECONDS = 300  # the import takes ten seconds, and longer on a busy machine
 PASSWORD = "a-secret"
@@ -102,16 +102,7 @@ class KeystoneServer:
 
         ``poll``: returns the exit status of the server, or ``None`` while it runs.
         """
-        deadline = time.monotonic() + _SECONDS
-        while True:
-            try:
-                if self.call("GET", "")[0] == 200:
-                    return
-            except OSError:
-                pass
-            if poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"Keystone does not start:\n{self.log.read_text()[-4000:]}")
-            time.sleep(0.1)
+        wait_until_ready(lambda: self.call("GET", "")[0] == 200, poll, self.log, seconds=_SECONDS)
 
     def stop(self) -> None:
         if self.process is not None:

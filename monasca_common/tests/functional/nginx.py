@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """nginx with the published configuration, before an API."""
 
-import contextlib
 import getpass
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import fixtures
 
 from monasca_common.devbroker import certificates
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 
 PUBLISHED = Path(__file__).parents[3] / "deploy" / "nginx" / "monasca-api.conf"
 MISSING = "no nginx is installed (Debian's package nginx-light)"
@@ -83,17 +81,11 @@ class Nginx(fixtures.Fixture):
         with (self.folder / "stderr").open("wb") as log:
             self._process = subprocess.Popen([program(), "-p", self.folder, "-c", main], stdout=log, stderr=log)
         self.addCleanup(self._stop)
-        self._wait_until_listening()
+        wait_until_ready(self._is_listening, self._process.poll, self.folder / "stderr")
 
-    def _wait_until_listening(self):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                return
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"nginx does not start:\n{(self.folder / 'stderr').read_text()}")
-            time.sleep(0.05)
+    def _is_listening(self):
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        return True
 
     def _stop(self):
         self._process.send_signal(signal.SIGTERM)

@@ -14,7 +14,7 @@ import fixtures
 import yaml
 
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 MISSING = None if shutil.which("prometheus") else "prometheus is missing: apt-get install prometheus"
 

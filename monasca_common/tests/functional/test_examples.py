@@ -19,10 +19,10 @@ from monasca_common.devbroker import ApicurioRegistry
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import Waiting
 
 GIVES_UP_SECONDS, SLOW_ANSWER_SECONDS = 5, 12.0
 

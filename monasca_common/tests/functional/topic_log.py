@@ -6,7 +6,7 @@ import time
 
 import confluent_kafka
 
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 def read_topic(cluster, topic, partitions=1, *, committed=True):

@@ -14,8 +14,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from monasca_common.devbroker.java import find_java
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.remote import hadoop
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 # Processes that outlive a test use the folder for temporary files that was set before the test.
 _TEMPORARY = tempfile.gettempdir()

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -13,8 +12,7 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.tests.example_case import EXAMPLES
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
-
-_PATIENCE_SECONDS = 50  # for a machine under load
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 
 def example():
@@ -24,7 +22,7 @@ def example():
     return module
 
 
-class OwnServiceTest(ConfigurationTestCase):
+class OwnServiceTest(Waiting, ConfigurationTestCase):
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -46,15 +44,15 @@ class OwnServiceTest(ConfigurationTestCase):
 
         self.thread = threading.Thread(target=example().run, args=(conf, until), daemon=True)
         self.thread.start()
-        self.assertTrue(began.wait(_PATIENCE_SECONDS))
+        self.assertTrue(began.wait(PATIENCE_SECONDS))
         self.addCleanup(self.stop)
 
     def stop(self):
         self.member.stop()
-        self.thread.join(_PATIENCE_SECONDS)
+        self.thread.join(PATIENCE_SECONDS)
 
     def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=_PATIENCE_SECONDS) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
             return answer.read().decode()
 
     def is_ready(self):
@@ -63,18 +61,12 @@ class OwnServiceTest(ConfigurationTestCase):
         except urllib.error.HTTPError:
             return False
 
-    def until(self, condition):
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "the condition was not met in time in time")
-            threading.Event().wait(0.01)
-
     def test_the_service_counts_reports_and_commits_handled_messages(self):
         records = [Record(value, partition=0) for value in (b"1.5", b"101", b"x", b"2")]
         self.kafka.producer().publish("readings", records).raise_for_undelivered()
-        self.until(lambda: 'tally_readings_total{outcome="counted"} 2.0' in self.get("/metrics"))
+        self.wait_until(lambda: 'tally_readings_total{outcome="counted"} 2.0' in self.get("/metrics"))
         self.assertIn('tally_readings_total{outcome="refused"} 2.0', self.get("/metrics"))
-        self.until(self.is_ready)
+        self.wait_until(self.is_ready)
         self.stop()
 
         self.assertEqual([b"101", b"x"], [each.value for each in self.kafka.broker.records("readings.dlq")])

@@ -19,7 +19,7 @@ import psutil
 
 from monasca_common.devbroker import ports
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 
 METRICS = "/v2.0/metrics"
 NOW_MS = int(time.time() * 1000)  # the start of this test process
@@ -44,16 +44,8 @@ class ApiProcess:
 
     def wait_until_ready(self, status=200):
         """Wait until a request for its version without a token has this status."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                if self.request("GET", "/v2.0")[0] == status:
-                    return self
-            except OSError:
-                pass
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the API does not start:\n{self.text()}")
-            time.sleep(0.05)
+        wait_until_ready(lambda: self.request("GET", "/v2.0")[0] == status, self.process.poll, self.log)
+        return self
 
     def request(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
         """Return the result of `fetch` with the parsed body, if any."""

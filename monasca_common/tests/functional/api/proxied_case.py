@@ -8,7 +8,7 @@ import time
 
 from monasca_common.tests.functional import nginx
 from monasca_common.tests.functional.api.api_case import ApiProcessCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class ProxiedCase(ApiProcessCase):

@@ -8,9 +8,9 @@ import sys
 import psycopg
 
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.api.test_answers import AnswersContract
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 _MIB = 1024 * 1024
 _LONG_SERIES = 400

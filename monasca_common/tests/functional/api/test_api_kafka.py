@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 # Small batches, each a request whose response can be lost; a lost response is detected after a second.
 LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]

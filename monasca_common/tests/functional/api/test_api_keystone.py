@@ -9,17 +9,16 @@ import socket
 import socketserver
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import cramjam
 
 from monasca_common.tests.functional.api.api_case import METRICS, NOW_MS, ApiProcess, ApiProcessCase, metric
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.models.write_request import up
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "api.conf"
 LOGS = "/v2.0/logs"
@@ -222,10 +221,7 @@ class TestKeystone(KeystoneCase):
         with self.keystone.silent():
             for thread in threads:
                 thread.start()
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not answers:  # until one of the requests arrives
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.01)
+            self.wait_until(lambda: answers, "a response")  # until one of the requests arrives
             for _ in range(3):
                 self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
             self.assertEqual([503], [answer[0] for answer in answers])

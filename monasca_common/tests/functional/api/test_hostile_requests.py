@@ -9,8 +9,8 @@ import socket
 
 from monasca_common.tests.functional.api.api_case import metric
 from monasca_common.tests.functional.api.proxied_case import ProxiedCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 # Not server errors: the responses of RFC 9110 and 9112 for unknown versions, methods and encodings. Reads without a
 # database are 501, too.

@@ -21,8 +21,8 @@ from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.api.api_case import ApiProcessCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 _HOSTS = [f"host-{number}" for number in range(5)]
 _ROWS = 7  # per host

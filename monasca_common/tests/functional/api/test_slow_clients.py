@@ -18,8 +18,8 @@ import fixtures
 from monasca_common.tests.functional.api.api_case import METRICS, metric
 from monasca_common.tests.functional.api.proxied_case import ProxiedCase
 from monasca_common.tests.functional.api.test_api_keystone import KeystoneCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 _HEAD = b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 _TOKEN = b"X-Auth-Token: a\r\n"

@@ -28,9 +28,9 @@ from monasca_common.kafka import Processor, RetryLater, open_consumer, open_prod
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.operations.dashboard.audit_panel import AuditGatherer
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 _PROGRAM = "monasca_common.tests.functional.audit.audit_program"
 _COUNT = "import sys; from monasca_common.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -17,8 +17,8 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.tests.functional.audit.test_audit import _PARTITIONS, AuditCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 _PROGRAM = "monasca_common.tests.functional.audit.audit_services_program"
 

@@ -16,8 +16,8 @@ from monasca_common.cli import main
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.topic_log import read_topic
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.waiting import Waiting
 
 SECONDS = 60.0
 

@@ -17,9 +17,9 @@ from monasca_common.kafka import TopicPartition, open_producer
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.functional.cli.cluster_case import SECONDS
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import Waiting
 
 # The exit status of each command if no broker responds.
 _COMMANDS = {

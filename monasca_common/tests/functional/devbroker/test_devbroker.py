@@ -20,14 +20,15 @@ from oslotest import base
 
 from monasca_common.devbroker import BrokerFailed, InvalidCluster, KafkaCluster, PortTaken
 from monasca_common.devbroker.ports import HOST
+from monasca_common.devbroker.supervisor import wait_until
 from monasca_common.kafka.errors import AuthenticationError, TransportError
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.tests.functional.permissions import Permission, allow, revoke
 from monasca_common.tests.functional.topic_settings import set_topic_config
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 # Prints the processes that it started, then waits until the test ends it.
 PARENT = """
@@ -65,17 +66,8 @@ def read(cluster, topic):
     return values
 
 
-def wait_until(condition, seconds=PATIENCE_SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
-class TestOneNode(base.BaseTestCase):
+class TestOneNode(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.fixture = self.useFixture(SharedKafkaCluster())
@@ -120,11 +112,11 @@ class TestOneNode(base.BaseTestCase):
         topic = self.fixture.topic(config={"max.message.bytes": "5000"})
         self.assertEqual(5000, self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic])
         set_topic_config(self.cluster.admin, topic, {"max.message.bytes": "6000"})
-        self.assertTrue(wait_until(lambda: self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic] == 6000))
+        self.wait_until(lambda: self.cluster.admin.max_message_bytes((topic,), timeout=10)[topic] == 6000)
 
 
 @periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
-class TestNothingIsLeftBehind(base.BaseTestCase):
+class TestNothingIsLeftBehind(Waiting, base.BaseTestCase):
     def start_parent(self, meanwhile=""):
         parent = subprocess.Popen([sys.executable, "-c", PARENT.format(meanwhile=meanwhile)], stdout=subprocess.PIPE)
         self.addCleanup(parent.wait)
@@ -136,8 +128,8 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
 
     def assert_gone(self, started):
         for process in (started["broker"], started["supervisor"]):
-            self.assertTrue(wait_until(lambda pid=process: not psutil.pid_exists(pid)), f"{process} still exists")
-        self.assertTrue(wait_until(lambda: not Path(started["folder"]).exists()), f"{started['folder']} still exists")
+            self.wait_until(lambda pid=process: not psutil.pid_exists(pid), f"the end of {process}")
+        self.wait_until(lambda: not Path(started["folder"]).exists(), f"the removal of {started['folder']}")
 
     def test_no_process_remains_after_the_parent_is_killed(self):
         parent, started = self.start_parent()
@@ -164,7 +156,7 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
     def test_no_process_remains_after_the_owner_of_the_brokers_is_killed(self):
         _, started = self.start_parent()
         os.kill(started["supervisor"], signal.SIGKILL)
-        self.assertTrue(wait_until(lambda: not psutil.pid_exists(started["broker"])))
+        self.wait_until(lambda: not psutil.pid_exists(started["broker"]))
 
     def test_no_process_remains_after_a_stop(self):
         with KafkaCluster() as cluster:
@@ -221,7 +213,7 @@ class TestStart(base.BaseTestCase):
 
 
 @periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
-class TestProxy(base.BaseTestCase):
+class TestProxy(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.fixture = self.useFixture(SharedKafkaCluster(proxied=True))
@@ -265,7 +257,7 @@ class TestProxy(base.BaseTestCase):
         settings = {**self.cluster.client_options(), "linger.ms": 0}
         producer = confluent_kafka.Producer(settings)
         producer.produce(self.topic, b"0")
-        self.assertTrue(wait_until(lambda: held.taken == 1))
+        self.wait_until(lambda: held.taken == 1)
         self.assertEqual(1, producer.flush(0.2))
         self.proxy.remove(held)
         self.assertEqual(0, producer.flush(60))
@@ -302,7 +294,7 @@ class TestProxy(base.BaseTestCase):
 
 
 @periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
-class TestThreeNodes(base.BaseTestCase):
+class TestThreeNodes(Waiting, base.BaseTestCase):
     def test_a_cluster_survives_the_loss_of_one_node(self):
         fixture = self.useFixture(KafkaClusterFixture(nodes=3))
         topic = fixture.topic()
@@ -311,9 +303,9 @@ class TestThreeNodes(base.BaseTestCase):
         leader = description.leaders[0] or 0
         fixture.cluster.node(leader).kill()
         self.assertEqual([None] * 3, produce(fixture.cluster, topic, 3))
-        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[0] not in (leader, None)))
+        self.wait_until(lambda: self.standing(fixture, topic)[0] not in (leader, None))
         fixture.cluster.node(leader).restart()
-        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[1] == 3))
+        self.wait_until(lambda: self.standing(fixture, topic)[1] == 3)
 
     def standing(self, fixture, topic):
         """Return the leader of the partition and the number of in-sync replicas, according to the brokers."""
@@ -325,7 +317,7 @@ class TestThreeNodes(base.BaseTestCase):
 
 
 @periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")
-class TestSecurity(base.BaseTestCase):
+class TestSecurity(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.fixture = self.useFixture(SharedKafkaCluster(tls=True, sasl=True, acl=True))
@@ -353,7 +345,7 @@ class TestSecurity(base.BaseTestCase):
                 return isinstance(error, kind)
             return self.fail("the client was accepted")
 
-        self.assertTrue(wait_until(reported))
+        self.wait_until(reported)
 
     def test_only_granted_permissions_are_allowed(self):
         topic = self.fixture.topic()

@@ -13,8 +13,8 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time

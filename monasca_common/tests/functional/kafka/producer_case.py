@@ -13,8 +13,8 @@ from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.tests.functional.topic_log import read_topic
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 90
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time

@@ -36,8 +36,8 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     all_of,
 )
 from monasca_common.tests.functional.permissions import Permission, allow, revoke
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 # A separate program, because the test checks the end of a process.
 FORKING = """

@@ -21,8 +21,8 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     Recorder,
     all_of,
 )
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class ProtocolCase(ConsumerCase):

@@ -11,9 +11,9 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.consumer_case import BUSY_SECONDS, SECONDS, ConsumerCase, Recorder, all_of
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class TestReading(ConsumerCase):

@@ -28,7 +28,6 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     ConsumerCase,
     Recorder,
 )
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 
 SECONDS = 90
@@ -264,9 +263,7 @@ class TestCrash(CrashCase):
         """Let a second member join once the first has begun, and leave without a commit."""
         self.wait_until(lambda: self.committed(self.topic) > 0)
         other = self.consumer(self.topic, session_timeout_seconds=2.0, assignment_strategy=None)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline and not other.assignment():
-            other.poll(1, timeout=0.1)
+        self.poll_until(other, other.assignment)
         other.close(1)
 
     def test_a_crash_after_a_poll_loses_no_message(self):

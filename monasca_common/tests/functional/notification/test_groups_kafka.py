@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from monasca_common.storage.sql import tables
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.notification.test_notification_kafka import NotificationKafkaCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import ids
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 ALARMS, AT_ONCE, DEATHS = 40, 8, 5
 

@@ -10,9 +10,9 @@ from monasca_common.notification.ledger import Ledger, NextStep
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retries import Retry
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.notification.notification_case import NotificationCase
 from monasca_common.tests.unit.notification.receivers import change
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 WAITING_FOR_A_LOCK = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -30,11 +30,11 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 _SECONDS = 60
 

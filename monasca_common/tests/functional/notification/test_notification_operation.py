@@ -10,7 +10,7 @@ import fixtures
 
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.notification import test_notification_kafka
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 CHANGES = 5
 

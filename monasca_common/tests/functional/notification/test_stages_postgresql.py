@@ -6,9 +6,9 @@ import threading
 from monasca_common.notification.notification import notification_of
 from monasca_common.tests.functional.notification.test_ledger_postgresql import WAITING_FOR_A_LOCK
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification import test_stages_sqlite
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 
 @periodic("second dialect; SQLite passes the same contract in the unit tests")

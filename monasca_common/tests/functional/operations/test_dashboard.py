@@ -34,11 +34,11 @@ from monasca_common.operations.dashboard.passwords import PasswordFile, password
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import serve
+from monasca_common.tests.waiting import Waiting
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _MISSING = "Chromium is not installed: no `chromium` on the PATH (Debian's package `chromium` has it)"

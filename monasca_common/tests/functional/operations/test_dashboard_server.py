@@ -19,8 +19,8 @@ from oslotest import base
 
 from monasca_common.devbroker import certificates
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 PASSWORD = "correct horse battery"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}

@@ -16,9 +16,9 @@ from monasca_common.cli import main
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 _MESSAGES = 50
 _SETTINGS = types.MappingProxyType({"replica.lag.time.max.ms": "1500"})  # time after which a replica counts as behind

@@ -15,8 +15,8 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.tests.functional.topic_settings import set_topic_config
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.waiting import Waiting
 
 SECONDS = 30.0
 _STEP_SECONDS = 0.6  # in a window of 1 s, commits less than half a second apart are not all kept

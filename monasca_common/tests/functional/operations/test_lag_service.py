@@ -22,9 +22,9 @@ from monasca_common.operations.lag.service import LagService
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.operations.settings import LagLimits, LagSettings
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
 _SEGMENT_BYTES = 1024 * 1024  # the minimum that a broker accepts

@@ -35,11 +35,11 @@ from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.topic_settings import set_topic_config
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.audit.audit_case import reconciliations
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
 

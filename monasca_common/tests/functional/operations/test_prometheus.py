@@ -31,13 +31,13 @@ from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.test_alert_rules import DEPLOY, absent, alerts, queries
 from monasca_common.tests.unit.test_metrics_table import served as served_metrics
 from monasca_common.tests.unit.test_metrics_table import told_metrics
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 #: The commands by the name of their readiness metric.
 COMMANDS = {

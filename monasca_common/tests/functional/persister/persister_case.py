@@ -31,9 +31,9 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.persister import persister_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.topic_log import read_topic
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.persister import envelopes
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = PATIENCE_SECONDS
 QUICK_SESSION_SECONDS = 1.5  # for tests in which another member replaces a dead one

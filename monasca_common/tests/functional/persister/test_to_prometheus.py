@@ -22,9 +22,9 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.prometheus_server import MISSING, samples_of
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 PAGE = Path(__file__).parents[4] / "doc" / "source" / "admin" / "to_prometheus.rst"
 _BLOCK = re.compile(r"(?m)^\.\. code-block:: bash\n\n((?:   .*\n|\n)+)")

@@ -33,7 +33,6 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import pipeline_daemon
 from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.topic_log import read_topic
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
@@ -44,6 +43,7 @@ from monasca_common.tests.unit.pipeline.pipeline_case import (
     shipped_row,
     specifications,
 )
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 PARTITIONS = 2
 NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC

@@ -14,7 +14,7 @@ import pyspark
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.java import find_java
 from monasca_common.devbroker.supervisor import Supervisor
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"

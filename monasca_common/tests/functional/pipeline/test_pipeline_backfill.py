@@ -13,9 +13,9 @@ from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.pipeline.errors import BackfillStopped, RecordsLost
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

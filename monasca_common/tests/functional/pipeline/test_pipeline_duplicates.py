@@ -15,8 +15,8 @@ from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.topic import Extent
 from monasca_common.pipeline.spark import duplicates
 from monasca_common.tests.functional.pipeline.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 HOUR_MS = 60 * MINUTE_MS
 LOOKBACK = 100

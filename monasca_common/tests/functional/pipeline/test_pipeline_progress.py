@@ -15,7 +15,7 @@ from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.pipeline.spark import session
 from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, CpuCase, SharedSpark, cpu
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class BatchTest(CpuCase):

@@ -11,7 +11,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 SOURCE = Source("aggregate", "metrics", "an-id")
 RANGES = [OffsetRange(0, 0, 5)]

@@ -33,10 +33,10 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     cpu,
     expected,
 )
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline import strategies
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, specifications
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class StreamCase(CpuCase):

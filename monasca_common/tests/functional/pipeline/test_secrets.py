@@ -31,9 +31,9 @@ from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.postgresql import SharedPostgresql
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import Waiting
 
 SECONDS = 240  # for processes that start Spark
 PLANTED = re.compile(rb"planted[a-z]+")

@@ -19,14 +19,14 @@ from oslotest import base
 from monasca_common.quickstart import aggregates
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.prometheus_server import MISSING
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 _DASHBOARD = re.compile(r"the dashboard is at (http://\S+/)")
 _PATIENCE_SECONDS = 480  # longer than the command's own time-outs, so that its error is shown
 
 
-class QuickstartTest(base.BaseTestCase):
+class QuickstartTest(Waiting, base.BaseTestCase):
     TIMEOUT_SCALING_FACTOR = 2  # it starts Kafka and Spark
 
     def setUp(self):
@@ -79,10 +79,11 @@ class QuickstartTest(base.BaseTestCase):
 
     def assert_nothing_runs(self):
         """Check that no process has the data folder in its command line, as all started processes have."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while left := [p for p in psutil.process_iter() if _names(p, str(self.data))]:
-            self.assertLess(time.monotonic(), deadline, left)
-            time.sleep(0.1)
+
+        def left():
+            return [process for process in psutil.process_iter() if _names(process, str(self.data))]
+
+        self.wait_until(lambda: not left(), left)
 
     @periodic("runs a page of the documentation; the normal run contains test_ctrl_c_stops_everything")
     def test_a_kill_and_a_frozen_kafka_neither_lose_nor_duplicate_rows(self):
@@ -157,11 +158,10 @@ class QuickstartTest(base.BaseTestCase):
 
     def test_ctrl_c_stops_everything(self):
         process = self.start("--seconds", "60")
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not _posted(self.data / "monasca.sqlite"):
-            self.assertIsNone(process.poll())
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.1)
+        self.wait_until(
+            lambda: process.poll() is not None or _posted(self.data / "monasca.sqlite"), seconds=_PATIENCE_SECONDS
+        )
+        self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)

@@ -15,7 +15,7 @@ from monasca_common.devbroker import KafkaCluster, ports
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.services.environments import environment
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 TOPIC = "metrics"
 PROJECT = "a-project"

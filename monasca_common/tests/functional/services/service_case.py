@@ -17,8 +17,8 @@ from oslotest import base
 from monasca_common.kafka import client_factory
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.services.environments import environment
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 
 class ServiceProcess:

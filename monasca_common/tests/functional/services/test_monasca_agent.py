@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -23,10 +22,10 @@ from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.services.api_service import PUBLISHED_PIPELINE, PublishedApiCase
 from monasca_common.tests.functional.services.environments import environment
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 
 BATCH = 200  # the forwarder sends this number of measurements within a second; with fewer, it waits three more seconds
 
@@ -52,11 +51,7 @@ class Forwarder:
         command = [environment("monasca-agent").program("monasca-forwarder"), f"--config-file={self.folder}/agent.yaml"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not _accepts(self.port):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the forwarder does not start:\n{self.text()}")
-            time.sleep(0.05)
+        wait_until_ready(lambda: _accepts(self.port), self.process.poll, self.log)
         return self
 
     def post(self, measurements, tenant=None):

@@ -22,8 +22,8 @@ from monasca_common.tests.functional.api.api_case import METRICS
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.services.api_service import IDENTITY, PROJECT, PublishedApiCase
 from monasca_common.tests.functional.storage import influxdb_case
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 _PROMISED_AFTER_SECONDS = 1.9  # a publish waits 2 s; then the API returns 204 even if messages are unacknowledged
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -22,9 +21,9 @@ from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import Database
 from monasca_common.tests.contracts.storage.database import canonical
+from monasca_common.tests.waiting import wait_until_ready
 
 _MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
-_START_SECONDS = 120
 _TEMPORARY = tempfile.gettempdir()  # of the process; the folder of a test is removed before the next test
 _CONFIGURATION = """
 reporting-disabled = true
@@ -61,17 +60,11 @@ class InfluxServer:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
             )  # fmt: skip
         atexit.register(self.stop)
-        self._wait()
+        wait_until_ready(self._responds, self.process.poll, self.folder / "log")
 
-    def _wait(self):
-        deadline = time.monotonic() + _START_SECONDS
-        while self.process.poll() is None and time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ping", timeout=10):
-                    return
-            except OSError:
-                time.sleep(0.05)
-        raise RuntimeError(f"influxd did not start: {(self.folder / 'log').read_text(errors='replace')[-2000:]}")
+    def _responds(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ping", timeout=10):
+            return True
 
     def stop(self):
         self.process.kill()

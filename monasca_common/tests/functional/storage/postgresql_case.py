@@ -14,7 +14,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.contracts.storage.scenario import claim, message_id, row
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
-from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.waiting import Waiting
 
 RETRY_SECONDS = 0.05
 

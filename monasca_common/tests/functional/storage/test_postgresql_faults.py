@@ -29,9 +29,9 @@ from monasca_common.tests.functional.storage.postgresql_case import (
     batch,
     write_until_stored,
 )
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.postgresql_server import PostgresqlServer
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class CuttingProxy:

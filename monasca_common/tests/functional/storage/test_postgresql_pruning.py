@@ -17,8 +17,8 @@ from monasca_common.storage.postgresql import series
 from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.contracts.storage.scenario import Scenario, claim, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
-from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import Waiting
 
 DAY_MS = 86_400_000
 WRITERS = 6

@@ -20,8 +20,8 @@ from monasca_common.tests.functional.storage.postgresql_case import (
     PostgresqlTestCase,
     batch,
 )
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SIZE = 50
 LOG_LENGTH = 400

@@ -94,7 +94,7 @@ class DueRetriesTest(ServiceCase):
         self.schedule(late)
         self.schedule(now)
         self.start()
-        self.until(lambda: self.waiting() == 1, "the end of the other")
+        self.wait_until(lambda: self.waiting() == 1, "the end of the other")
         self.assertEqual([now.notification.id], ids(receiver))
         self.assertEqual(1, self.waiting())
 
@@ -104,8 +104,8 @@ class DueRetriesTest(ServiceCase):
         scheduled = Retry(notification_of(self.alarm(), method), method, 2, self.now_ms)
         self.schedule(scheduled)
         self.start()
-        self.until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
-        self.until(lambda: self.waiting() == 0, "the removal")
+        self.wait_until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
+        self.wait_until(lambda: self.waiting() == 0, "the removal")
         self.assertEqual([scheduled.notification.id], ids(receiver))
 
     def test_a_process_that_dies_after_its_claim_loses_nothing(self):
@@ -115,5 +115,5 @@ class DueRetriesTest(ServiceCase):
         self.schedule(scheduled)
         self.assertEqual(1, len(self.deferred.claim_retries(self.now_ms, self.now_ms, 9)))  # the claim has ended
         self.start()
-        self.until(lambda: self.ledger("state") == [("sent",)], "the end")
+        self.wait_until(lambda: self.ledger("state") == [("sent",)], "the end")
         self.assertEqual([scheduled.notification.id], ids(receiver))

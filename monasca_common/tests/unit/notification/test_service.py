@@ -60,13 +60,13 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, counts, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 DAY_MS = 86_400_000
-_PATIENCE_SECONDS = 50  # for a machine under load
 CHANGES = "alarm-state-transitions"
 
 
-class ServiceCase(NotificationCase, base.BaseTestCase):
+class ServiceCase(Waiting, NotificationCase, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
@@ -121,12 +121,6 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         """Return a change that happens now."""
         return change(alarm_id=f"a{number}", **{"time_ms": self.now_ms, **facts})
 
-    def until(self, condition, what="it"):
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f"the condition was not met in time: {what}")
-            threading.Event().wait(0.005)
-
     def letters(self):
         return self.kafka.broker.records(f"{CHANGES}.dlq")
 
@@ -144,7 +138,7 @@ class DeliveryTest(ServiceCase):
         stop = self.start()
 
         self.publish(self.alarm().message)
-        self.until(lambda: self.committed(CHANGES) == 1, "the commit")
+        self.wait_until(lambda: self.committed(CHANGES) == 1, "the commit")
 
         self.assertEqual({"sent": 2}, stop())
         self.assertEqual([1, 1, 0, 0], [len(each.requests) for each in (one, two, other, foreign)])
@@ -156,7 +150,7 @@ class DeliveryTest(ServiceCase):
         self.method(receiver.url())
         stop = self.start()
         self.publish(self.alarm().message, self.alarm().message)
-        self.until(lambda: self.committed(CHANGES) == 2, "the commit")
+        self.wait_until(lambda: self.committed(CHANGES) == 2, "the commit")
         stop()
         self.assertEqual(1, len(receiver.requests))
 
@@ -165,7 +159,7 @@ class DeliveryTest(ServiceCase):
         self.method(receiver.url())
         stop = self.start(processing={"ttl": 100})
         self.publish(self.alarm(1, time_ms=self.now_ms - 101_000).message, self.alarm(2, actions_enabled=False).message)
-        self.until(lambda: self.committed(CHANGES) == 2, "the commit")
+        self.wait_until(lambda: self.committed(CHANGES) == 2, "the commit")
         self.assertEqual({"too_old": 1}, stop())
         self.assertEqual([], receiver.requests)
 
@@ -174,14 +168,14 @@ class DeliveryTest(ServiceCase):
         self.method(receiver.url())
         self.start()
         self.publish(b"{", b'{"alarm-transitioned": {}}', self.alarm().message)
-        self.until(lambda: receiver.requests and len(self.letters()) == 2, "two dead letters and a request")
+        self.wait_until(lambda: receiver.requests and len(self.letters()) == 2, "two dead letters and a request")
 
     def test_handled_messages_and_dead_letters_are_reported_to_the_audit(self):
         self.kafka.broker.create_topic("monasca-audit", 1)
         folder = self.useFixture(fixtures.TempDir()).path
         stop = self.start(audit=AuditSettings(enabled=True, folder=folder))
         self.publish(self.alarm(1).message, b"{", self.alarm(2).message)
-        self.until(lambda: self.committed(CHANGES) == 3, "the commit")
+        self.wait_until(lambda: self.committed(CHANGES) == 3, "the commit")
         stop()
 
         found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
@@ -196,7 +190,7 @@ class DeliveryTest(ServiceCase):
         folder = self.useFixture(fixtures.TempDir()).path
         stop = self.start(audit=AuditSettings(enabled=True, folder=folder))
         self.publish(b"{")
-        self.until(self.letters, "the dead letter")
+        self.wait_until(self.letters, "the dead letter")
         stop()
 
         counted = collections.Counter()
@@ -219,7 +213,7 @@ class HangingHostTest(ServiceCase):
         self.start(processing={"number": 6}, timeout=60.0)
         self.publish(*(self.alarm(number, definition_id=f"d{number}").message for number in range(8)))
         self.publish(self.alarm(9, definition_id="quick").message)
-        self.until(lambda: ("sent",) in self.ledger("state"), "the other")
+        self.wait_until(lambda: ("sent",) in self.ledger("state"), "the other")
         self.assertEqual([("sending",)] * 2 + [("sent",)], sorted(self.ledger("state")))
         hanging.over.set()
 
@@ -238,7 +232,7 @@ class SilencesTest(ServiceCase):
         stop = self.start()
         other = self.alarm(2, metrics=[AlarmedMetric("cpu", {"hostname": "h2"})])
         self.publish(self.alarm(1).message, other.message, self.alarm(1).message)
-        self.until(lambda: self.committed(CHANGES) == 3, "the commit")
+        self.wait_until(lambda: self.committed(CHANGES) == 3, "the commit")
         self.assertEqual(1, stop()["sent"])
         silenced = ("a1", "silenced", 0, f"silence {made.id} by ann: new disks")
         self.assertEqual(
@@ -255,7 +249,7 @@ class SilencesTest(ServiceCase):
         self.silence({})
         self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
+        self.wait_until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
 
 
 class DeferredServiceTest(ServiceCase):
@@ -273,9 +267,9 @@ class DeferredServiceTest(ServiceCase):
         self.method(receiver.url())
         stop = self.start(rules=StageRules(("definition",), DAY_MS))
         self.publish(*(self.alarm(number).message for number in range(3)))
-        self.until(lambda: len(self.held()) == 3, "three held notifications")
+        self.wait_until(lambda: len(self.held()) == 3, "three held notifications")
         self.let_it_be_due()
-        self.until(lambda: receiver.requests and not self.held(), "the message")
+        self.wait_until(lambda: receiver.requests and not self.held(), "the message")
         self.assertEqual({"held": 3, "sent": 1}, stop())
         [(_, _, body)] = receiver.requests
         self.assertEqual({"a0", "a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
@@ -298,9 +292,9 @@ class DeferredServiceTest(ServiceCase):
             self.alarms_database.write(lambda connection, each=statement: connection.execute(each))
         stop = self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: self.held() == ["repeat"] and receiver.requests, "the first")
+        self.wait_until(lambda: self.held() == ["repeat"] and receiver.requests, "the first")
         self.let_it_be_due()
-        self.until(lambda: len(receiver.requests) == 2, "the repeat")
+        self.wait_until(lambda: len(receiver.requests) == 2, "the repeat")
         stop()
         self.assertEqual(2, len(set(ids(receiver))))
 
@@ -312,9 +306,9 @@ class RetriesTest(ServiceCase):
         self.method(receiver.url())
         stop = self.start(max_attempts=1000)
         self.publish(self.alarm().message)
-        self.until(lambda: len(receiver.requests) >= 3, "three attempts")
+        self.wait_until(lambda: len(receiver.requests) >= 3, "three attempts")
         receiver.answer = receiver.answers(200)
-        self.until(lambda: self.ledger("state") == [("sent",)], "the last")
+        self.wait_until(lambda: self.ledger("state") == [("sent",)], "the last")
         stop()
         [(attempts, repeats)] = self.ledger("attempts", "repeats")
         self.assertEqual((len(receiver.requests), 0), (attempts, repeats))
@@ -326,7 +320,7 @@ class RetriesTest(ServiceCase):
         self.method(receiver.url("/s3cret"))
         stop = self.start(max_attempts=3)
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state", "attempts") == [("given up", 3)], "the end")
+        self.wait_until(lambda: self.ledger("state", "attempts") == [("given up", 3)], "the end")
         stop()
         self.assertEqual(3, len(receiver.requests))
         [(reason, failures)] = self.ledger("reason", "failures")
@@ -338,13 +332,13 @@ class RetriesTest(ServiceCase):
         self.method("http://10.0.0.1/")
         self.start(max_attempts=1000)
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state", "attempts") == [("given up", 1)], "the end")
+        self.wait_until(lambda: self.ledger("state", "attempts") == [("given up", 1)], "the end")
 
     def test_a_type_without_a_notifier_is_given_up_immediately(self):
         self.method("key", kind="JIRA")
         self.start(max_attempts=1000)
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state", "attempts") == [("given up", 1)], "the end")
+        self.wait_until(lambda: self.ledger("state", "attempts") == [("given up", 1)], "the end")
 
     def test_a_deleted_method_is_not_notified(self):
         receiver = self.receiver()
@@ -352,9 +346,9 @@ class RetriesTest(ServiceCase):
         method = self.method(receiver.url())
         self.start(max_attempts=1000)
         self.publish(self.alarm().message)
-        self.until(lambda: receiver.requests, "an attempt")
+        self.wait_until(lambda: receiver.requests, "an attempt")
         NotificationMethods(self.alarms_database).delete(TENANT, method)
-        self.until(lambda: self.ledger("state", "reason") == [("given up", "the method was deleted")], "the end")
+        self.wait_until(lambda: self.ledger("state", "reason") == [("given up", "the method was deleted")], "the end")
 
     def test_the_retry_after_of_the_receiver_is_respected(self):
         receiver = self.receiver()
@@ -362,7 +356,7 @@ class RetriesTest(ServiceCase):
         self.method(receiver.url())
         self.start()
         self.publish(self.alarm().message)
-        self.until(self.scheduled, "the retry")
+        self.wait_until(self.scheduled, "the retry")
         [(due_ms, attempt)] = self.scheduled()
         self.assertGreaterEqual(due_ms, self.now_ms + 1_000_000)
         self.assertEqual(2, attempt)
@@ -376,9 +370,9 @@ class RetriesTest(ServiceCase):
         self.start(timeout=600.0, processing={"number": 8})
         # Publish one change at a time, so that changes for the slow receiver are the first in every queue.
         self.publish(*(self.alarm(number).message for number in range(4)))
-        self.until(lambda: slow.requests and len(self.scheduled()) >= 3, "the others' retries")
+        self.wait_until(lambda: slow.requests and len(self.scheduled()) >= 3, "the others' retries")
         self.publish(*(self.alarm(number, new_state="OK").message for number in range(10, 20)))
-        self.until(lambda: len(set(ids(quick))) >= 8, "the notifications of the quick receiver")
+        self.wait_until(lambda: len(set(ids(quick))) >= 8, "the notifications of the quick receiver")
 
     def scheduled(self):
         """Return the due time and the attempt of each stored retry."""
@@ -393,11 +387,11 @@ class RefusingDatabaseTest(ServiceCase):
         self.rename("notification", "elsewhere")
         self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: "notification" in self.reason(), "the reason")
+        self.wait_until(lambda: "notification" in self.reason(), "the reason")
         self.assertIn("run `monasca-common db upgrade`", self.reason())
         self.assertEqual([], self.letters())
         self.rename("elsewhere", "notification")
-        self.until(lambda: ids(receiver), "the notification")
+        self.wait_until(lambda: ids(receiver), "the notification")
 
     def reason(self):
         return self.health.health()[1]["members"][CHANGES]["reason"]
@@ -417,8 +411,8 @@ class CrashTest(ServiceCase):
         Ledger(self.alarms_database).begin(notification, method, 1, self.now_ms)
         stop = self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state") == [("sent",)], "the end")
-        self.until(lambda: self.committed(CHANGES) == 1, "the commit")
+        self.wait_until(lambda: self.ledger("state") == [("sent",)], "the end")
+        self.wait_until(lambda: self.committed(CHANGES) == 1, "the commit")
         self.assertEqual({"sent": 1, "repeated": 1}, stop())
         self.assertEqual([(1,)], self.ledger("repeats"))
         self.assertEqual([notification.id], ids(receiver))
@@ -432,7 +426,7 @@ class CrashTest(ServiceCase):
         ledger.finish(notification, "failed", self.now_ms, "responded with 500")
         self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
+        self.wait_until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
         self.assertEqual([notification.id], ids(receiver))
 
     def test_a_notification_sent_while_the_ledger_was_unavailable_is_not_sent_again(self):
@@ -448,7 +442,7 @@ class CrashTest(ServiceCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.finish", fails_twice))
         self.start()
         self.publish(self.alarm().message)
-        self.until(lambda: self.ledger("state", "repeats") == [("sent", 0)], "the end")
+        self.wait_until(lambda: self.ledger("state", "repeats") == [("sent", 0)], "the end")
         self.assertEqual(1, len(receiver.requests))
 
 
@@ -466,7 +460,7 @@ class LedgerRetentionTest(ServiceCase):
             self.row_of(number, self.now_ms - 2 * DAY_MS)
         self.row_of(5, self.now_ms - DAY_MS // 2)
         self.start(processing={"retention_days": 1})
-        self.until(lambda: self.ledger("alarm_id") == [("a5",)], "the removal")
+        self.wait_until(lambda: self.ledger("alarm_id") == [("a5",)], "the removal")
 
     def test_a_portion_is_limited_and_starts_with_the_oldest_row(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
@@ -493,9 +487,9 @@ class LedgerRetentionTest(ServiceCase):
         receiver = self.receiver()
         self.method(receiver.url())
         stop = self.start()
-        self.until(failed.is_set, "a failure")
+        self.wait_until(failed.is_set, "a failure")
         self.publish(self.alarm().message)
-        self.until(lambda: self.committed(CHANGES) == 1, "the commit")
+        self.wait_until(lambda: self.committed(CHANGES) == 1, "the commit")
         self.assertEqual({"sent": 1}, stop())
 
 
@@ -611,12 +605,12 @@ class StatusTest(ServiceCase):
         self.method(failing.url())
         self.start(max_attempts=2)
         self.publish(self.alarm().message)
-        self.until(lambda: ("given up",) in self.ledger("state"), "the end")
+        self.wait_until(lambda: ("given up",) in self.ledger("state"), "the end")
         rows = sa.select(tables.notification_deferred.c.id)
-        self.until(lambda: not self.alarms_database.rows(rows), "the removal of the retry")
+        self.wait_until(lambda: not self.alarms_database.rows(rows), "the removal of the retry")
 
         sent = 'monasca_notification_sent_total{type="webhook"} 1.0'
-        self.until(lambda: sent in self.status("/metrics")[1], "the report of the worker")
+        self.wait_until(lambda: sent in self.status("/metrics")[1], "the report of the worker")
 
         code, text = self.status("/metrics")
 
@@ -632,7 +626,7 @@ class StatusTest(ServiceCase):
 
     def test_the_service_is_healthy_while_each_topic_is_read(self):
         stop = self.start()
-        self.until(lambda: self.health.health()[0], "health")
+        self.wait_until(lambda: self.health.health()[0], "health")
         code, text = self.status("/healthcheck")
         self.assertEqual(200, code)
         member = json.loads(text)["members"][CHANGES]
@@ -641,7 +635,7 @@ class StatusTest(ServiceCase):
 
     def test_each_loop_is_part_of_the_health(self):
         self.start()
-        self.until(lambda: self.health.health()[0], "health")
+        self.wait_until(lambda: self.health.health()[0], "health")
         loops = {CHANGES, "deferred", "retention"}
         self.assertEqual(loops, set(self.health.health()[1]["members"]))
         self.assertEqual(loops, set(self.health.live()[1]["seconds_since_turn"]))
@@ -651,14 +645,15 @@ class StatusTest(ServiceCase):
             fixtures.MonkeyPatch(due, mock.Mock(side_effect=StorageUnavailable("the database is unavailable")))
         )
 
-        self.until(lambda: "deferred: failed: the database is unavailable" in self.status("/readyz")[1], "the reason")
+        reason = "deferred: failed: the database is unavailable"
+        self.wait_until(lambda: reason in self.status("/readyz")[1], "the reason")
         self.assertEqual(503, self.status("/healthcheck")[0])
 
     def test_probes_and_metrics_do_not_wait_for_brokers(self):
         answers = threading.Event()
         self.addCleanup(answers.set)
         probe = "monasca_common.runtime.member.Member._probe"
-        self.useFixture(fixtures.MonkeyPatch(probe, lambda *_: answers.wait(_PATIENCE_SECONDS)))
+        self.useFixture(fixtures.MonkeyPatch(probe, lambda *_: answers.wait(PATIENCE_SECONDS)))
         self.start()
         for path in ("/healthz", "/readyz", "/healthcheck", "/metrics"):
             began = time.monotonic()
@@ -673,7 +668,7 @@ class StatusTest(ServiceCase):
             fixtures.MonkeyPatch("monasca_common.notification.ledger.Ledger.begin", mock.Mock(side_effect=broken))
         )
         self.publish(self.alarm().message)
-        self.until(lambda: "waiting for the database" in self.status("/healthcheck")[1], "the reason")
+        self.wait_until(lambda: "waiting for the database" in self.status("/healthcheck")[1], "the reason")
         self.assertEqual(503, self.status("/healthcheck")[0])
 
 

@@ -3,7 +3,6 @@
 
 import json
 import threading
-import time
 from dataclasses import replace
 
 import fixtures
@@ -22,12 +21,12 @@ from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
-_PATIENCE_SECONDS = 50  # for a machine under load
 NAME = "metrics-0"
 
 
-class MemberTest(base.BaseTestCase):
+class MemberTest(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -52,17 +51,14 @@ class MemberTest(base.BaseTestCase):
 
     def stop(self):
         self.member.stop()
-        self.thread.join(_PATIENCE_SECONDS)
+        self.thread.join(PATIENCE_SECONDS)
 
     def fill(self, *values):
         records = [Record(value, partition=0) for value in values]
         self.producer.publish("metrics", records).raise_for_undelivered()
 
-    def until(self, condition):
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f"the condition was not met in time in time: {self.status()}")
-            threading.Event().wait(0.005)
+    def wait_until(self, condition):
+        super().wait_until(condition, self.status)
 
     def status(self):
         return self.member.status()
@@ -76,7 +72,7 @@ class MemberTest(base.BaseTestCase):
     def test_messages_become_rows_and_a_stop_commits(self):
         self.fill(envelopes.metric(1), envelopes.metric(2))
         self.start()
-        self.until(lambda: self.values() == [1.0, 2.0])
+        self.wait_until(lambda: self.values() == [1.0, 2.0])
         self.stop()
         self.assertEqual(2, self.kafka.broker.committed("g")[TopicPartition("metrics", 0)])
         self.assertIs(MemberState.STOPPED, self.status().state)
@@ -88,7 +84,7 @@ class MemberTest(base.BaseTestCase):
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
         folder = self.useFixture(fixtures.TempDir()).path
         self.start(audit=AuditSettings(enabled=True, grace_seconds=0, folder=folder))
-        self.until(lambda: self.kafka.broker.records("monasca-audit"))
+        self.wait_until(lambda: self.kafka.broker.records("monasca-audit"))
         self.stop()
 
         found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
@@ -105,7 +101,7 @@ class MemberTest(base.BaseTestCase):
         for value in (1, 2):
             self.fill(envelopes.metric(value))
             self.start(audit=settings)
-            self.until(lambda value=value: len(self.values()) == value)
+            self.wait_until(lambda value=value: len(self.values()) == value)
             self.stop()
 
         found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
@@ -115,7 +111,7 @@ class MemberTest(base.BaseTestCase):
     def test_only_poison_is_dead_lettered_and_counted(self):
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
         self.start()
-        self.until(lambda: self.values() == [1.0, 2.0] and self.status().dead_letters == 1)
+        self.wait_until(lambda: self.values() == [1.0, 2.0] and self.status().dead_letters == 1)
         self.assertEqual([b"{"], [letter.value for letter in self.kafka.broker.records("metrics.dlq")])
 
     def test_a_metric_with_too_many_dimensions_is_a_dead_letter_with_the_reason(self):
@@ -123,7 +119,7 @@ class MemberTest(base.BaseTestCase):
         many["metric"]["dimensions"] = {f"k{number}": "v" for number in range(101)}
         self.fill(json.dumps(many).encode(), envelopes.metric(2))
         self.start()
-        self.until(lambda: self.values() == [2.0] and self.status().dead_letters == 1)
+        self.wait_until(lambda: self.values() == [2.0] and self.status().dead_letters == 1)
         (letter,) = self.kafka.broker.records("metrics.dlq")
         self.assertIn(
             b"metric.dimensions has 101 entries: at most 100 are allowed",
@@ -134,8 +130,8 @@ class MemberTest(base.BaseTestCase):
         self.fill(b"{", b"[")
         for _ in range(5):
             self.start()
-            self.until(lambda: self.kafka.broker.committed("g").get(TopicPartition("metrics", 0)) == 2)
-            self.until(lambda: self.status().state is MemberState.RUNNING)
+            self.wait_until(lambda: self.kafka.broker.committed("g").get(TopicPartition("metrics", 0)) == 2)
+            self.wait_until(lambda: self.status().state is MemberState.RUNNING)
             self.stop()
         self.assertEqual([b"{", b"["], [letter.value for letter in self.kafka.broker.records("metrics.dlq")])
         self.assertEqual(2, self.storage.next["g", "metrics", 0].next_offset)
@@ -144,37 +140,37 @@ class MemberTest(base.BaseTestCase):
         self.fill(envelopes.metric(1))
         self.storage.away(4)
         self.start()
-        self.until(lambda: self.values() == [1.0])
+        self.wait_until(lambda: self.values() == [1.0])
         self.assertEqual([], self.kafka.broker.records("metrics.dlq"))
-        self.until(lambda: self.status().state is MemberState.RUNNING)
+        self.wait_until(lambda: self.status().state is MemberState.RUNNING)
         self.assertGreater(self.status().database_unavailable_seconds, 0)
 
     def test_a_permanent_error_of_storage_fails_the_member_which_restarts_later(self):
         self.fill(envelopes.metric(1))
         self.storage.faults.append(SchemaMismatch("of a newer program"))
         self.start()
-        self.until(lambda: self.status().restarts == 1)
-        self.until(lambda: self.values() == [1.0])
+        self.wait_until(lambda: self.status().restarts == 1)
+        self.wait_until(lambda: self.values() == [1.0])
         self.assertEqual([], self.kafka.broker.records("metrics.dlq"))
 
     def test_a_failure_is_reported_with_its_remedy(self):
         self.storage.faults += [TopicMismatch("metrics", "old", "new")] * 100
         self.start()
-        self.until(lambda: self.status().state is MemberState.FAILED)
+        self.wait_until(lambda: self.status().state is MemberState.FAILED)
         self.assertIn("offsets reset", self.status().reason)
 
     def test_a_missing_dead_letter_topic_is_reported_until_it_exists(self):
         self.fill(envelopes.metric(1))
         self.start(dead_letters=DeadLetters(topic="nowhere"))
-        self.until(lambda: self.status().state is MemberState.FAILED)
+        self.wait_until(lambda: self.status().state is MemberState.FAILED)
         self.assertIn("'nowhere'", self.status().reason)
         self.kafka.broker.create_topic("nowhere", 1)
-        self.until(lambda: self.values() == [1.0])
+        self.wait_until(lambda: self.values() == [1.0])
 
     def test_too_many_consecutive_dead_letters_stop_the_member_until_a_restart(self):
         self.fill(*[b"{"] * 9, envelopes.metric(1))
         self.start(DeadLetters(max_consecutive=3))
-        self.until(lambda: self.status().state is MemberState.FAILED)
+        self.wait_until(lambda: self.status().state is MemberState.FAILED)
         self.stop()
         self.assertEqual(3, len(self.kafka.broker.records("metrics.dlq")))
         self.assertEqual((0, []), (self.status().restarts, self.storage.rows))
@@ -182,21 +178,21 @@ class MemberTest(base.BaseTestCase):
     def test_a_restart_resumes_from_the_database_not_from_kafka(self):
         self.fill(*map(envelopes.metric, range(4)))
         self.start()
-        self.until(lambda: len(self.values()) == 4)
+        self.wait_until(lambda: len(self.values()) == 4)
         self.stop()
         stored = self.storage.next["g", "metrics", 0]
         self.storage.next["g", "metrics", 0] = replace(stored, next_offset=1)
         self.storage.rows.clear()
         self.start()
-        self.until(lambda: self.values() == [1.0, 2.0, 3.0])
+        self.wait_until(lambda: self.values() == [1.0, 2.0, 3.0])
 
     def test_without_offsets_in_the_database_those_in_kafka_are_used(self):
         self.storage.capabilities = frozenset(Capability) - {Capability.OFFSETS}
         self.fill(envelopes.metric(1))
         self.start()
-        self.until(lambda: self.values() == [1.0])
+        self.wait_until(lambda: self.values() == [1.0])
         self.stop()
         self.storage.next.clear()
         self.fill(envelopes.metric(2))
         self.start()
-        self.until(lambda: self.values() == [1.0, 2.0])
+        self.wait_until(lambda: self.values() == [1.0, 2.0])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-import time
 from pathlib import Path
 
 import fixtures
@@ -11,30 +10,24 @@ from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart.load import GeneratedLoad
 from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.tests.served import body_of, http_server, serve
+from monasca_common.tests.waiting import Waiting
 
-PATIENCE_SECONDS = 60
 CUT = "cut"
 
 
-class GeneratedLoadTest(base.BaseTestCase):
+class GeneratedLoadTest(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         supervisor = Supervisor()
         self.addCleanup(supervisor.close)
         self.load = GeneratedLoad(supervisor, Path(self.useFixture(fixtures.TempDir()).join("log")))
 
-    def wait_for(self, condition):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
-
     def test_the_process_uses_a_core_only_between_start_and_stop(self):
         self.assertEqual(0.0, self.load.percent())
         self.load.start()
-        self.wait_for(lambda: self.load.percent() > 0)
+        self.wait_until(lambda: self.load.percent() > 0)
         self.load.stop()
-        self.wait_for(lambda: self.load.percent() == 0)
+        self.wait_until(lambda: self.load.percent() == 0)
 
 
 class PosterTest(base.BaseTestCase):

@@ -3,7 +3,6 @@
 
 import contextlib
 import threading
-import time
 from functools import partial
 
 import fixtures
@@ -15,8 +14,8 @@ from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.runtime import restarts
 from monasca_common.runtime.member import Member
 from monasca_common.runtime.member_health import MemberState
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
-_PATIENCE_SECONDS = 50  # for a machine under load
 ORDERS = TopicPartition("orders", 0)
 
 
@@ -56,7 +55,7 @@ class OrdersMember(Member):
         self.failures.append(error)
 
 
-class MemberTest(base.BaseTestCase):
+class MemberTest(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -82,23 +81,17 @@ class MemberTest(base.BaseTestCase):
 
     def stop(self):
         self.member.stop()
-        self.thread.join(_PATIENCE_SECONDS)
+        self.thread.join(PATIENCE_SECONDS)
 
     def publish(self, *values):
         records = [Record(value, partition=0) for value in values]
         self.kafka.producer().publish("orders", records).raise_for_undelivered()
 
-    def until(self, condition):
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "timed out")
-            threading.Event().wait(0.005)
-
     def test_a_member_handles_messages_and_commits_when_it_stops(self):
         self.publish(b"1", b"2")
         self.start()
-        self.until(lambda: len(self.member.values) == 2)
-        self.until(lambda: self.member.status().turned_ms)
+        self.wait_until(lambda: len(self.member.values) == 2)
+        self.wait_until(lambda: self.member.status().turned_ms)
         self.assertIs(MemberState.RUNNING, self.member.status().state)
         self.stop()
 
@@ -111,7 +104,7 @@ class MemberTest(base.BaseTestCase):
         self.publish(b"1")
         first = ValueError("of the handler")
         self.start(first)
-        self.until(lambda: self.member.values)
+        self.wait_until(lambda: self.member.values)
 
         self.assertEqual([b"1"], self.member.values)
         self.assertEqual([first], self.member.failures)
@@ -120,10 +113,10 @@ class MemberTest(base.BaseTestCase):
     def test_a_handler_of_an_earlier_attempt_does_not_end_the_current_one(self):
         self.publish(b"1")
         self.start(ValueError("of the handler"))
-        self.until(lambda: self.member.values)
+        self.wait_until(lambda: self.member.values)
         self.member.fail(self.member.attempts[0], ValueError("of an abandoned handler"))
         self.publish(b"2")
-        self.until(lambda: len(self.member.values) == 2)
+        self.wait_until(lambda: len(self.member.values) == 2)
         self.stop()
 
         self.assertEqual(["of the handler"], [str(error) for error in self.member.failures])
@@ -132,7 +125,7 @@ class MemberTest(base.BaseTestCase):
     def test_each_attempt_has_its_own_tap_that_outlives_its_clients(self):
         self.publish(b"1")
         self.start(ValueError("of the handler"), tap=self.tap)
-        self.until(lambda: self.member.values)
+        self.wait_until(lambda: self.member.values)
         self.stop()
 
         self.assertEqual(["opened", "closed"] * 2, self.taps)

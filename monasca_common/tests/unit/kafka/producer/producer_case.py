@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
-import time
 
 from oslotest import base
 
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import MemoryProducer, VirtualClock
+from monasca_common.tests.waiting import Waiting
 
 AWAY = {"timeout": 0}  # an expired deadline: the report has the outcomes known immediately
 
 
-class ProducerCase(base.BaseTestCase):
+class ProducerCase(Waiting, base.BaseTestCase):
     """Tests with a producer over a memory broker whose time does not change; topic ``t`` has one partition."""
 
     clock_type: type[VirtualClock] = VirtualClock
+    turn_seconds = 0.001
 
     def setUp(self):
         super().setUp()
@@ -43,13 +44,6 @@ class ProducerCase(base.BaseTestCase):
 
     def ids(self, topic="t"):
         return [message.message_id for message in self.broker.records(topic)]
-
-    def wait_until(self, condition):
-        """Wait for another thread of the producer."""
-        give_up = time.monotonic() + 50
-        while not condition():
-            self.assertLess(time.monotonic(), give_up, "the expected condition was not met")
-            threading.Event().wait(0.001)
 
     def wait_until_settled(self, producer):
         self.wait_until(lambda: not producer.health().outstanding_messages)

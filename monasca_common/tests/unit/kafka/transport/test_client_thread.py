@@ -11,8 +11,7 @@ from oslotest import base
 from monasca_common.kafka.errors import ClosedError, FatalError, RetriableError
 from monasca_common.kafka.transport.client_thread import GRACE_SECONDS, ClientThread
 from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
-
-_REAL_SECONDS = 50  # the time for immediate results on a busy machine
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 
 class Client:
@@ -25,7 +24,7 @@ class Client:
         self._destroyed.append(threading.current_thread().name)
 
 
-class ClientThreadTest(base.BaseTestCase):
+class ClientThreadTest(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
@@ -37,15 +36,8 @@ class ClientThreadTest(base.BaseTestCase):
 
     def hang(self, _client=None):
         self.entered.set()
-        self.returned.wait(_REAL_SECONDS)
+        self.returned.wait(PATIENCE_SECONDS)
         return "late"
-
-    def until(self, condition):
-        for _ in range(_REAL_SECONDS * 100):
-            if condition():
-                return
-            threading.Event().wait(0.01)
-        self.fail("the condition was not met in time")
 
     def test_a_caller_receives_the_result_or_the_exception_of_its_call(self):
         self.assertEqual(5.0, self.thread.call("commit", lambda left: left, 5.0))
@@ -80,7 +72,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertFalse(self.thread.finish(lambda: asked.append("close"), 1.0))
         self.assertFalse(self.thread.settle(1.0))
         self.returned.set()
-        self.until(lambda: "has returned" in self.log.output)
+        self.wait_until(lambda: "has returned" in self.log.output)
         self.assertEqual([], asked)
 
     def test_a_call_after_a_hanging_call_is_not_sent_and_can_be_retried(self):
@@ -100,9 +92,9 @@ class ClientThreadTest(base.BaseTestCase):
             self.clock.advance(3.0)
 
         self.thread.submit("commit", slow, 300.0)
-        entered.wait(_REAL_SECONDS)
+        entered.wait(PATIENCE_SECONDS)
         call = self.thread.submit("wait", lambda: None, 300.0)
-        self.until(lambda: call.look_again())
+        self.wait_until(lambda: call.look_again())
         self.assertEqual(5.0, self.thread.call("committed", lambda left: left, 5.0))
 
     # Rule 20
@@ -118,7 +110,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertIsNotNone(alive())
         self.assertEqual([], destroyed)
         self.returned.set()
-        self.until(lambda: destroyed)
+        self.wait_until(lambda: destroyed)
         self.assertEqual(["test-calls"], destroyed)
 
     def test_a_client_is_not_destroyed_during_a_poll(self):
@@ -127,32 +119,32 @@ class ClientThreadTest(base.BaseTestCase):
         with self.thread.watch("poll", 1.0):
             self.assertRaises(FatalError, self.thread.call, "commit", self.hang, 1.0)
             self.returned.set()
-            self.until(lambda: "has returned" in self.log.output)
+            self.wait_until(lambda: "has returned" in self.log.output)
             self.assertEqual([], destroyed)
-        self.until(lambda: destroyed)
+        self.wait_until(lambda: destroyed)
 
     def test_a_late_response_is_ignored(self):
         call = self.thread.submit("commit", self.hang, 1.0)
-        self.until(lambda: call.begun_at is not None)
+        self.wait_until(lambda: call.begun_at is not None)
         self.clock.advance(100.0)
         self.thread.inspect()
         self.thread.inspect()
         self.assertIsInstance(self.thread.failure, FatalError)
         failure = self.thread.failure
         self.returned.set()
-        self.until(lambda: "has returned" in self.log.output)
+        self.wait_until(lambda: "has returned" in self.log.output)
         self.assertIsNone(call.result())
         self.assertIs(failure, self.thread.failure)
 
     def test_the_watchdog_finds_calls_without_a_waiting_caller(self):
         call = self.thread.submit("commit", self.hang, 300.0)
-        self.until(lambda: call.begun_at is not None)
+        self.wait_until(lambda: call.begun_at is not None)
         self.clock.advance(300.0)
         self.thread.inspect()
         self.thread.inspect()
         self.assertIsNone(self.thread.failure)
         self.clock.advance(GRACE_SECONDS + 1)
-        self.until(lambda: self.thread.inspect() or self.thread.failure)
+        self.wait_until(lambda: self.thread.inspect() or self.thread.failure)
         self.assertIn("commit has not returned", str(self.thread.failure))
 
     def test_a_hanging_poll_is_reported_once_with_its_age_and_again_when_it_returns(self):
@@ -170,14 +162,14 @@ class ClientThreadTest(base.BaseTestCase):
 
     def test_the_age_of_a_call_is_reported_while_it_is_waited_for(self):
         call = self.thread.submit("commit", self.hang, 300.0)
-        self.until(lambda: call.begun_at is not None)
+        self.wait_until(lambda: call.begun_at is not None)
         self.clock.advance(7.0)
         self.assertEqual(7.0, self.thread.oldest_seconds())
 
     def test_the_client_is_released_last_and_receives_no_calls_afterwards(self):
         order = []
         self.thread.submit("commit", lambda: order.append("commit"), 5.0)
-        self.until(lambda: self.thread.finish(lambda: order.append("close"), 5.0) or order == ["commit", "close"])
+        self.wait_until(lambda: self.thread.finish(lambda: order.append("close"), 5.0) or order == ["commit", "close"])
         self.assertEqual(["commit", "close"], order)
         self.assertRaises(ClosedError, self.thread.call, "commit", order.append, 5.0)
 
@@ -187,4 +179,4 @@ class ClientThreadTest(base.BaseTestCase):
         self.assertFalse(self.thread.finish(lambda: closed.append(True), 2.0))
         self.assertEqual(2.0, self.clock.monotonic())
         self.returned.set()
-        self.until(lambda: closed)
+        self.wait_until(lambda: closed)
