@@ -23,11 +23,11 @@ from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reconciliation import AuditVerdict
 from monasca_common.audit.reporter import AuditReporter, DeliveryTotals
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.cli import main
 from monasca_common.kafka import Processor, RetryLater, open_consumer, open_producer
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.operations.dashboard.audit_panel import AuditGatherer
+from monasca_common.tests.command import run_main
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
@@ -146,11 +146,8 @@ class AuditCase(Waiting, base.BaseTestCase):
         return status, {(buckets.index(row["bucket"]), row["tier"]): row for row in rows}
 
     def rows(self):
-        out = self.useFixture(fixtures.StringStream("stdout")).stream
-        with fixtures.MonkeyPatch("sys.stdout", out):
-            status = main.main(["audit", "show", "--config-file", self.config(), "-f", "json"])
-        out.seek(0)
-        return status, json.loads(out.read())
+        status, out, _ = run_main("audit", "show", "--config-file", self.config(), "-f", "json")
+        return status, json.loads(out)
 
     def figures(self, *names):
         return {key: tuple(row[name] for name in names) for key, row in self.show()[1].items()}

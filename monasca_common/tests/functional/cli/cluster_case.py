@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands with Kafka: in this process, and as processes that can be killed."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,24 +8,20 @@ import uuid
 from collections.abc import Mapping
 
 import confluent_kafka
-import fixtures
-from oslotest import base
 
-from monasca_common.cli import main
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.waiting import Waiting
 
 SECONDS = 60.0
 
 
-class ClusterCommandCase(Waiting, base.BaseTestCase):
-    """``command``: the words before the arguments of `run_command`. ``broker_settings``: tests with equal settings
-    share a cluster."""
+class ClusterCommandCase(Waiting, CommandCase):
+    """``broker_settings``: tests with equal settings share a cluster."""
 
-    command: tuple[str, ...] = ()
     nodes = 1
     broker_settings: Mapping[str, str] = {}
 
@@ -39,33 +34,8 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         self.admin = self.cluster.admin
         self.own = uuid.uuid4().hex[:12]
         servers = self.cluster.direct_options()["bootstrap.servers"]
-        self.config = self.create_tempfiles([("commands", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
-
-    def run_command(self, *arguments):
-        """Return the exit status, standard output and standard error."""
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            stream.truncate()
-        with (
-            fixtures.MonkeyPatch("sys.stdout", self.out),
-            fixtures.MonkeyPatch("sys.stderr", self.err),
-        ):
-            try:
-                status = main.main([*self.command, *arguments, "--config-file", self.config])
-            except SystemExit as refused:
-                status = refused.code
-        texts = []
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            texts.append(stream.read())
-        return status, *texts
-
-    def run_json(self, *arguments):
-        status, out, err = self.run_command(*arguments, "-f", "json")
-        self.assertEqual(0, status, err)
-        return json.loads(out)
+        self.configuration = f"[kafka]\nbootstrap_servers = {servers}\n"
+        self.config = self.path_of(self.configuration)
 
     def start(self, *arguments, mutant="", fail_point=""):
         """Start the same command as a process. ``mutant``: a statement that first breaks the command."""

@@ -57,7 +57,7 @@ class DlqCase(ClusterCommandCase):
 
     def replay(self, *arguments):
         """Return the number of replayed dead letters."""
-        return _sent_back(self.run_json("replay", *self.options, "--execute", *arguments))
+        return _sent_back(self.rows("replay", *self.options, "--execute", *arguments))
 
     def outcomes(self, status):
         """Return the dead letters by outcome and reason of a run with this exit status."""
@@ -127,7 +127,7 @@ class TestReplay(DlqCase):
         self.bury(3, first=6, error="ValueError")
         self.assertEqual(3, self.replay("--reason", "keyerror"))
         self.assertEqual({b"id-3", b"id-4", b"id-5"}, set(self.ids()))
-        waiting = self.run_json("list", *self.options)
+        waiting = self.rows("list", *self.options)
         self.assertEqual([0, 1, 2, 6, 7, 8], [int(each["dead_letter"].rpartition("/")[2]) for each in waiting])
         self.assertEqual(6, self.replay())
         self.assertEqual((9, {1}), (len(self.ids()), set(self.ids().values())))
@@ -205,9 +205,9 @@ class TestPurge(DlqCase):
     def test_a_dry_run_counts_offsets_and_a_purge_deletes_them(self):
         self.bury(5)
         expected = {"topic": self.letters, "offsets": 5, "deleted": False}
-        self.assertEqual([expected], self.run_json("purge", *self.options, "--all"))
+        self.assertEqual([expected], self.rows("purge", *self.options, "--all"))
         self.assertEqual(0, self.first())
-        self.assertEqual([expected | {"deleted": True}], self.run_json("purge", *self.options, "--all", "--execute"))
+        self.assertEqual([expected | {"deleted": True}], self.rows("purge", *self.options, "--all", "--execute"))
         self.assertEqual(5, self.first())
         self.bury(1, first=9)
         self.assertEqual(1, self.replay())
@@ -219,20 +219,20 @@ class TestPurge(DlqCase):
         self.replay("--reason", "KeyError")
         self.assertEqual(3, self.run_command("purge", *self.options, "--dealt-with", "--execute")[0])
         self.replay()
-        self.assertTrue(self.run_json("purge", *self.options, "--dealt-with", "--execute")[0]["deleted"])
+        self.assertTrue(self.rows("purge", *self.options, "--dealt-with", "--execute")[0]["deleted"])
         self.assertLess(3, self.first())
-        self.assertEqual([], self.run_json("list", *self.options))
+        self.assertEqual([], self.rows("list", *self.options))
 
 
 class TestShow(DlqCase):
     def test_a_dead_letter_is_shown_with_its_payload_on_request(self):
         self.bury(2, **{"x-auth-token": "hidden", dead_letters.FIRST_FAILURE: "1700000000000"})
         place = f"{self.letters}/0/1"
-        shown = self.run_json("show", place)
+        shown = self.rows("show", place)
         self.assertEqual(f"{self.origin}/0/1", shown["origin"])
         self.assertEqual("2023-11-14T22:13:20.000+00:00", shown["first_failure"])
         self.assertNotIn("headers", shown)
-        message = self.run_json("show", place, "--payload")
+        message = self.rows("show", place, "--payload")
         self.assertEqual(("1", True), (message["value"], "x-auth-token: ***" in message["headers"].splitlines()))
 
     def test_a_missing_dead_letter_ends_with_status_3_and_an_invalid_name_with_2(self):

@@ -24,9 +24,9 @@ class TestReset(ClusterCommandCase):
 
     def reset(self, *arguments):
         words = ("reset", "--group", self.group, "--topic", self.topic, *arguments)
-        (move,) = self.run_json(*words)
+        (move,) = self.rows(*words)
         self.assertEqual({self.partition: move["stored"]}, self.admin.group_offsets(self.group))
-        self.assertEqual([move], self.run_json(*words, "--execute"))
+        self.assertEqual([move], self.rows(*words, "--execute"))
         return self.admin.group_offsets(self.group)[self.partition]
 
     def test_a_duration_is_counted_back_from_now(self):

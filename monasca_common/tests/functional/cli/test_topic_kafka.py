@@ -21,11 +21,6 @@ class TopicCase(ClusterCommandCase):
         ]
         self.put(self.topic, *records, partition=partition)
 
-    def lines(self, *arguments):
-        status, out, err = self.run_command(*arguments, "-f", "json")
-        self.assertEqual(0, status, err)
-        return [json.loads(line) for line in out.splitlines()]
-
     def offsets(self, *arguments):
         return [(each["partition"], each["offset"]) for each in self.lines(*arguments)]
 
@@ -40,14 +35,14 @@ class TestTopics(TopicCase):
         self.assertEqual(0, self.run_command(*arguments)[0])
         (row,) = self.named(name)
         self.assertEqual({"topic": name, "partitions": 3, "replicas": 1, "messages": 0, "state": "fine"}, row)
-        self.assertEqual([0, 1, 2], [row["partition"] for row in self.run_json("show", name)])
-        settings = self.run_json("show", name, "--settings")
+        self.assertEqual([0, 1, 2], [row["partition"] for row in self.rows("show", name)])
+        settings = self.rows("show", name, "--settings")
         self.assertIn({"setting": "retention.ms", "value": "3600000"}, settings)
         status, _, err = self.run_command(*arguments)
         self.assertEqual((1, True), (status, "was not created: TOPIC_ALREADY_EXISTS" in err), err)
 
     def named(self, name):
-        return [row for row in self.run_json("list") if row["topic"] == name]
+        return [row for row in self.rows("list") if row["topic"] == name]
 
     def test_wrong_input_is_named_with_its_status(self):
         self.assertEqual(3, self.run_command("list", "--name", "nothing*")[0])

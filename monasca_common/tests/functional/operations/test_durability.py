@@ -8,14 +8,13 @@ import types
 import uuid
 
 import confluent_kafka
-import fixtures
 from confluent_kafka.admin import AdminClient
 from oslotest import base
 
-from monasca_common.cli import main
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.command import run_main
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
@@ -37,13 +36,10 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
 
     def check(self, *arguments):
         """Return the exit status and the findings of each topic."""
-        out = self.useFixture(fixtures.StringStream("stdout")).stream
         servers = self.cluster.direct_options()["bootstrap.servers"]
         config = self.create_tempfiles([("check", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
-        with fixtures.MonkeyPatch("sys.stdout", out):
-            status = main.main(["durability", "check", "--config-file", config, "-f", "json", *arguments])
-        out.seek(0)
-        return status, {(row["topic"], row["rule"]) for row in json.loads(out.read())}
+        status, out, _ = run_main("durability", "check", "--config-file", config, "-f", "json", *arguments)
+        return status, {(row["topic"], row["rule"]) for row in json.loads(out)}
 
     def test_risks_for_acknowledged_messages_are_found_before_a_loss(self):
         safe = self.fixture.topic(replication_factor=3)

@@ -6,14 +6,13 @@ import time
 import uuid
 
 import confluent_kafka
-import fixtures
 from oslotest import base
 
-from monasca_common.cli import main
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
+from monasca_common.tests.command import run_main
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.waiting import Waiting
@@ -126,26 +125,17 @@ class TestLagSurvey(LagCase):
 class TestLagCommands(LagCase):
     def setUp(self):
         super().setUp()
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.errors = self.useFixture(fixtures.StringStream("stderr")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.errors))
         servers = self.cluster.direct_options()["bootstrap.servers"]
         self.config = self.create_tempfiles([("lag", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
 
     def run_command(self, *arguments):
-        """Return the exit status and the output."""
-        self.out.seek(0)
-        self.out.truncate()
-        status = main.main(["lag", *arguments, "--config-file", self.config])
-        self.out.seek(0)
-        return status, self.out.read()
+        return run_main("lag", *arguments, "--config-file", self.config)
 
     def test_list_has_a_row_for_each_group_and_status_0_without_errors(self):
         self.put(10)
         self.commit("ahead", 10)
         self.commit("behind", 4)
-        status, text = self.run_command("list", "--group", f"*-{self.own}", "-f", "json")
+        status, text, _ = self.run_command("list", "--group", f"*-{self.own}", "-f", "json")
         rows = {row["group"]: row for row in json.loads(text)}
         self.assertEqual(0, status)
         self.assertEqual({self.group("ahead"): 0, self.group("behind"): 6}, {g: r["unread"] for g, r in rows.items()})
@@ -158,19 +148,18 @@ class TestLagCommands(LagCase):
             file.write("[lag]\nwindow_seconds = 1\n")
         time.sleep(1.2)
         for command in ("list", "show"):
-            status, text = self.run_command(command, "--group", self.group("stopped"))
+            status, text, _ = self.run_command(command, "--group", self.group("stopped"))
             self.assertEqual(1, status)
             self.assertIn("STOP", text)
 
     def test_show_has_a_row_for_each_partition(self):
         self.put(10)
         self.commit("behind", 4)
-        status, text = self.run_command("show", "--group", self.group("behind"), "-f", "json")
+        status, text, _ = self.run_command("show", "--group", self.group("behind"), "-f", "json")
         (row,) = json.loads(text)
         self.assertEqual((0, self.topic, 0, 6), (status, row["topic"], row["partition"], row["unread"]))
 
     def test_an_unknown_group_is_an_error_with_the_command_that_lists_groups(self):
-        status, _ = self.run_command("show", "--group", "nobody")
-        self.errors.seek(0)
+        status, _, err = self.run_command("show", "--group", "nobody")
         self.assertEqual(2, status)
-        self.assertIn("lag list", self.errors.read())
+        self.assertIn("lag list", err)

@@ -21,7 +21,6 @@ from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import MIRRORED, AuditCount, AuditReport
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.cli import main
 from monasca_common.kafka import GivenStarts, open_consumer, open_producer
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
@@ -33,6 +32,7 @@ from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, read_pos
 from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.command import run_main
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.with_constants import command_with
@@ -411,11 +411,6 @@ class TestCrashes(MirrorCase):
 
 
 class VerifyCase(MirrorCase):
-    def setUp(self):
-        super().setUp()
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
-
     def verify(self, *arguments):
         """Return the exit status and the printed rows."""
         text = (
@@ -424,11 +419,8 @@ class VerifyCase(MirrorCase):
             f"[mirror]\nname = {self.name}\ntopics = {self.topic}\n{self.other_groups}"
         )
         path = self.create_tempfiles([("verify", text)], ".conf")[0]
-        self.out.seek(0)
-        self.out.truncate()
-        status = main.main(["mirror", "verify", "--config-file", path, "-f", "json", *arguments])
-        self.out.seek(0)
-        return status, json.loads(self.out.read() or "null")
+        status, out, _ = run_main("mirror", "verify", "--config-file", path, "-f", "json", *arguments)
+        return status, json.loads(out or "null")
 
     @contextlib.contextmanager
     def broken(self, *, lost=(), altered=(), doubled=()):

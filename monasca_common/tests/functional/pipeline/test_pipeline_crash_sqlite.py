@@ -8,16 +8,15 @@ import signal
 import time
 from dataclasses import replace
 
-import fixtures
 from msgspec import structs
 
 from monasca_common.audit import reports
 from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.cli import main
 from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.tests.command import run_main
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.audit.audit_case import reconciliations
@@ -85,12 +84,9 @@ class SqliteCrashTest(PipelineProcessCase):
 
     def shown(self, tier):
         """Return the row of `audit show` for the job at this tier."""
-        out = self.useFixture(fixtures.StringStream("stdout")).stream
-        with fixtures.MonkeyPatch("sys.stdout", out):
-            status = main.main(["audit", "show", "--config-file", str(self.configuration), "-f", "json"])
-        self.assertEqual(0, status)
-        out.seek(0)
-        rows = [row for row in json.loads(out.read()) if row["tier"] == tier]
+        status, out, err = run_main("audit", "show", "--config-file", str(self.configuration), "-f", "json")
+        self.assertEqual(0, status, err)
+        rows = [row for row in json.loads(out) if row["tier"] == tier]
         totals = {name: sum(row[name] for row in rows) for name in ("expected", "messages", "lost", "late")}
         return rows[0] | totals
 

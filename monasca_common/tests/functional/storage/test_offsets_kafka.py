@@ -2,7 +2,6 @@
 """``monasca-common offsets`` as an operator runs it after a service has stopped because its stored offset is
 invalid."""
 
-import io
 import json
 from unittest import mock
 
@@ -10,12 +9,12 @@ from testtools.content import Content
 from testtools.content_type import UTF8_TEXT
 
 from monasca_common.cli import offsets as offsets_command
-from monasca_common.cli.main import main
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.command import run_main
 from monasca_common.tests.functional.kafka.consumer_case import PROTOCOLS
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
 from monasca_common.tests.periodic import periodic
@@ -30,14 +29,10 @@ class OffsetsCase(PersisterCase):
 
     def offsets(self, *arguments):
         """Run the command, and return the exit status and the rows. ``self.error_text`` is the standard error."""
-        out, err = io.StringIO(), io.StringIO()
         where = ["--config-file", str(self.folder / "persister.conf"), "--group", self.group, "-f", "json"]
-        with mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
-            status = main(["offsets", *arguments, *where])
-        self.error_text = err.getvalue()
+        status, out, self.error_text = run_main("offsets", *arguments, *where)
         self.everything_printed.append(f"{' '.join(arguments)}: {status} {self.error_text}")
-        text = out.getvalue()
-        return status, json.loads(text) if text else None
+        return status, json.loads(out) if out else None
 
     def make_topic_again(self, partitions):
         """Recreate the topic, and return when the broker serves the new one, with a new producer. With a producer

@@ -5,58 +5,33 @@ import os
 import time
 
 import fixtures
-from oslotest import base
 
-from monasca_common.cli.main import main
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
+from monasca_common.tests.command import run_main
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.contracts.storage.scenario import Scenario, measurement
+from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _OLD_DAYS = 30
 
 
-class DatabaseCommandTest(Scenario, base.BaseTestCase):
+class DatabaseCommandTest(Scenario, CommandCase):
+    command = ("db",)
+
     def setUp(self):
         super().setUp()
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
         self.folder = self.useFixture(fixtures.TempDir()).path
         url = f"sqlite:///{self.folder}/monasca.sqlite"
-        self.configuration = self.file(f"[storage]\nretention_days = 10\n[database]\nconnection = {url}\n")
+        self.configuration = f"[storage]\nretention_days = 10\n[database]\nconnection = {url}\n"
         self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
         self.database.clock.now_ms = time.time_ns() // 1_000_000
 
-    def file(self, text):
-        path = os.path.join(self.folder, "service.conf")
-        with open(path, "w") as file:
-            file.write(text)
-        return path
-
-    def run_command(self, *arguments):
-        """Return the exit status, standard output and standard error of this call."""
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            stream.truncate()
-        status = main(["db", *arguments, "--config-file", self.configuration])
-        texts = []
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            texts.append(stream.read())
-        return (status, *texts)
-
-    def run_json(self, *arguments):
-        status, out, _ = self.run_command(*arguments, "-f", "json")
-        return status, json.loads(out)
-
     def test_a_separate_alarms_database_is_also_upgraded(self):
         url = f"sqlite:///{self.folder}/alarms.sqlite"
-        with open(self.configuration, "a") as file:
-            file.write(f"[alarms]\nconnection = {url}\n")
+        self.configuration += f"[alarms]\nconnection = {url}\n"
         status, rows = self.run_json("upgrade")
         self.assertEqual((0, [schema.REVISION] * 2), (status, [row["after"] for row in rows]))
         self.assertEqual(url, rows[1]["database"])
@@ -121,22 +96,19 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
             status, _, error = self.run_command(*arguments)
             self.assertEqual(1, status)
             self.assertEqual(1, error.count("\n"), error)
-        self.configuration = self.file("[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n")
+        self.configuration = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         status, _, error = self.run_command("upgrade")
         self.assertEqual(1, status)
         self.assertIn("/nowhere, does not exist", error)
 
     def test_an_invalid_line_is_not_quoted(self):
-        self.configuration = self.file("[database]\nconnection secret\n")
-        status, _, error = self.run_command("status")
+        path = self.path_of("[database]\nconnection secret\n")
+        status, _, error = run_main("db", "status", "--config-file", path)
         self.assertEqual(1, status)
-        self.assertIn("service.conf", error)
+        self.assertIn(path, error)
         self.assertNotIn("secret", error)
 
     def test_help_names_every_option(self):
-        for command in ("upgrade", "prune", "status"):
-            main(["db", command, "--help"])
-        self.out.seek(0)
-        shown = self.out.read()
+        shown = "".join(run_main("db", command, "--help")[1] for command in ("upgrade", "prune", "status"))
         self.assertEqual(3, shown.count("--format {"))
         self.assertEqual(3, shown.count("--config-file F "))

@@ -9,11 +9,11 @@ import fixtures
 import yaml
 
 from monasca_common.audit import reports
-from monasca_common.cli.main import main
 from monasca_common.kafka import Record, TopicPartition, TransportError, dead_letters, plugins
 from monasca_common.kafka.testing import MemoryKafka, MemoryRegistry
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
 from monasca_common.pipeline.errors import NotAggregated
+from monasca_common.tests.command import run_main
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _CONFIGURATION = """\
@@ -53,11 +53,6 @@ class DlqCase(CommandCase):
         record = Record(value, headers=tuple((name, text.encode()) for name, text in named.items() if text))
         connection = replace(self.kafka.connection(), bootstrap_servers=servers)
         self.kafka.producer(connection=connection).publish(topic, [record] * count).raise_for_undelivered()
-
-    def rows(self, *arguments, text=_CONFIGURATION):
-        status, out, err = self.run_command(*arguments, "-f", "json", text=text)
-        self.assertEqual(0, status, err)
-        return json.loads(out)
 
     def count(self, topic="metrics"):
         return len(self.kafka.broker.records(topic))
@@ -189,11 +184,9 @@ class ListTest(DlqCase):
 class HelpTest(DlqCase):
     def test_each_command_has_an_example_in_its_help(self):
         for command in ("list", "show", "replay", "purge"):
-            self.out.seek(0)
-            self.out.truncate()
-            self.assertEqual(0, main(["dlq", command, "--help"]))
-            self.out.seek(0)
-            _, _, examples = "".join(self.out.read().split()).partition("Forexample")  # independent of line breaks
+            status, shown, _ = run_main("dlq", command, "--help")
+            self.assertEqual(0, status)
+            _, _, examples = "".join(shown.split()).partition("Forexample")  # independent of line breaks
             self.assertIn(f"monasca-commondlq{command}", examples)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common init`` with a SQLite file and a simulated cluster."""
 
-import json
 import os
 
 import fixtures
@@ -70,13 +69,8 @@ class InitCase(CommandCase):
         servers = (conf[group].bootstrap_servers or conf.kafka.bootstrap_servers)[0]
         return self.clusters.setdefault(servers.partition(":")[0], Cluster())
 
-    def planned_rows(self, *arguments, text=None):
-        status, out, err = self.run_command(*arguments, "-f", "json", text=text)
-        self.assertEqual(0, status, err)
-        return json.loads(out)
-
     def topics(self, text="", *arguments):
-        rows = self.planned_rows(*arguments, text=self.configuration + text)
+        rows = self.rows(*arguments, text=self.configuration + text)
         return {each["name"]: each for each in rows if each["kind"] == "topic"}
 
     def revision(self, path):
@@ -124,7 +118,7 @@ class DryRunTest(InitCase):
 
 class ExecuteTest(InitCase):
     def test_databases_and_topics_are_created(self):
-        database, *topics = self.planned_rows("--execute")
+        database, *topics = self.rows("--execute")
         self.assertEqual(("database", f"sqlite:///{self.file}", "created"), tuple(database.values())[:3])
         self.assertEqual(self.revision(self.file), database["schema"])
         self.assertEqual({"created"}, {each["state"] for each in topics})
@@ -146,13 +140,13 @@ class ExecuteTest(InitCase):
         self.assertIsNotNone(self.revision(self.file))
 
     def test_a_second_run_creates_nothing(self):
-        self.planned_rows("--execute")
+        self.rows("--execute")
         self.cluster.create_topic = None
-        self.assertEqual({"exists"}, {each["state"] for each in self.planned_rows("--execute")})
+        self.assertEqual({"exists"}, {each["state"] for each in self.rows("--execute")})
         self.assertEqual("", self.run_command()[2])
 
     def test_partitions_and_replicas_are_as_requested(self):
-        self.planned_rows("--execute", "--partitions", "3", "--replication-factor", "3")
+        self.rows("--execute", "--partitions", "3", "--replication-factor", "3")
         self.assertEqual((3, 1), (self.cluster.topics["metrics"], self.cluster.topics["metrics.dlq"]))
         self.assertEqual({3}, set(self.cluster.copies.values()))
         self.assertEqual(2, self.run_command("--partitions", "0")[0])

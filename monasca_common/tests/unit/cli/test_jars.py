@@ -5,8 +5,8 @@ import fixtures
 from oslotest import base
 
 from monasca_common.cli import jars
-from monasca_common.cli.main import main
 from monasca_common.devbroker.jars import VERSION_VARIABLE
+from monasca_common.tests.command import run_main
 
 
 class JarsFetchTest(base.BaseTestCase):
@@ -21,10 +21,8 @@ class JarsFetchTest(base.BaseTestCase):
 
     def listed(self, *arguments):
         """Return the exit status, the names of the fetched lists, and standard error."""
-        with fixtures.StringStream("stderr") as err, fixtures.MonkeyPatch("sys.stderr", err.stream):
-            status = main(["jars", "fetch", *arguments])
-            err.stream.seek(0)
-            return status, [call.args[0].stem for call in self.fetched.call_args_list], err.stream.read()
+        status, _, err = run_main("jars", "fetch", *arguments)
+        return status, [call.args[0].stem for call in self.fetched.call_args_list], err
 
     def test_the_tested_kafka_and_the_connector_of_the_installed_pyspark_are_fetched(self):
         self.assertEqual((0, ["kafka-4.3.0", "spark-4.0.0"], ""), self.listed())

@@ -8,20 +8,16 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.cli.main import COMMANDS, main
+from monasca_common.cli.main import COMMANDS
+from monasca_common.tests.command import run_main
 
 
 class TestCommandLine(base.BaseTestCase):
-    def setUp(self):
-        super().setUp()
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
-
-    def text(self, stream):
-        stream.seek(0)
-        return stream.read()
+    def failure(self, status, *arguments):
+        """Return standard error of a command that ends with this status."""
+        found, _, err = run_main(*arguments)
+        self.assertEqual(status, found)
+        return err
 
     def test_every_command_has_a_description_and_a_valid_example(self):
         for command in importlib.metadata.entry_points(group=COMMANDS):
@@ -35,34 +31,31 @@ class TestCommandLine(base.BaseTestCase):
                 parser.parse_args(shlex.split(arguments))
 
     def test_help_names_every_option_of_broker_start(self):
-        self.assertEqual(0, main(["broker", "start", "--help"]))
-        shown = self.text(self.out)
+        status, shown, _ = run_main("broker", "start", "--help")
+        self.assertEqual(0, status)
         for option in ("--nodes", "--port", "--data-dir", "--tls", "--sasl", "--format"):
             self.assertIn(option, shown)
 
     def test_help_after_options_is_the_help_of_the_command(self):
-        self.assertEqual(0, main(["lag", "list", "--config-file", "x.conf", "--help"]))
-        self.assertRegex(self.text(self.out), "usage: .* lag list \\[-h\\]")
+        status, shown, _ = run_main("lag", "list", "--config-file", "x.conf", "--help")
+        self.assertEqual(0, status)
+        self.assertRegex(shown, "usage: .* lag list \\[-h\\]")
 
     def test_a_usage_error_ends_with_status_2(self):
         for arguments in (["--nodes", "2"], ["--port", "70000"], ["--port", "kafka"]):
-            error = self.assertRaises(SystemExit, main, ["broker", "start", *arguments])
-            self.assertEqual(2, error.code)
+            self.failure(2, "broker", "start", *arguments)
 
     def test_a_call_without_a_command_is_a_usage_error_and_opens_no_shell(self):
         for arguments in ([], ["--verbose"]):
-            self.assertEqual(2, self.assertRaises(SystemExit, main, arguments).code)
-        self.assertIn("monasca-common --help lists them", self.text(self.err))
+            self.assertIn("monasca-common --help lists them", self.failure(2, *arguments))
 
     def test_a_folder_that_cannot_be_created_is_an_error_before_anything_starts(self):
-        self.assertEqual(1, main(["quickstart", "--keep-data", "/dev/null/data"]))
-        self.assertIn("--keep-data /dev/null/data ", self.text(self.err))
+        self.assertIn("--keep-data /dev/null/data ", self.failure(1, "quickstart", "--keep-data", "/dev/null/data"))
 
     def test_the_api_does_not_quote_an_unreadable_file(self):
         path = Path(self.useFixture(fixtures.TempDir()).path, "api.conf")
         path.write_text("[kafka]\nsasl_password pa55word\n")
-        self.assertEqual(1, main(["api", "--config-file", str(path)]))
-        shown = self.text(self.err)
+        shown = self.failure(1, "api", "--config-file", str(path))
         self.assertIn(f"line 2 of {path}", shown)
         self.assertNotIn("pa55word", shown)
 
@@ -71,18 +64,17 @@ class TestCommandLine(base.BaseTestCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             path.write_text(f"[kafka]\nbootstrap_servers = a:1\n[api]\nauth_strategy = noauth\nport = {port}\n")
-            self.assertEqual(1, main(["api", "--config-file", str(path)]))
-        self.assertIn("change port or host in group [api]", self.text(self.err))
+            shown = self.failure(1, "api", "--config-file", str(path))
+        self.assertIn("change port or host in group [api]", shown)
 
     def test_a_wrong_port_is_reported_with_its_option(self):
-        self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])
-        self.assertIn("kafka is not a port: use 1 to 65533, or 0 for a free one", self.text(self.err))
+        shown = self.failure(2, "broker", "start", "--port", "kafka")
+        self.assertIn("kafka is not a port: use 1 to 65533, or 0 for a free one", shown)
 
     def test_a_failed_start_ends_with_status_1_and_one_line(self):
         empty = self.useFixture(fixtures.TempDir()).path
         self.useFixture(fixtures.EnvironmentVariable("PATH", empty))
         self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME"))
-        self.assertEqual(1, main(["broker", "start"]))
-        shown = self.text(self.err)
+        shown = self.failure(1, "broker", "start")
         self.assertIn("install Java 17", shown)
         self.assertNotIn("Traceback", shown)

@@ -4,15 +4,12 @@
 import csv
 import io
 import json
-import os
 import time
 from unittest import mock
 
 import fixtures
 import yaml
-from oslotest import base
 
-from monasca_common.cli.main import main
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import TopicPartition
@@ -21,6 +18,7 @@ from monasca_common.pipeline.jobs.activity import heartbeat
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
+from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 _GROUP = "persister"
@@ -69,13 +67,11 @@ class Cluster:
         self.altered.append((group, offsets))
 
 
-class OffsetsCase(base.BaseTestCase):
+class OffsetsCase(CommandCase):
+    command = ("offsets",)
+
     def setUp(self):
         super().setUp()
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
         self.folder = self.useFixture(fixtures.TempDir()).path
         self.cluster = Cluster()
         self.sections = []
@@ -84,17 +80,14 @@ class OffsetsCase(base.BaseTestCase):
         self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", self.url))
         copy_schema(f"{self.folder}/monasca.sqlite")
         self.consumer = f"[kafka_metrics]\ntopic = metrics\ngroup_id = {_GROUP}\nthreads = 3\n"
-        self.configuration = self.file(self.consumer + f"[database]\nconnection = {self.url}\n")
+        self.configure(self.consumer + f"[database]\nconnection = {self.url}\n")
 
     def load_admin(self, conf, section):
         self.sections.append(section)
         return self.cluster
 
-    def file(self, text):
-        path = os.path.join(self.folder, "service.conf")
-        with open(path, "w") as file:
-            file.write("[kafka]\nbootstrap_servers = kafka:9092\n" + text)
-        return path
+    def configure(self, text):
+        self.configuration = "[kafka]\nbootstrap_servers = kafka:9092\n" + text
 
     def store(self, *partitions, next_offset=50, topic_id="first", group=_GROUP):
         with self.database.storage().open_writer() as writer:
@@ -104,20 +97,7 @@ class OffsetsCase(base.BaseTestCase):
         return set(self.database.storage().status().offsets)
 
     def run_command(self, *arguments, group=_GROUP):
-        """Return the exit status, standard output and standard error of this call."""
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            stream.truncate()
-        status = main(["offsets", *arguments, "--group", group, "--config-file", self.configuration])
-        texts = []
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            texts.append(stream.read())
-        return (status, *texts)
-
-    def run_json(self, *arguments, **keywords):
-        status, out, _ = self.run_command(*arguments, "-f", "json", **keywords)
-        return status, json.loads(out)
+        return super().run_command(*arguments, "--group", group)
 
 
 class TestReset(OffsetsCase):
@@ -215,7 +195,7 @@ class TestReset(OffsetsCase):
 
     def test_a_duration_has_a_unit(self):
         for text in ("90", "m", "-5m", "1.5h", "2w"):
-            self.assertRaises(SystemExit, self.run_command, "reset", f"--by-duration={text}")
+            self.assertEqual(2, self.run_command("reset", f"--by-duration={text}")[0])
 
     def test_an_offset_outside_the_log_is_refused_with_the_range(self):
         self.store(_FIRST, _SECOND)
@@ -275,7 +255,7 @@ class TestGroupsInKafka(OffsetsCase):
         self.assertEqual(set(), self.stored())
 
     def test_without_a_database_the_positions_of_kafka_count(self):
-        self.configuration = self.file("[kafka_mine]\ntopic = metrics\ngroup_id = mine\n")
+        self.configure("[kafka_mine]\ntopic = metrics\ngroup_id = mine\n")
         status, _, err = self.run_command("reset", "--to-latest", "--execute", group="mine")
         self.assertEqual(0, status)
         self.assertIn("kept in Kafka\n", err)
@@ -285,7 +265,7 @@ class TestGroupsInKafka(OffsetsCase):
 
     def test_a_database_of_another_schema_is_not_treated_as_empty(self):
         connection = f"[database]\nconnection = sqlite:///{self.folder}/not-made.sqlite\n"
-        self.configuration = self.file(self.consumer + connection)
+        self.configure(self.consumer + connection)
         status, _, error = self.run_command("reset", "--to-latest", "--execute")
         self.assertEqual((1, []), (status, self.cluster.altered))
         self.assertIn("run `monasca-common db upgrade`, or use --kept-in kafka for a group", error)
@@ -349,7 +329,7 @@ class TestUsage(OffsetsCase):
             self.assertEqual(1, error.count("\n"), error)
 
     def test_a_misspelt_option_of_the_group_is_named(self):
-        self.configuration = self.file(self.consumer + "thread = 2\n")
+        self.configure(self.consumer + "thread = 2\n")
         status, _, error = self.run_command("show")
         self.assertEqual(1, status)
         self.assertIn("'thread'", error)
@@ -363,4 +343,4 @@ class TestUsage(OffsetsCase):
             ["reset", "--to-datetime", "1969-12-31T23:59:59.999Z"],
             ["reset", "--to-latest", "--topic", "metrics:a"],
         ):
-            self.assertEqual(2, self.assertRaises(SystemExit, self.run_command, *arguments).code)
+            self.assertEqual(2, self.run_command(*arguments)[0])

@@ -109,18 +109,8 @@ class TopicCase(CommandCase):
         ]
         self.kafka.producer().publish("metrics", records).raise_for_undelivered()
 
-    def lines(self, *arguments):
-        status, out, err = self.run_command(*arguments, "-f", "json")
-        self.assertEqual(0, status, err)
-        return [json.loads(line) for line in out.splitlines()]
-
     def offsets(self, *arguments):
         return [(each["partition"], each["offset"]) for each in self.lines(*arguments)]
-
-    def rows(self, *arguments):
-        """Return the exit status and the rows."""
-        status, out, _ = self.run_command(*arguments, "-f", "json")
-        return status, json.loads(out)
 
 
 class ListTest(TopicCase):
@@ -134,7 +124,7 @@ class ListTest(TopicCase):
     def test_each_format_has_the_same_rows(self):
         self.fill(3)
         for words in (("list",), ("show", "metrics")):
-            _, rows = self.rows(*words)
+            _, rows = self.run_json(*words)
             self.assertEqual(rows, yaml.safe_load(self.run_command(*words, "-f", "yaml")[1]))
             _, out, _ = self.run_command(*words, "-f", "csv")
             as_text = [{column: str(value) for column, value in row.items()} for row in rows]
@@ -143,13 +133,13 @@ class ListTest(TopicCase):
     def test_a_thousand_topics_need_no_more_requests_than_one(self):
         for number in range(1000):
             self.kafka.broker.create_topic(f"many-{number}", 3)
-        status, rows = self.rows("list")
+        status, rows = self.run_json("list")
         self.assertEqual((0, 1001, 4), (status, len(rows), self.admin.requests))
 
     def test_changed_leaders_are_queried_again(self):
         self.patch(topic_commands, "_LOOK_AGAIN_SECONDS", 0.0)
         self.admin.moving = 2
-        self.assertEqual(0, self.rows("list")[0])
+        self.assertEqual(0, self.run_json("list")[0])
         self.patch(topic_commands, "_SETTLE_SECONDS", 0.0)
         self.admin.moving = 1
         status, _, err = self.run_command("list")
@@ -160,21 +150,21 @@ class ListTest(TopicCase):
         self.kafka.broker.delete_records("metrics", 0, 2)
         self.admin.in_sync = (1, 2)
         self.admin.leaders[TopicPartition("metrics", 1)] = None
-        status, (row,) = self.rows("list")
+        status, (row,) = self.run_json("list")
         self.assertEqual((1, 3, "1 without a leader; 2 with a copy behind"), (status, row["messages"], row["state"]))
-        status, rows = self.rows("show", "metrics")
+        status, rows = self.run_json("show", "metrics")
         self.assertEqual((1, None, None), (status, rows[1]["leader"], rows[1]["end"]))
         self.assertEqual(("1,2,3", "1,2", 2, 5, 3), tuple(list(rows[0].values())[2:]))
 
     def test_internal_topics_are_shown_on_request(self):
         self.kafka.broker.create_topic("__consumer_offsets", 1)
-        self.assertEqual(1, len(self.rows("list")[1]))
-        self.assertEqual(2, len(self.rows("list", "--internal")[1]))
+        self.assertEqual(1, len(self.run_json("list")[1]))
+        self.assertEqual(2, len(self.run_json("list", "--internal")[1]))
 
     def test_only_a_name_that_matches_no_topic_ends_with_status_3(self):
-        self.assertEqual(3, self.rows("list", "--name", "x*")[0])
+        self.assertEqual(3, self.run_json("list", "--name", "x*")[0])
         self.kafka.broker.delete_topic("metrics")
-        self.assertEqual((0, []), self.rows("list"))
+        self.assertEqual((0, []), self.run_json("list"))
 
     def test_a_missing_topic_is_named(self):
         for command in ("show", "tail", "sample"):
@@ -182,7 +172,7 @@ class ListTest(TopicCase):
             self.assertEqual((2, True), (status, "nothing: this topic does not exist" in err))
 
     def test_settings_are_sorted_by_name(self):
-        _, rows = self.rows("show", "metrics", "--settings")
+        _, rows = self.run_json("show", "metrics", "--settings")
         self.assertEqual(["cleanup.policy", "retention.ms"], [row["setting"] for row in rows])
 
 
