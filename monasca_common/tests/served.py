@@ -38,5 +38,14 @@ def http_server(answer, host="127.0.0.1", *, keep_alive=False):
     return http.server.ThreadingHTTPServer((host, 0), Handler)
 
 
+def respond(handler, status=200, body=b"", headers=()):
+    """Send a complete response."""
+    handler.send_response(status)
+    for name, value in {"Content-Length": str(len(body)), **dict(headers)}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
 def body_of(handler):
     return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))

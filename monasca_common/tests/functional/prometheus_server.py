@@ -14,7 +14,8 @@ import fixtures
 import yaml
 
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
+from monasca_common.tests.web import fetch, is_ok
 
 MISSING = None if shutil.which("prometheus") else "prometheus is missing: apt-get install prometheus"
 
@@ -28,15 +29,14 @@ def samples_of(url, selector):
     """Return the samples of the last day: labels, time in ms, and value."""
     found = Counter()
     query = urllib.parse.urlencode({"query": f"{selector}[1d]"})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=PATIENCE_SECONDS) as answer:
-        for series in json.load(answer)["data"]["result"]:
-            labels = tuple(sorted(series["metric"].items()))
-            for seconds, value in series["values"]:
-                found[labels, round(seconds * 1000), float(value)] += 1
+    for series in json.loads(fetch(f"{url}/api/v1/query?{query}")[1])["data"]["result"]:
+        labels = tuple(sorted(series["metric"].items()))
+        for seconds, value in series["values"]:
+            found[labels, round(seconds * 1000), float(value)] += 1
     return found
 
 
-class PrometheusServer(Waiting, fixtures.Fixture):
+class PrometheusServer(fixtures.Fixture):
     """``configuration``: see `configure`. ``data``: the folder of its samples; ``None``: a temporary one.
 
     The samples survive `kill` and `start`.
@@ -47,9 +47,6 @@ class PrometheusServer(Waiting, fixtures.Fixture):
         self._first, self._data = configuration, data
         (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
-
-    def fail(self, text):
-        raise AssertionError(f"{text}\n{self.log.read_text(errors='replace')[-3000:]}")
 
     def _setUp(self):
         folder = Path(tempfile.mkdtemp())
@@ -77,26 +74,15 @@ class PrometheusServer(Waiting, fixtures.Fixture):
         ]
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
-        self.wait_until(self.is_ready, "a ready Prometheus")
+        wait_until_ready(lambda: is_ok(f"{self.url}/-/ready"), self._process.poll, self.log)
 
     def reload(self):
-        self.request("/-/reload", b"")
+        status, text = fetch(f"{self.url}/-/reload", b"")
+        assert status == 200, text
 
     def kill(self):
         self._process.kill()
         self._process.wait(PATIENCE_SECONDS)
-
-    def is_ready(self):
-        try:
-            self.request("/-/ready")
-        except OSError:
-            return False
-        return True
-
-    def request(self, path, body=None):
-        request = urllib.request.Request(self.url + path, body)
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
-            return answer.read()
 
     def samples(self, selector='{__name__=~".+"}'):
         return samples_of(self.url, selector)

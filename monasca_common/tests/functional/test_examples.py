@@ -19,6 +19,7 @@ from monasca_common.devbroker import ApicurioRegistry
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -59,10 +60,7 @@ class TutorialTest(Waiting, ExampleCase):
             text = textwrap.dedent(program).replace("localhost:9092", cluster.bootstrap_servers)
             (folder / name).write_text(text)
         output = folder / "output"
-        with output.open("wb") as stream:
-            service = subprocess.Popen([sys.executable, "service.py"], cwd=folder, env=environment, stdout=stream)
-        self.addCleanup(service.wait, SECONDS)
-        self.addCleanup(service.kill)
+        service = start_process(self, [sys.executable, "service.py"], output, cwd=folder, env=environment, stderr=None)
 
         publish = [sys.executable, "publish_order.py"]
         subprocess.run(publish, cwd=folder, env=environment, check=True, capture_output=True, timeout=SECONDS)
@@ -175,10 +173,7 @@ class ExamplesTest(Waiting, ExampleCase):
         readers = f"{self.group}-readers"
         log = Path(self.useFixture(fixtures.TempDir()).path) / "restart.log"
         command = [sys.executable, EXAMPLES / "restart.py", "--config-file", config, "--output", copies]
-        with log.open("wb") as output:
-            service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-        self.addCleanup(service.wait, SECONDS)
-        self.addCleanup(service.kill)
+        service = start_process(self, command, log, stdout=subprocess.DEVNULL)
         self.addCleanup(self.kafka.proxy.clear)
         self.wait_until(lambda: self.kafka.cluster.admin.group_offsets(readers), log.read_text)
         fault = Fault.cut_request(ApiKey.FIND_COORDINATOR, where=lambda request: readers.encode() in request.frame)

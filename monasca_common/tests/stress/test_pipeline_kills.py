@@ -15,6 +15,7 @@ from testtools.content import text_content
 from monasca_common.tests.functional.pipeline import spark_cluster
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
+from monasca_common.tests.functional.processes import kill_group
 
 KILLS = int(os.environ.get("MONASCA_STRESS_PIPELINE_KILLS", "20"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
@@ -60,7 +61,7 @@ class KillsTest(PipelineProcessCase):
         process = self.start()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self.chance.uniform(0, LONGEST_LIFE_SECONDS))
-        self.kill_all(process)
+        kill_group(process)
         process.wait()
 
     def kill_at_a_point(self):

@@ -5,14 +5,13 @@ import importlib.util
 import json
 import socket
 import threading
-import urllib.error
-import urllib.request
 
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.tests.example_case import EXAMPLES
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.web import fetch
 
 
 def example():
@@ -52,14 +51,10 @@ class OwnServiceTest(Waiting, ConfigurationTestCase):
         self.thread.join(PATIENCE_SECONDS)
 
     def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
-            return answer.read().decode()
+        return fetch(f"http://127.0.0.1:{self.port}{path}")[1]
 
     def is_ready(self):
-        try:
-            return json.loads(self.get("/readyz")) == {"ready": True, "reasons": []}
-        except urllib.error.HTTPError:
-            return False
+        return json.loads(self.get("/readyz")) == {"ready": True, "reasons": []}
 
     def test_the_service_counts_reports_and_commits_handled_messages(self):
         records = [Record(value, partition=0) for value in (b"1.5", b"101", b"x", b"2")]

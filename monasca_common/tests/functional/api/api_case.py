@@ -26,10 +26,11 @@ NOW_MS = int(time.time() * 1000)  # the start of this test process
 
 
 class ApiProcess:
-    """``monasca-common api`` with its own configuration file. ``command``: another server."""
+    """``monasca-common api`` with its own configuration file. ``command``: another server. ``port``: by default a free
+    one."""
 
-    def __init__(self, folder, text, *, command=None, env=None):
-        (self.port,) = ports.free_ports(1)
+    def __init__(self, folder, text, *, command=None, env=None, port=None):
+        self.port = port or ports.free_ports(1)[0]
         self.log = Path(folder) / f"api-{self.port}.log"
         self.configuration = Path(folder) / f"api-{self.port}.conf"
         self.configuration.write_text(text.replace("{port}", str(self.port)))
@@ -84,8 +85,9 @@ class ApiProcess:
         return self.log.read_text(errors="replace")
 
     def end(self):
+        """Kill all processes that still run."""
         if self.process.poll() is None:
-            for process in (*self.workers(), self.process):
+            for process in (self.process, *self.workers()):
                 process.kill()
             self.process.wait(PATIENCE_SECONDS)
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API's responses compared with the log of a real Kafka, with faults in between."""
 
-import http.client
 import json
 import signal
 import socket
@@ -19,6 +18,7 @@ from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.web import fetch
 
 # Small batches, each a request whose response can be lost; a lost response is detected after a second.
 LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]
@@ -180,11 +180,7 @@ class TestWatching(ApiProcessCase):
         api = self.api(api=["workers = 2", f"status_port = {port}"])
 
         def ask(path):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
-            self.addCleanup(connection.close)
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return fetch(f"http://127.0.0.1:{port}{path}")
 
         self.wait_until(lambda: ask("/readyz")[0] == 200, api.text)
         for worker in api.workers():  # the other worker responds

@@ -17,6 +17,7 @@ from monasca_common.tests.functional.api.api_case import METRICS, NOW_MS, ApiPro
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.served import serve
 from monasca_common.tests.unit.models.write_request import up
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
@@ -231,10 +232,7 @@ class TestKeystone(KeystoneCase):
 
     def test_memcached_shares_tokens_between_apis(self):
         memcached = Memcached(("127.0.0.1", 0), MemcachedRequest)
-        thread = threading.Thread(target=memcached.serve_forever, daemon=True)
-        thread.start()
-        self.addCleanup(memcached.server_close)
-        self.addCleanup(memcached.shutdown)
+        self.addCleanup(serve(memcached))
         address = f"127.0.0.1:{memcached.server_address[1]}"
         first, second = (self.authenticated_api(memcached=address) for _ in range(2))
         token = self.keystone.token("writer", "observed")

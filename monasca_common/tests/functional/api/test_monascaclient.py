@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """python-monascaclient with a running API: created objects are read again, through Kafka and the persister."""
 
-import subprocess
 import sys
 import tempfile
 import time
 import types
-import urllib.error
-import urllib.request
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,8 +18,10 @@ from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.api.api_case import ApiProcessCase
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
+from monasca_common.tests.web import fetch
 
 _HOSTS = [f"host-{number}" for number in range(5)]
 _ROWS = 7  # per host
@@ -42,16 +41,6 @@ max_wait_time_seconds = 0.05
 [kafka_alarm_history]
 enabled = false
 """
-
-
-def _answers(url):
-    try:
-        urllib.request.urlopen(url, timeout=PATIENCE_SECONDS).close()
-    except urllib.error.HTTPError as answer:
-        answer.close()
-    except OSError:
-        return False
-    return True
 
 
 @periodic("published client; the normal run of tempest calls the same API")
@@ -84,12 +73,11 @@ class TestMonascaclient(ApiProcessCase):
             )
         )
         command = [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = start_process(self, command, log)
         self.addCleanup(lambda: self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text()))
         self.addCleanup(process.terminate)
         # Once the service responds, it handles the SIGTERM at the end of a short test.
-        self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))
+        wait_until_ready(lambda: fetch(f"http://127.0.0.1:{port}/healthcheck"), process.poll, log)
 
     def create(self):
         """Post seven rows of each of five hosts, and one of mem, and wait until they can be read."""

@@ -4,9 +4,7 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
-import urllib.request
 import uuid
 from pathlib import Path
 
@@ -17,8 +15,10 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.tests.functional.audit.test_audit import _PARTITIONS, AuditCase
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.web import fetch, is_ok
 
 _PROGRAM = "monasca_common.tests.functional.audit.audit_services_program"
 
@@ -29,10 +29,7 @@ class ServicesCase(AuditCase):
         self.log = Path(self.folder, f"{uuid.uuid4().hex}.log")
         command = [sys.executable, "-m", _PROGRAM, mutant, "audit", *arguments, "--config-file", self.config()]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at}=kill@1"} if kill_at else {}
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(command, env={**os.environ, **armed}, stderr=log)
-        self.addCleanup(process.kill)
-        return process
+        return start_process(self, command, self.log, env={**os.environ, **armed})
 
     def kill(self, point, *arguments, **facts):
         process = self.program(*arguments, kill_at=point, **facts)
@@ -51,15 +48,10 @@ class ServicesCase(AuditCase):
 
     def prometheus(self):
         """Return the lines that Prometheus scrapes."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-            return answer.read().decode().splitlines()
+        return fetch(f"http://127.0.0.1:{self.port}/metrics")[1].splitlines()
 
     def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=PATIENCE_SECONDS) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
+        return is_ok(f"http://127.0.0.1:{self.port}/readyz")
 
     def send_with(self, message_id, messages=20):
         """Send messages with their own ids, and one more with this id."""

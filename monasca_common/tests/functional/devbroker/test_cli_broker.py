@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import confluent_kafka
@@ -14,6 +13,7 @@ import psutil
 from oslotest import base
 
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.web import fetch
 
 COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "broker", "start", "--port", "0"]
 SECONDS = 120
@@ -49,8 +49,7 @@ class TestBrokerStart(base.BaseTestCase):
     def test_a_schema_registry_runs_with_the_broker_until_both_stop(self):
         process = self.start("-f", "json", "--registry")
         url = json.loads(process.stdout.readline())["schema_registry"]["url"]
-        with urllib.request.urlopen(f"{url}/subjects", timeout=SECONDS) as answer:
-            self.assertEqual([], json.load(answer))
+        self.assertEqual((200, "[]"), fetch(f"{url}/subjects"))
         children = psutil.Process(process.pid).children(recursive=True)
         self.assertTrue(any("runner.jar" in " ".join(each.cmdline()) for each in children))
         process.terminate()

@@ -20,7 +20,7 @@ from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.kafka import processor_program
 from monasca_common.tests.functional.kafka.consumer_case import (
     CLASSIC,
@@ -215,19 +215,11 @@ class CrashCase(ProcessorCase):
             "pace_seconds": pace_seconds,
             "transactional_id": self.transactional_id and f"{self.transactional_id}-{self.group}",
         }
-        error_text = Path(self.useFixture(fixtures.TempDir()).path, "stderr")
-        attach_file(self, f"stderr of {error_text.parent.name}", error_text)
-        with error_text.open("w") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", processor_program.__name__, json.dumps(facts)],
-                env={**os.environ, failpoints.ENVIRONMENT_VARIABLE: fail_points},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        self.addCleanup(process.wait, SECONDS)
-        self.addCleanup(process.kill)
-        assert process.stdout is not None
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        error_text = folder / f"stderr of {folder.name}"
+        command = [sys.executable, "-m", processor_program.__name__, json.dumps(facts)]
+        environment = {**os.environ, failpoints.ENVIRONMENT_VARIABLE: fail_points}
+        process = start_process(self, command, error_text, env=environment, stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.stdout.close)
         self.assertEqual("ready\n", process.stdout.readline())
         return process

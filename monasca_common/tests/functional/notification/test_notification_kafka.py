@@ -3,12 +3,9 @@
 
 import asyncio
 import collections
-import contextlib
 import email
 import itertools
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +24,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
@@ -158,31 +155,9 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
             "max_interval_seconds": self.max_interval_seconds,
         }
         self.log = self.folder / "notification.log"
-        attach_file(self, "notification.log", self.log)
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    notification_program.__name__,
-                    json.dumps(facts),
-                    "notification",
-                    "--config-file",
-                    file,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-        def kill():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(PATIENCE_SECONDS)
-            process.stdin.close()
-
-        self.addCleanup(kill)
+        command = [sys.executable, "-m", notification_program.__name__, json.dumps(facts), "notification"]
+        process = start_process(self, [*command, "--config-file", file], self.log, stdin=subprocess.PIPE)
+        self.addCleanup(process.stdin.close)
         return process
 
     def sent(self):

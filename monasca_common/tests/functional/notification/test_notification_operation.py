@@ -2,8 +2,6 @@
 """The status port of the running service, and the reload of its configuration by SIGHUP."""
 
 import signal
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import fixtures
@@ -11,6 +9,7 @@ import fixtures
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.notification import test_notification_kafka
 from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.web import fetch
 
 CHANGES = 5
 
@@ -19,10 +18,7 @@ class OperationTest(test_notification_kafka.NotificationKafkaCase):
     def get(self, path):
         """Return the status and the text of a response; the status is 0 without a response."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            return fetch(f"http://127.0.0.1:{self.port}{path}")
         except OSError:
             return 0, ""
 

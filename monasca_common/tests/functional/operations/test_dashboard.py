@@ -5,10 +5,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 import unittest
-import urllib.request
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -34,11 +32,13 @@ from monasca_common.operations.dashboard.passwords import PasswordFile, password
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import serve
-from monasca_common.tests.waiting import Waiting
+from monasca_common.tests.waiting import Waiting, wait_until_ready
+from monasca_common.tests.web import is_ok
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _MISSING = "Chromium is not installed: no `chromium` on the PATH (Debian's package `chromium` has it)"
@@ -166,21 +166,10 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
         quick = {"monasca_common.operations.dashboard.panels._SOURCE_SECONDS": 8.0}
         command = [*command_with(quick), "dashboard", "--config-file", path]
         self.log = Path(path).with_suffix(".log")
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        self.addCleanup(self.process.wait)
-        self.addCleanup(self.process.kill)
+        self.process = start_process(self, command, self.log)
         url = f"http://127.0.0.1:{port}"
-        self.wait_until(lambda: self.answers(url), self.log.read_text)
+        wait_until_ready(lambda: is_ok(f"{url}/healthcheck"), self.process.poll, self.log)
         return url
-
-    def answers(self, url):
-        try:
-            with urllib.request.urlopen(f"{url}/healthcheck", timeout=5):
-                return True
-        except OSError:
-            self.assertIsNone(self.process.poll(), self.log.read_text())
-            return False
 
     def test_figures_change_with_the_content_of_kafka(self):
         self.put("metrics", 30)

@@ -7,8 +7,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -19,8 +17,11 @@ from oslotest import base
 
 from monasca_common.devbroker import certificates
 from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.served import body_of, http_server, respond, serve
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting, wait_until_ready
+from monasca_common.tests.web import fetch
 
 PASSWORD = "correct horse battery"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -30,43 +31,29 @@ class KeystoneWithUsers(fixtures.Fixture):
     """Serves requests for tokens like Keystone: ada is an admin, and bob can only read. ``asked``: the requests."""
 
     def _setUp(self):
-        fixture = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": fixture.url}]}
-                self.answer(200, {"version": version})
-
-            def do_POST(self):
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                user = asked["auth"]["identity"]["password"]["user"]
-                fixture.asked.append((user["name"], asked["auth"]["scope"]["project"]["name"]))
-                if user["password"] != PASSWORD:
-                    self.answer(401, {"error": {"message": "no", "code": 401}})
-                    return
-                token = V3Token(user_name=user["name"])
-                token.set_project_scope()
-                token.add_role(name="admin" if user["name"] == "ada" else "monasca-read-only-user")
-                self.answer(201, token, {"X-Subject-Token": f"token-of-{user['name']}"})
-
-            def answer(self, status, body, headers=()):
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                for name, value in {"Content-Type": "application/json", **dict(headers)}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_):
-                """Log nothing."""
-
         self.asked = []
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = http_server(self._respond)
         self.url = f"http://127.0.0.1:{server.server_port}/v3"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.addCleanup(server.server_close)
-        self.addCleanup(server.shutdown)
+        self.addCleanup(serve(server))
+
+    def _respond(self, handler):
+        status, body, headers = self._answer(body_of(handler)) if handler.command == "POST" else self._version()
+        respond(handler, status, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+
+    def _version(self):
+        version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": self.url}]}
+        return 200, {"version": version}, {}
+
+    def _answer(self, body):
+        asked = json.loads(body)
+        user = asked["auth"]["identity"]["password"]["user"]
+        self.asked.append((user["name"], asked["auth"]["scope"]["project"]["name"]))
+        if user["password"] != PASSWORD:
+            return 401, {"error": {"message": "no", "code": 401}}, {}
+        token = V3Token(user_name=user["name"])
+        token.set_project_scope()
+        token.add_role(name="admin" if user["name"] == "ada" else "monasca-read-only-user")
+        return 201, token, {"X-Subject-Token": f"token-of-{user['name']}"}
 
 
 class TestDashboardServer(Waiting, base.BaseTestCase):
@@ -91,21 +78,8 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
     def start(self, **options):
         log = self.folder / "log"
         command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard"]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*command, "--config-file", self.configuration(**options)], stdout=out, stderr=out
-            )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-
-        def answers():
-            self.assertIsNone(process.poll(), log.read_text())
-            try:
-                return self.ask("GET", "/healthcheck")[0] == 200
-            except OSError:
-                return False
-
-        self.wait_until(answers, log.read_text)
+        process = start_process(self, [*command, "--config-file", self.configuration(**options)], log)
+        wait_until_ready(lambda: self.ask("GET", "/healthcheck")[0] == 200, process.poll, log)
         return process, log
 
     def ask(self, method, path, fields=None, cookies=""):
@@ -123,13 +97,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
 
     def probe(self, path):
         """Query the status port, which has neither TLS nor a login."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=PATIENCE_SECONDS)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        return fetch(f"http://127.0.0.1:{self.status_port}{path}")
 
     def log_in(self, user, password, **fields):
         return self.ask("POST", "/login", {"user": user, "password": password, "then": "/", **fields})

@@ -3,12 +3,10 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
+from pathlib import Path
 
 import confluent_kafka
 from oslotest import base
@@ -22,9 +20,11 @@ from monasca_common.operations.lag.service import LagService
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.operations.settings import LagLimits, LagSettings
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting, wait_until_ready
+from monasca_common.tests.web import fetch, is_ok
 
 SECONDS = 60.0
 _SEGMENT_BYTES = 1024 * 1024  # the minimum that a broker accepts
@@ -228,24 +228,12 @@ class TestProcess(LagServiceCase):
         text += f"groups = {self.group}\ntopic = {self.history}\nstatus_port = {port}\n"
         config = self.create_tempfiles([("lag", text)], ".conf")[0]
         arguments = [sys.executable, "-m", "monasca_common.cli.main", "lag", "serve", "--config-file", config]
-        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        self.wait_until(lambda: process.poll() is not None or self.get(port, "/readyz")[0] == 200, "ready")
-        self.assertEqual(
-            (200, True), (self.get(port, "/healthz")[0], json.loads(self.get(port, "/healthz")[1])["live"])
-        )
+        log = Path(config).with_suffix(".log")
+        process, url = start_process(self, arguments, log), f"http://127.0.0.1:{port}"
+        wait_until_ready(lambda: is_ok(f"{url}/readyz"), process.poll, log)
+        status, text = fetch(f"{url}/healthz")
+        self.assertEqual((200, True), (status, json.loads(text)["live"]))
         labels = f'group="{self.group}",partition="0",topic="{self.partition.topic}"'
-        self.assertIn(f"monasca_lag_messages{{{labels}}} 3.0", self.get(port, "/metrics")[1])
+        self.assertIn(f"monasca_lag_messages{{{labels}}} 3.0", fetch(f"{url}/metrics")[1])
         process.send_signal(signal.SIGTERM)
         self.assertEqual(0, process.wait(PATIENCE_SECONDS))
-
-    def get(self, port, path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError:
-            return None, ""

@@ -3,14 +3,12 @@
 services."""
 
 import contextlib
-import http.server
 import io
 import json
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -31,13 +29,17 @@ from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.tests.functional.processes import start_process
+from monasca_common.tests.functional.prometheus_server import PrometheusServer
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.served import http_server, respond, serve
 from monasca_common.tests.unit.test_alert_rules import DEPLOY, absent, alerts, queries
 from monasca_common.tests.unit.test_metrics_table import served as served_metrics
 from monasca_common.tests.unit.test_metrics_table import told_metrics
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.web import fetch, is_ok
 
 #: The commands by the name of their readiness metric.
 COMMANDS = {
@@ -139,8 +141,6 @@ class RealServices(Waiting):
             self.assertEqual(0, main.main(["init", "--execute", *_MADE, "--config-file", str(self.configuration)]))
             for words in (["db", "upgrade"], ["sink", "plan", "--execute"]):
                 self.assertEqual(0, main.main([*words, *self.files("sink")]))
-        self.processes = []
-        self.addCleanup(self.stop_services)
         for service, words in COMMANDS.items():
             self.start_service(service, *words)
         self.serve_evaluator(url)
@@ -149,18 +149,11 @@ class RealServices(Waiting):
         # The API's metrics need an environment variable that the API sets before its imports.
         quick = {"monasca_common.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
         command = [*command_with(quick), *words, *self.files(service)]
-        with self.log_of(service).open("wb") as log:
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+        start_process(self, command, self.log_of(service))
 
     def files(self, service):
         own = ("--config-file", f"{self.folder}/sink.conf") if service == "sink" else ()
         return "--config-file", str(self.configuration), *own
-
-    def stop_services(self):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.wait(PATIENCE_SECONDS)
 
     def log_of(self, service):
         return Path(self.folder, f"{service}.log")
@@ -180,17 +173,10 @@ class RealServices(Waiting):
             )
 
     def is_ready(self, service):
-        try:
-            self.page(service, "readyz")
-        except OSError:  # or reports that it is not ready
-            return False
-        return True
+        return is_ok(f"http://127.0.0.1:{self.ports[service]}/readyz")
 
-    def page(self, service, path="metrics"):
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.ports[service]}/{path}", timeout=PATIENCE_SECONDS
-        ) as answer:
-            return answer.read().decode()
+    def page(self, service):
+        return fetch(f"http://127.0.0.1:{self.ports[service]}/metrics")[1]
 
     def everything_served(self):
         return "".join(self.page(service) for service in self.ports)
@@ -200,11 +186,8 @@ class RealServices(Waiting):
             {"name": "cpu.percent", "dimensions": {"host": "h"}, "timestamp": now_ms + number, "value": number}
             for number in range(count)
         ]
-        request = urllib.request.Request(
-            f"{self.api}/v2.0/metrics", json.dumps(metrics).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
-            self.assertEqual(204, answer.status)
+        body = json.dumps(metrics).encode()
+        self.assertEqual(204, fetch(f"{self.api}/v2.0/metrics", body, Content_Type="application/json")[0])
 
 
 class Entered(fixtures.Fixture):
@@ -311,11 +294,6 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
         }
         return differ | (reported.keys() ^ found.keys())
 
-    def start(self, *words):
-        process = subprocess.Popen(words)
-        self.addCleanup(process.wait, PATIENCE_SECONDS)
-        self.addCleanup(process.terminate)
-
     def rules_are_evaluated(self):
         states = self.rule_states()
         return states.keys() == alerts().keys() and set(states.values()) == {"ok"}
@@ -327,21 +305,8 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
 
     def serve_page(self, text):
         """Serve the text to Prometheus, and return the port."""
-
-        class Page(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_):
-                """Log nothing."""
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        self.addCleanup(server.server_close)
-        self.addCleanup(server.shutdown)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server = http_server(lambda handler: respond(handler, 200, text, {"Content-Type": "text/plain; version=0.0.4"}))
+        self.addCleanup(serve(server))
         return server.server_port
 
     def start_prometheus(self, ports):
@@ -360,37 +325,16 @@ class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
                 for job, port in ports.items()
             ],
         }
-        (self.folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        (port,) = free_ports(1)
-        self.start(
-            "prometheus",
-            f"--config.file={self.folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={self.folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=error",
-        )
-        self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/-/ready"), "the start of Prometheus")
-        return f"http://127.0.0.1:{port}/api/v1"
+        return f"{self.useFixture(PrometheusServer(config)).url}/api/v1"
 
     def ask(self, what, **parameters):
-        url = f"{self.prometheus}/{what}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            self.fail(f"{parameters}: {error.read().decode()}")
+        status, text = fetch(f"{self.prometheus}/{what}?{urllib.parse.urlencode(parameters)}")
+        self.assertEqual(200, status, f"{parameters}: {text}")
+        return json.loads(text)
 
     def values(self, query):
         """Return the value of each series."""
         return [each["value"][1] for each in self.ask("query", query=query)["data"]["result"]]
-
-
-def _answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=_SECONDS):
-            return True
-    except urllib.error.URLError:
-        return False
 
 
 def _page(reported):

@@ -4,13 +4,9 @@
 import contextlib
 import http.client
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,13 +23,15 @@ from monasca_common.kafka.processor.dead_letters import ERROR_TEXT, ORIGIN_OFFSE
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import ReportedOutcome, check
-from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister import persister_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
+from monasca_common.tests.functional.processes import kill_group, start_process
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.web import fetch, is_ok
 
 SECONDS = PATIENCE_SECONDS
 QUICK_SESSION_SECONDS = 1.5  # for tests in which another member replaces a dead one
@@ -85,21 +83,12 @@ class PersisterProcess:
     def status(self):
         """Return the state of each worker in /healthcheck; empty without a response."""
         try:
-            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=SECONDS) as answer:
-                return json.load(answer)["members"]
-        except urllib.error.HTTPError as error:
-            with error:
-                return json.load(error)["members"]
+            return json.loads(fetch(f"{self.url}/healthcheck")[1])["members"]
         except (OSError, http.client.HTTPException):  # the process with the server ended during the response
             return {}
 
     def is_well(self, path):
-        """Return whether this probe responds with 200."""
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=SECONDS) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
+        return is_ok(self.url + path)
 
     def worker(self, name=None):
         return self.status().get(name or {"persister": "metrics-0"}.get(self.service, f"{self.service}-0"), {})
@@ -107,8 +96,7 @@ class PersisterProcess:
     def counter(self, name, **labels):
         """Return the sum over all workers; 0 without a response."""
         try:
-            with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
-                lines = answer.read().decode().splitlines()
+            lines = fetch(f"{self.url}/metrics")[1].splitlines()
         except OSError:
             return 0
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
@@ -126,8 +114,7 @@ class PersisterProcess:
 
     def kill(self):
         """Send SIGKILL to the process and its workers."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self.process)
         self.process.wait(SECONDS)
 
 
@@ -220,7 +207,15 @@ class PersisterCase(Waiting, base.BaseTestCase):
     def verdict(self):
         return check(self.outcomes, self.rows(), [number for number, _, _ in self.dead_letters()])
 
-    # The process
+    # The processes
+
+    def start_api(self, *lines, **process):
+        """Start an API with these lines in its group. ``process``: arguments of `ApiProcess`."""
+        kafka = ["[kafka]", f"bootstrap_servers = {self.servers}", "producer_options = socket.timeout.ms=1000"]
+        lines = [*kafka, "[api]", "port = {port}", "auth_strategy = noauth", *lines]
+        api = ApiProcess(self.folder, "\n".join(lines) + "\n", **process)
+        self.addCleanup(api.end)
+        return api
 
     def start(
         self,
@@ -267,19 +262,10 @@ class PersisterCase(Waiting, base.BaseTestCase):
     def spawn(self, name, configuration, port, facts):
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", persister_program.__name__, json.dumps(facts)]
-        with log.open("a") as output:
-            process = subprocess.Popen(
-                [*command, *self.command, "--config-file", str(configuration)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        running = PersisterProcess(process, port, log, self.command[0])
+        command += [*self.command, "--config-file", str(configuration)]
+        process = start_process(self, command, log, stdin=subprocess.PIPE)
         self.addCleanup(process.stdin.close)
-        self.addCleanup(running.kill)
-        attach_file(self, name, log)
-        return running
+        return PersisterProcess(process, port, log, self.command[0])
 
     def is_through(self, persister):
         worker = persister.worker()

@@ -3,7 +3,6 @@
 midnight, while answers are lost and workers of the persister die: each is one row."""
 
 import sys
-import tempfile
 import time
 
 import sqlalchemy as sa
@@ -11,7 +10,6 @@ import sqlalchemy as sa
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api import api_host
-from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, QUICK_SESSION_SECONDS, PersisterCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -38,21 +36,9 @@ class KeyedPosts:
             host.wait_until_ready()
 
     def start_host(self, now_ms):
-        lines = [
-            "[kafka]",
-            f"bootstrap_servers = {self.servers}",
-            "producer_options = socket.timeout.ms=1000",
-            "[api]",
-            "port = {port}",
-            "auth_strategy = noauth",
-            "publish_timeout_seconds = 0.5",
-            f"logs_topic = {self.topics['logs']}",
-            f"events_topic = {self.topics['events']}",
-        ]
+        topics = [f"{table}_topic = {topic}" for table, topic in self.topics.items()]
         command = [sys.executable, "-m", api_host.__name__, str(now_ms)]
-        host = ApiProcess(tempfile.gettempdir(), "\n".join(lines) + "\n", command=command)
-        self.addCleanup(host.end)
-        return host
+        return self.start_api("publish_timeout_seconds = 0.5", *topics, command=command)
 
     def start_persister(self, *mutants):
         groups = [NO_ALARMS]

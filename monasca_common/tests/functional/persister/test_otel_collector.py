@@ -23,9 +23,9 @@ from opentelemetry.sdk.resources import Resource
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.jars import cache_folder
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, SECONDS
 from monasca_common.tests.functional.persister.test_otlp import LOGS, POINTS, OtlpApiCase, OtlpCase
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
 
@@ -62,11 +62,7 @@ class Collector:
         }
         whole = {"receivers": receivers, "exporters": exporters, "service": service}
         configuration.write_text(yaml.safe_dump(whole))
-        with log.open("wb") as output:
-            self.process = subprocess.Popen([built(), f"--config={configuration}"], stdout=output, stderr=output)
-        test.addCleanup(self.process.wait, SECONDS)
-        test.addCleanup(self.process.kill)
-        attach_file(test, "collector", log)
+        self.process = start_process(test, [built(), f"--config={configuration}"], log)
         test.wait_until(lambda: self.process.poll() is not None or self.post("/v1/metrics", b"") == HTTPStatus.OK)
         test.assertIsNone(self.process.poll())
 

@@ -4,10 +4,8 @@ responses are lost: each metric is one row, and no log is lost."""
 
 import json
 import logging
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
@@ -29,7 +27,6 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka.processor.dead_letters import ERROR_TEXT
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES
-from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, SECONDS, PersisterCase
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
@@ -56,39 +53,24 @@ class OtlpApiCase(OtlpCase):
         self.cluster.create_topic(f"{self.logs_topic}.dlq", 1)
         (self.port,) = free_ports(1)
         self.url_of_api = f"http://127.0.0.1:{self.port}"
-        self.api = self.start_api()
+        self.api = self.start_otlp_api()
         logs = f"[kafka_logs]\nenabled = true\ntopic = {self.logs_topic}\ngroup_id = {self.group}-logs"
         self.persister = self.start(others=f"{NO_ALARMS}\n{logs}")
         # The SDK logs each attempt that fails.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self.addCleanup(logging.getLogger("opentelemetry").setLevel, logging.NOTSET)
 
-    def start_api(self):
-        lines = [
-            "[kafka]",
-            f"bootstrap_servers = {self.servers}",
-            "producer_options = socket.timeout.ms=1000",
-            "[api]",
-            f"port = {self.port}",
-            "auth_strategy = noauth",
-            "publish_timeout_seconds = 2",
-            f"metrics_topic = {self.topic}",
-            f"logs_topic = {self.logs_topic}",
-        ]
-        api = ApiProcess(tempfile.gettempdir(), "\n".join(lines) + "\n")
-        api.port = self.port
-        self.addCleanup(api.end)
-        return api.wait_until_ready()
+    def start_otlp_api(self):
+        topics = f"metrics_topic = {self.topic}", f"logs_topic = {self.logs_topic}"
+        return self.start_api("publish_timeout_seconds = 2", *topics, port=self.port).wait_until_ready()
 
     def disturb(self):
         """Kill the API several times, and lose responses of Kafka."""
         for _ in range(_KILLS):
             self.fixture.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.5, seed=3, times=3))
             time.sleep(1)
-            for process in (self.api.process, *self.api.workers()):
-                process.send_signal(signal.SIGKILL)
-            self.api.process.wait(SECONDS)
-            self.api = self.start_api()
+            self.api.end()
+            self.api = self.start_otlp_api()
 
     def disturbed(self, send):
         """Call ``send`` with 0, 1, … until the API has been killed and restarted several times. Return the number of

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from monasca_common.kafka.processor.dead_letters import ERROR_TEXT
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.persister.persister_case import (
     NO_ALARMS,
     PARTITIONS,
@@ -23,6 +22,7 @@ from monasca_common.tests.functional.persister.persister_case import (
     PersisterCase,
 )
 from monasca_common.tests.functional.persister.persister_program import BEFORE_SAMPLES
+from monasca_common.tests.functional.processes import attach_file
 from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer, accepts_late_samples
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic

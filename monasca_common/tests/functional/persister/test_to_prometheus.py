@@ -4,11 +4,9 @@
 import contextlib
 import os
 import re
-import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -20,7 +18,7 @@ from oslotest import base
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcess
-from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.processes import attach_file, start_process
 from monasca_common.tests.functional.prometheus_server import MISSING, samples_of
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
@@ -72,8 +70,7 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
         self.configuration.write_text(text)
         self.ports = {"PROMETHEUS_PORT": str(self.prometheus_port), "PERSISTER_PORT": str(persister_port)}
         self.run_command("init", "--execute", "--service", "api", "--service", "persister")
-        self.api = ApiProcess(tempfile.gettempdir(), text)
-        self.api.port = api_port
+        self.api = ApiProcess(self.folder, text, port=api_port)
         self.addCleanup(self.api.end)
         self.api.wait_until_ready()
         self.persister = self.start("persister")
@@ -93,12 +90,7 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
 
     def start(self, *words):
         log = self.folder / f"{'-'.join(words)}.log"
-        attach_file(self, words[0], log)
-        with log.open("wb") as output:
-            process = subprocess.Popen(self.command(*words), stdout=output, stderr=output, start_new_session=True)
-        self.addCleanup(process.wait, PATIENCE_SECONDS)
-        self.addCleanup(kill_group, process)
-        return process
+        return start_process(self, self.command(*words), log)
 
     def post(self):
         """Post one metric after another; its value is its number."""
@@ -121,16 +113,9 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
         output = self.folder / "shown.log"
         for name in ("prometheus.log", "persister.log"):
             attach_file(self, name, self.folder / "prometheus" / name)
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                ["bash", "-c", "\n".join(["set -euo pipefail", _STOP_ALL, *blocks, f"echo {_DONE!r}", "read -r"])],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                env={**os.environ, **self.ports, **variables},
-                start_new_session=True,
-            )
-        self.addCleanup(kill_group, process)
+        command = ["bash", "-c", "\n".join(["set -euo pipefail", _STOP_ALL, *blocks, f"echo {_DONE!r}", "read -r"])]
+        environment = {**os.environ, **self.ports, **variables}
+        process = start_process(self, command, output, stdin=subprocess.PIPE, env=environment)
         self.addCleanup(process.wait, PATIENCE_SECONDS)
         self.addCleanup(process.stdin.close)
         self.wait_until(lambda: process.poll() is not None or _DONE in output.read_text(), seconds=_SECONDS)
@@ -165,8 +150,3 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
         self.assertGreater(len(samples - rows), 10)
         for application in ("persister-metrics", "persister-prometheus"):
             self.assertRegex(shown, rf"(?m)^\|.*\| {application} +\| OK ")
-
-
-def kill_group(process):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

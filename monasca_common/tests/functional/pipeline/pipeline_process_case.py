@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job aggregate as a separate process, on PostgreSQL, and how the tests kill it."""
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +13,6 @@ from oslo_config import cfg
 from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
 from monasca_common.pipeline.status import job_statuses
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline import attached_driver, pipeline_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import (
     CPU_PRE_ROWS,
@@ -26,6 +22,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     SharedSpark,
     cpu,
 )
+from monasca_common.tests.functional.processes import start_process
 
 SECONDS = 240  # time limit of one run, which starts Spark while other tests do the same
 
@@ -79,7 +76,6 @@ class PipelineProcessCase(CpuCase):
             (self.folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
         self.configuration = self.folder / "pipeline.conf"
         self.log = self.folder / "pipeline.log"
-        attach_file(self, "log", self.log)
         self.configure()
         self.chunks = self.bad = 0
 
@@ -115,22 +111,8 @@ class PipelineProcessCase(CpuCase):
             module = attached_driver.__name__
             environment |= attached_driver.environment(self.useFixture(SharedSpark()).session)
         command = [sys.executable, "-m", module, "pipeline", "run", "aggregate"]
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [*command, "--config-file", str(self.configuration), *arguments],
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=self.useFixture(ReadOnlyFolder()).path,
-                start_new_session=True,
-            )
-        self.addCleanup(process.wait, SECONDS)
-        self.addCleanup(self.kill_all, process)
-        return process
-
-    def kill_all(self, process):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        command += ["--config-file", str(self.configuration), *arguments]
+        return start_process(self, command, self.log, env=environment, cwd=self.useFixture(ReadOnlyFolder()).path)
 
     def run_once(self, **how):
         """Run the job once, and return the exit status, which is negative for a signal."""

@@ -4,8 +4,6 @@
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import fixtures
@@ -15,6 +13,7 @@ from monasca_common.devbroker import ports
 from monasca_common.devbroker.java import find_java
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.web import fetch
 
 HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"
@@ -53,9 +52,8 @@ class SparkCluster(fixtures.Fixture):
     def state(self):
         """Return the state reported by the master, or an empty dictionary while the master does not respond."""
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._looking}/json/", timeout=PATIENCE_SECONDS) as answer:
-                return json.load(answer)
-        except (OSError, urllib.error.URLError):
+            return json.loads(fetch(f"http://{HOST}:{self._looking}/json/")[1])
+        except OSError:
             return {}
 
 

@@ -8,16 +8,15 @@ also tested with SQLite. `test_evaluate_mutants` has the mutants that must fail.
 
 import os
 import signal
-import subprocess
 import sys
 
 from monasca_common.alarms.expression import parse
 from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline import attached_driver, warm_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA, SharedSpark
 from monasca_common.tests.functional.pipeline.test_evaluate import EvaluateCase
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
@@ -84,22 +83,15 @@ class EvaluateProcessTest(EvaluateCase):
             )
         )
         self.log = self.folder / "evaluate.log"
-        attach_file(self, "log", self.log)
         self.measured = {host: [] for host in HOSTS}
 
     def run_once(self, fail_points=""):
         """Run the job once, and return the exit status, which is negative for a signal."""
         command = [sys.executable, "-c", _PROGRAM, "pipeline", "run", "evaluate", "--once"]
         session = self.useFixture(SharedSpark()).session
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [*command, "--config-file", str(self.configuration)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, ENVIRONMENT_VARIABLE: fail_points, **attached_driver.environment(session)},
-            )
-        self.addCleanup(process.kill)
-        return process.wait(SECONDS)
+        command += ["--config-file", str(self.configuration)]
+        environment = {**os.environ, ENVIRONMENT_VARIABLE: fail_points, **attached_driver.environment(session)}
+        return start_process(self, command, self.log, env=environment).wait(SECONDS)
 
     def measure_each(self, number):
         """Send measurements that change the state of two of three alarms."""

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The complete path: metrics posted to the API are aggregated, and the API returns the aggregates."""
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +16,7 @@ from monasca_common.tests.functional.api import test_monascaclient
 from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase
 from monasca_common.tests.functional.pipeline import attached_driver
 from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark, expected
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.unit.pipeline.pipeline_case import SHIPPED
 
 SECONDS = 240  # for processes that start Spark
@@ -66,17 +64,8 @@ class EndToEndTest(ApiProcessCase):
         configuration.write_text(_PIPELINE.format(dead_letters=self.rejects, **texts))
         command = [sys.executable, "-m", attached_driver.__name__, "pipeline", "run", "aggregate"]
         session = self.useFixture(SharedSpark()).session
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, "--config-file", str(configuration)],
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **attached_driver.environment(session)},
-                start_new_session=True,
-            )
-        self.addCleanup(process.wait, SECONDS)
-        self.addCleanup(_kill_all, process)
-        return process
+        command += ["--config-file", str(configuration)]
+        return start_process(self, command, log, env={**os.environ, **attached_driver.environment(session)})
 
     def post(self, *readings):
         """Post values of (hours from this hour, minute, host, value)."""
@@ -130,8 +119,3 @@ class EndToEndTest(ApiProcessCase):
         for part in ("pipeline aggregate", self.topic, self.url):
             self.assertIn(part, start)
         self.assertRegex(stop, r"pipeline aggregate \S+ stopped: done \d+; left \d+$")
-
-
-def _kill_all(process):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

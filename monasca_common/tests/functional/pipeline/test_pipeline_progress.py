@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The observable progress of a batch, and the metrics of a backfill while it is running."""
 
-import urllib.request
-
 import fixtures
 from oslo_config import cfg
 
@@ -15,7 +13,7 @@ from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.pipeline.spark import session
 from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, CpuCase, SharedSpark, cpu
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
-from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.web import fetch
 
 
 class BatchTest(CpuCase):
@@ -102,8 +100,7 @@ class BackfillProgressTest(PipelineProcessCase):
 
 
 def _scraped(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = fetch(f"http://127.0.0.1:{port}/metrics")[1].splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     prefix, label = "monasca_pipeline_", '{job="backfill"'
     return {

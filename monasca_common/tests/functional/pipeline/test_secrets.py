@@ -12,7 +12,6 @@ import json
 import os
 import re
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -28,9 +27,9 @@ from oslotest import base
 from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.postgresql import SharedPostgresql
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import Waiting
@@ -205,17 +204,8 @@ class SecretsTest(Waiting, base.BaseTestCase):
     def command(self, name, configuration, *arguments):
         """Run the command, with its log in a separate file."""
         log = self.logs / f"{name}.log"
-        attach_file(self, name, log)
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "monasca_common.cli.main", *arguments, "--config-file", str(configuration)],
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "TMPDIR": str(self.temporary)},
-            )
-        self.addCleanup(process.wait, SECONDS)
-        self.addCleanup(lambda: process.poll() is None and process.kill())
-        return process
+        line = [sys.executable, "-m", "monasca_common.cli.main", *arguments, "--config-file", str(configuration)]
+        return start_process(self, line, log, env={**os.environ, "TMPDIR": str(self.temporary)})
 
     def ask(self, port, path, body=None, **headers):
         """Return status and text of the response, or nothing without a response."""

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of the tests of published services: a service as a process with Kafka, which is killed and started again."""
 
-import contextlib
-import os
-import signal
 import subprocess
 import uuid
 from pathlib import Path
@@ -15,7 +12,7 @@ import psutil
 from oslotest import base
 
 from monasca_common.kafka import client_factory
-from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.processes import kill_group, start_process
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
@@ -35,8 +32,7 @@ class ServiceProcess:
     def kill(self):
         """Send SIGKILL to all of its processes."""
         self.may_end = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_group(self.process)
         self.process.wait(PATIENCE_SECONDS)
 
     def terminate(self):
@@ -107,15 +103,9 @@ class ServiceCase(Waiting, base.BaseTestCase):
         path = self.folder / f"{name}.conf"
         path.write_text(configuration, encoding="utf-8")
         log = self.folder / f"{name}.log"
-        with log.open("a") as output:
-            process = subprocess.Popen(
-                [self.environment.program(program), "--config-file", path],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.folder, start_new_session=True,
-            )  # fmt: skip
-        running = ServiceProcess(process, log)
+        command = [self.environment.program(program), "--config-file", path]
+        running = ServiceProcess(start_process(self, command, log, stdin=subprocess.DEVNULL, cwd=self.folder), log)
         self.running.append(running)
-        self.addCleanup(running.kill)
-        attach_file(self, name, log)
         return running
 
     def wait_until(self, condition, what):

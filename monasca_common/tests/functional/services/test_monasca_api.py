@@ -3,7 +3,6 @@
 
 import http.client
 import itertools
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,7 +18,7 @@ from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import METRICS
-from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.services.api_service import IDENTITY, PROJECT, PublishedApiCase
 from monasca_common.tests.functional.storage import influxdb_case
 from monasca_common.tests.periodic import periodic
@@ -275,8 +274,4 @@ class TestReadingFromInfluxdb(PublishedApiCase):
         topics = {"group": folder.name, "dead_letters": self.fixture.topic()}
         configuration.write_text(_PERSISTER.format(**values, **topics))
         command = [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
-        attach_file(self, "persister", log)
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
-        self.addCleanup(process.wait, PATIENCE_SECONDS)
-        self.addCleanup(process.kill)
+        start_process(self, command, log)

@@ -20,7 +20,7 @@ from monasca_common.tests.functional.services.environments import environment_of
 from monasca_common.tests.functional.services.service_case import ServiceCase
 from monasca_common.tests.functional.storage import influxdb_case
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.served import body_of, http_server, serve
+from monasca_common.tests.served import body_of, http_server, respond, serve
 from monasca_common.tests.unit.persister import envelopes
 
 _SECONDS = 60
@@ -70,11 +70,7 @@ class InfluxRelay:
                 handler.rfile.read(1)  # until the waiting client has disconnected
                 return
             status, text = answer
-            handler.send_response(status)
-            handler.send_header("Content-Type", "application/json")
-            handler.send_header("Content-Length", str(len(text)))
-            handler.end_headers()
-            handler.wfile.write(text)
+            respond(handler, status, text, {"Content-Type": "application/json"})
 
     def _write(self, path, content_type, body):
         """Return the status and body of InfluxDB's response, or ``None`` to withhold it."""

@@ -6,7 +6,6 @@ import io
 import json
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fixtures
 import requests
@@ -20,6 +19,7 @@ from monasca_common.api import tokens
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import ProducerPool
+from monasca_common.tests.served import http_server, respond, serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 SETTINGS = """
@@ -414,34 +414,16 @@ class TestCredentials(ConfigurationTestCase):
         self.assertEqual([], self.exchanged)
 
 
-class _Answer(BaseHTTPRequestHandler):
-    def do_GET(self):
-        status, body = self.server.answer
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self):
-        self.do_GET()
-
-    def log_message(self, *_):
-        pass
-
-
 class TestWrongServers(ConfigurationTestCase):
     """The server at auth_url is not Keystone, or is not healthy."""
 
     def setUp(self):
         super().setUp()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-        thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        self.addCleanup(self.server.server_close)
-        self.addCleanup(self.server.shutdown)
+        self.server = http_server(lambda handler: respond(handler, *self.response))
+        self.addCleanup(serve(self.server))
 
     def answer(self, status, body, path):
-        self.server.answer = status, body
+        self.response = status, body
         url = f"auth_url = http://127.0.0.1:{self.server.server_port}{path}"
         conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\n{url}\nhttp_request_max_retries = 0\n")
         app = tokens.authenticated(lambda *_: [], conf, 4)

@@ -10,7 +10,7 @@ import ssl
 import threading
 
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
-from monasca_common.tests.served import body_of, http_server, serve
+from monasca_common.tests.served import body_of, http_server, respond, serve
 
 ALLOWED = (ipaddress.ip_network("127.0.0.0/8"),)
 _SECONDS = 60
@@ -71,12 +71,7 @@ class HttpReceiver:
 
     def answers(self, status, body=b"", **headers):
         def answer(handler):
-            handler.send_response(status)
-            for name, value in headers.items():
-                handler.send_header(name.replace("_", "-"), value)
-            handler.send_header("Content-Length", str(len(body)))
-            handler.end_headers()
-            handler.wfile.write(body)
+            respond(handler, status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
         return answer
 

@@ -7,8 +7,6 @@ import json
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from unittest import mock
 
@@ -56,11 +54,13 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import tables
 from monasca_common.tests.contracts.storage.database import SqlDatabase
+from monasca_common.tests.served import serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, counts, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.web import fetch
 
 DAY_MS = 86_400_000
 CHANGES = "alarm-state-transitions"
@@ -586,17 +586,11 @@ class StatusTest(ServiceCase):
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = StatusServer(listener, self.health, metrics.registry)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+        close = serve(server)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=50) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            return fetch(f"http://127.0.0.1:{port}{path}")
         finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            close()
 
     def test_outcomes_of_notifications_are_counted_by_type(self):
         taking, failing = self.receiver(), self.receiver()

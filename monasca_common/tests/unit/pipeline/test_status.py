@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import socket
-import urllib.error
-import urllib.request
 
 from oslotest import base
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,6 +11,7 @@ from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.settings import JobStatusSettings
+from monasca_common.tests.web import fetch
 
 
 class ServedTest(base.BaseTestCase):
@@ -25,8 +24,7 @@ class ServedTest(base.BaseTestCase):
         self.watcher = JobWatcher(tell=self.heard.append)
 
     def scraped(self, job):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
+        families = text_string_to_metric_families(fetch(f"http://127.0.0.1:{self.port}/metrics")[1])
         samples = [sample for family in families for sample in family.samples if sample.labels.get("job") == job]
         return {
             sample.name.removeprefix("monasca_pipeline_")
@@ -78,12 +76,8 @@ class ServedTest(base.BaseTestCase):
         )
 
     def probed(self, path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+        status, text = fetch(f"http://127.0.0.1:{self.port}{path}")
+        return status, json.loads(text)
 
     def test_a_job_is_ready_after_a_successful_batch_and_live_while_its_loop_runs(self):
         self.taken.close()

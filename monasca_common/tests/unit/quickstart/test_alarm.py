@@ -3,8 +3,6 @@
 
 import io
 import json
-import urllib.error
-import urllib.request
 from unittest import mock
 
 import fixtures
@@ -15,6 +13,7 @@ from monasca_common.alarms.expression import parse
 from monasca_common.quickstart import alarm
 from monasca_common.quickstart.services import ServiceFailed
 from monasca_common.quickstart.webhook import LocalWebhook, ReceivedNotification, show
+from monasca_common.tests.web import fetch
 
 OK, ALARM = "2026-01-31T06:00:01.000Z", "2026-01-31T06:00:02.500Z"
 HISTORY = [
@@ -146,13 +145,7 @@ class LocalWebhookTest(base.BaseTestCase):
 
     def send(self, notification_id, state):
         body = json.dumps({"state": state, "alarm_timestamp": 1_700_000_000.5}).encode()
-        request = urllib.request.Request(self.webhook.url, body, {"Idempotency-Key": notification_id})
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
+        return fetch(self.webhook.url, body, Idempotency_Key=notification_id)[0]
 
     def test_the_first_attempt_of_an_alarm_is_refused_and_counted_with_the_next(self):
         answers = [self.send("a", "OK"), self.send("b", "ALARM"), self.send("b", "ALARM")]

@@ -2,8 +2,6 @@
 import socket
 import struct
 import threading
-import urllib.error
-import urllib.request
 from socketserver import TCPServer
 
 import fixtures
@@ -12,6 +10,8 @@ from oslotest import base
 from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.status_server import StatusServer
+from monasca_common.tests.served import serve
+from monasca_common.tests.web import fetch
 
 
 class StatusServerTest(base.BaseTestCase):
@@ -23,19 +23,11 @@ class StatusServerTest(base.BaseTestCase):
         metrics.counter("sold", "Orders").inc()
         listener = socket.create_server(("127.0.0.1", 0))
         self.server = StatusServer(listener, health, metrics.registry)
-        thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        self.addCleanup(thread.join)
-        self.addCleanup(self.server.server_close)
-        self.addCleanup(self.server.shutdown)
+        self.addCleanup(serve(self.server))
         self.base = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     def get(self, path):
-        try:
-            with urllib.request.urlopen(self.base + path, timeout=50) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+        return fetch(self.base + path)
 
     def test_a_probe_returns_the_status_and_body_of_its_check(self):
         self.assertEqual((200, '{"healthy":true,"reasons":[],"orders":3}'), self.get("/healthcheck"))

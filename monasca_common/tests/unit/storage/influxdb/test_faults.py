@@ -22,7 +22,7 @@ from monasca_common.storage.influxdb.client import address
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import FixedClock
 from monasca_common.tests.contracts.storage.database import NOW_MS
-from monasca_common.tests.served import serve
+from monasca_common.tests.served import respond, serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 PASSWORD = "p@ss/word"
@@ -55,10 +55,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return
         status, text = answer
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        respond(self, status, text)
         if self.server.closes_after_each:  # like a server that closes an idle connection without notice
             self.close_connection = True
 

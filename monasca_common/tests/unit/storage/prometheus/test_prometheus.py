@@ -35,7 +35,7 @@ from monasca_common.storage.prometheus.labels import NAME, labels_of
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import FixedClock
 from monasca_common.tests.contracts.storage.database import NOW_MS
-from monasca_common.tests.served import serve
+from monasca_common.tests.served import respond, serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.models.write_request import STALE, series
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
@@ -109,12 +109,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.reply(200, json.dumps({"status": "success", "data": data}), {})
 
     def reply(self, status, text, headers):
-        body = text.encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        respond(self, status, text.encode(), headers)
 
     def log_message(self, *_):
         pass

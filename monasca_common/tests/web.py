@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to servers on this machine."""
+
+import http.client
+import urllib.error
+import urllib.request
+
+from monasca_common.tests.waiting import PATIENCE_SECONDS
+
+
+def fetch(url, body=None, **headers):
+    """Return the status and the text of the response, also of an error. Raises `OSError` without a response."""
+    request = urllib.request.Request(url, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def is_ok(url):
+    """Return whether the server responds with status 200."""
+    try:
+        return fetch(url)[0] == 200
+    except (OSError, http.client.HTTPException):  # the server can end during the response
+        return False
