@@ -23,11 +23,7 @@ class ZombieCase(PersisterCase):
     database = "postgresql"
     session_seconds = QUICK_SESSION_SECONDS
 
-    def setUp(self):
-        super().setUp()
-        self.drop_key()
-
-    def publish_transactions(self):
+    def publish_all(self):
         """Abort every third transaction; each leaves a control record in the log."""
         settings = ProducerSettings(self.connection, linger_ms=0, transactional_id=self.group)
         with plugins.kafka_producer(settings) as producer:
@@ -44,30 +40,29 @@ class ZombieCase(PersisterCase):
                     pass
                 self.outcomes |= dict.fromkeys(numbers, ReportedOutcome.FAILED if aborted else ReportedOutcome.ACKED)
 
+    def three_owners(self, *mutants):
+        """Return the verdict, and the number of skipped rows, after one of three owners was frozen."""
+        self.drop_key()
+        slow = "storage.before_write=sleep:0.02"
+        services = [self.start(name=f"owner-{n}", owns=True, mutants=mutants, fail_points=slow) for n in range(3)]
+        self.wait_until(lambda: all(each.worker().get("partitions") for each in services), what="the start")
+        self.publish_all()
+        (frozen,) = self.workers(services[0])
+        frozen.suspend()
+        time.sleep(_FROZEN_SECONDS)
+        frozen.resume()
+        self.wait_until(lambda: all(self.is_through(each) for each in services), what="the end of the log")
+        skipped = sum(each.counter("rows_total", outcome="skipped") for each in services)
+        for each in services:
+            self.assert_ends_in_order(each)
+        return self.verdict(), skipped
+
 
 class _Aborted(Exception):
     pass
 
 
 class TestZombies(ZombieCase):
-    def three_owners(self, *mutants):
-        """Return the stored numbers, and the number of skipped rows."""
-        slow = "storage.before_write=sleep:0.02"
-        persisters = [
-            self.start(name=f"persister-{number}", owns=True, mutants=mutants, fail_points=slow) for number in range(3)
-        ]
-        self.wait_until(lambda: all(persister.worker().get("partitions") for persister in persisters), what="the start")
-        self.publish_transactions()
-        (frozen,) = self.workers(persisters[0])
-        frozen.suspend()
-        time.sleep(_FROZEN_SECONDS)
-        frozen.resume()
-        self.wait_until(lambda: all(self.is_through(each) for each in persisters), what="the end of the log")
-        skipped = sum(persister.counter("rows_total", outcome="skipped") for persister in persisters)
-        for persister in persisters:
-            self.assert_ends_in_order(persister)
-        return self.verdict(), skipped
-
     def is_through(self, persister):
         worker = persister.worker()
         # The last record of each partition is a control record, which consumers do not receive.
@@ -88,6 +83,7 @@ class TestZombies(ZombieCase):
     # Rule 23
     @periodic("waits for a session to expire")
     def test_a_member_frozen_past_its_session_is_fenced(self):
+        self.drop_key()
         persister = self.start(fail_points="storage.before_write=sleep:0.2", metrics="num_processors = 2")
         members = ("metrics-0", "metrics-1")
         self.wait_until(
