@@ -101,19 +101,21 @@ class PositionContract(Scenario):
         assert isinstance(error, OffsetOutOfRange)
         self.assertEqual(2, error.offset)
 
+    # Rule 18
     @needs(Capability.TOPIC_IDS)
     def test_a_recreated_topic_stops_its_readers_and_their_commits(self) -> None:
         partition, consumer = self.filled(3)
         self.settle(consumer, until=self.own(consumer, 4))
-        # The topic's first id is requested in the background and cannot be compared before it is known.
-        self.settle_for(0.5, consumer)
+        self.await_topic_id(consumer)
         self.cluster.recreate_topic(partition.topic)
         error = self.await_recreated(consumer)
         self.assertEqual(partition.topic, error.topic)
         self.assertRaises(TopicRecreated, consumer.poll)
+        self.assertIsInstance(consumer.commit({partition: 3})[partition].error, TopicRecreated)
 
-    def settle_for(self, seconds: float, consumer: KafkaConsumer) -> None:
-        end = time.monotonic() + seconds
+    def await_topic_id(self, consumer: KafkaConsumer) -> None:
+        """Wait for the topic's first id, which is requested in the background and compared once it is known."""
+        end = time.monotonic() + 0.5
         self.settle(consumer, until=lambda: time.monotonic() > end)
 
     def await_recreated(self, consumer: KafkaConsumer) -> TopicRecreated:

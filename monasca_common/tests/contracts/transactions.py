@@ -40,6 +40,7 @@ class TransactionContract(Scenario):
         try:
             with producer.transaction() as transaction:
                 transaction.send(self.topic, b"aborted", key=b"k")
+                producer.flush(self.cluster.patience_seconds)
                 raise Interruption
         except Interruption:
             pass

@@ -20,6 +20,7 @@ from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
 from monasca_common.tests.functional.processes import start_process
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -192,17 +193,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertEqual([b"%d" % number for number in range(10)], self.committed_of(copies))
 
     def committed_of(self, topic):
-        """Return all values up to the end, except values of open or aborted transactions."""
-        committed = {"isolation.level": "read_committed", "enable.partition.eof": True, "group.id": "independent"}
-        reader = confluent_kafka.Consumer({**self.kafka.cluster.direct_options(), **committed})
-        try:
-            reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-            values = []
-            while (message := reader.poll(SECONDS)) is not None and message.error() is None:
-                values.append(message.value())
-            return values
-        finally:
-            reader.close()
+        return [message.value() for message in read_topic(self.kafka.cluster, topic)]
 
 
 class JsonToAvroTest(ExampleCase):

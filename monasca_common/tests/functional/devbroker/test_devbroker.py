@@ -24,6 +24,7 @@ from monasca_common.devbroker.supervisor import wait_until
 from monasca_common.kafka.errors import AuthenticationError, TransportError
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.tests.functional.permissions import Permission, allow, revoke
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
@@ -55,15 +56,8 @@ def produce(cluster, topic, count, **options):
 
 
 def read(cluster, topic):
-    """Return the values in a topic of one partition, read without the proxy."""
-    options = {**cluster.direct_options(), "group.id": "reader", "log_level": 0, "enable.partition.eof": True}
-    consumer = confluent_kafka.Consumer(options)
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    values = []
-    while (message := consumer.poll(60)) is not None and message.error() is None:
-        values.append(message.value())
-    consumer.close()
-    return values
+    """Return the values in a topic of one partition."""
+    return [message.value() for message in read_topic(cluster, topic)]
 
 
 @periodic("tests the development broker itself; the normal run starts it in TestBrokerStart")

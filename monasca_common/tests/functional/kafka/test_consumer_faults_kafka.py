@@ -234,9 +234,6 @@ class TestMisuse(ConsumerCase):
         for use in (consumer.poll, consumer.assignment, consumer.lag, lambda: consumer.commit({(topic, 0): 1})):
             self.assertRaises(ClosedError, use)
 
-    def test_a_consumer_that_was_never_used_closes(self):
-        self.consumer(self.fixture.topic()).close()
-
     def test_a_listener_cannot_poll_or_close(self):
         topic = self.fixture.topic()
         refused: list[Exception] = []

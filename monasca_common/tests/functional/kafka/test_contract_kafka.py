@@ -109,9 +109,9 @@ class ClassicConsumerTest(contracts.ConsumerContract, KafkaCase):
     pass
 
 
-@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
 class ClassicPositionTest(contracts.PositionContract, KafkaCase):
-    pass
+    def await_topic_id(self, consumer):
+        self.settle(consumer, until=lambda: self.topic in consumer._watch._ids)
 
 
 @periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-import confluent_kafka
 import fixtures
 
 from monasca_common.kafka import failpoints, plugins
@@ -20,7 +19,6 @@ from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.kafka import processor_program
 from monasca_common.tests.functional.kafka.consumer_case import (
     CLASSIC,
@@ -28,6 +26,8 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     ConsumerCase,
     Recorder,
 )
+from monasca_common.tests.functional.processes import start_process
+from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
 
 SECONDS = 90
@@ -40,21 +40,10 @@ GOOD = {b"%d" % number for number in range(MESSAGES) if b"bad%d" % number not in
 class ProcessorCase(ConsumerCase):
     cluster_settings: ClassVar[dict[str, Any]] = {}
 
-    def log(self, topic, isolation="read_committed"):
-        """Return (id, value) of every record, read by another client."""
-        options = {
-            **self.cluster.direct_options(),
-            "group.id": "log",
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-        }
-        reader = confluent_kafka.Consumer(options)
-        reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        records = []
-        while (message := reader.poll(SECONDS)) is not None and message.error() is None:
-            records.append((dict(message.headers() or ()).get(MESSAGE_ID_HEADER), message.value()))
-        reader.close()
-        return records
+    def log(self, topic):
+        """Return (id, value) of every committed record."""
+        messages = read_topic(self.cluster, topic)
+        return [(dict(each.headers() or ()).get(MESSAGE_ID_HEADER), each.value()) for each in messages]
 
     def committed(self, topic):
         offsets = self.admin.group_offsets(self.group)

@@ -5,12 +5,8 @@ time."""
 import uuid
 
 from monasca_common.kafka.errors import ConfigurationError, FencedError, TransactionError
-from monasca_common.kafka.message import Batch, Record, TopicPartition
+from monasca_common.kafka.message import Batch, Record
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
-
-
-class Interruption(Exception):
-    """Raised by tests to leave a block."""
 
 
 class TestTransactions(ProducerCase):
@@ -41,28 +37,6 @@ class TestTransactions(ProducerCase):
         self.wait_until(all_there)
         return source, consumer, Batch(tuple(parts))
 
-    def test_messages_are_visible_only_after_the_end_of_the_block(self):
-        producer = self.transactional()
-        with producer.transaction() as transaction:
-            transaction.send(self.topic, b"1")
-            producer.flush(SECONDS).raise_for_undelivered()
-            self.assertEqual((1, {}), (len(self.log(self.topic)), self.read(self.topic)))
-        self.assertEqual([b"1"], self.seen())
-
-    def test_an_exception_in_the_block_hides_its_messages(self):
-        producer = self.transactional()
-
-        def interrupted():
-            with producer.transaction() as transaction:
-                transaction.send(self.topic, b"aborted")
-                producer.flush(SECONDS).raise_for_undelivered()
-                raise Interruption
-
-        self.assertRaises(Interruption, interrupted)
-        with producer.transaction() as transaction:
-            transaction.send(self.topic, b"committed")
-        self.assertEqual([b"committed"], self.seen())
-
     def test_an_undelivered_message_aborts_the_transaction(self):
         producer = self.transactional()
 
@@ -75,38 +49,6 @@ class TestTransactions(ProducerCase):
         with producer.transaction() as transaction:
             transaction.send(self.topic, b"next")
         self.assertEqual([b"next"], self.seen())
-
-    def test_the_offsets_are_committed_with_their_outputs(self):
-        source, consumer, batch = self.source_with(b"1", b"2")
-        with self.transactional().transaction() as transaction:
-            for message in batch:
-                transaction.send(self.topic, message.value)
-            transaction.commit_offsets(consumer, batch)
-        self.assertEqual([b"1", b"2"], self.seen())
-        group = consumer.settings.group_id
-        self.assertEqual(
-            {TopicPartition(source, 0): 1, TopicPartition(source, 1): 1}, self.cluster.admin.group_offsets(group)
-        )
-
-    def test_an_abort_commits_no_offsets_and_reads_the_inputs_again(self):
-        _, consumer, batch = self.source_with(b"1", b"2")
-        before = self.cluster.admin.group_offsets(consumer.settings.group_id)
-
-        def interrupted():
-            with self.transactional().transaction() as transaction:
-                transaction.commit_offsets(consumer, batch)
-                raise Interruption
-
-        self.assertRaises(Interruption, interrupted)
-        self.assertEqual(before, self.cluster.admin.group_offsets(consumer.settings.group_id))
-        again = []
-
-        def read_again():
-            again.extend(message.value for message in consumer.poll(timeout=0.2))
-            return len(again) == 2
-
-        self.wait_until(read_again)
-        self.assertEqual([b"1", b"2"], sorted(again))
 
     # Rule 20
     def test_inputs_revoked_in_the_meantime_abort_the_transaction(self):
