@@ -101,7 +101,7 @@ class ProducerContract(Scenario):
         report = self.producer.publish(topic, [b"small", b"x" * 3000, b"small too"])
         [failed] = report.failed
         assert isinstance(failed.error, MessageTooLarge)
-        self.assertEqual((1, 2000), (failed.index, failed.error.limit))
+        self.assertEqual((1, 2000, topic), (failed.index, failed.error.limit, failed.error.topic))
         self.assertEqual(2, report.delivered_count)
         self.assertEqual([1], [delivery.index for delivery in self.producer.retry(report).failed])
 

@@ -26,14 +26,6 @@ from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, Produce
 
 
 class PublishTest(ProducerCase):
-    def test_a_bulk_is_delivered_and_each_offset_is_reported(self):
-        report = self.producer().publish("t", [b"a", b"b", b"c"])
-        self.assertTrue(report.ok)
-        self.assertEqual(3, report.delivered_count)
-        self.assertEqual([(0, 0), (1, 1), (2, 2)], [(d.index, d.offset) for d in report.delivered])
-        self.assertEqual(self.ids(), [d.message_id for d in report.delivered])
-        report.raise_for_undelivered()
-
     def test_an_empty_bulk_is_delivered(self):
         report = self.producer().publish("t", [])
         self.assertTrue(report.ok)
@@ -47,22 +39,11 @@ class PublishTest(ProducerCase):
         self.assertEqual((("common", b"c"),), first.headers[:-1])
         self.assertEqual((("common", b"c"), ("h", b"1"), ("h", None)), second.headers[:-1])
 
-    def test_a_record_s_timestamp_and_partition_are_kept(self):
-        self.broker.create_topic("p", 3)
-        self.producer().publish("p", [Record(b"v", timestamp_ms=1234, partition=2)])
-        [message] = self.broker.records("p", 2)
-        self.assertEqual(1234, message.timestamp_ms)
-
     # Rule 3
     def test_ids_differ_between_messages_and_between_producers(self):
         for _ in range(2):
             self.producer().publish("t", [b"a", b"b"])
         self.assertEqual(4, len(set(self.ids())))
-
-    def test_messages_to_a_topic_with_a_natural_key_have_no_ids(self):
-        report = self.producer(topics_without_message_id=frozenset({"t"})).publish("t", [b"a"])
-        self.assertEqual((), self.broker.records("t")[0].headers)
-        self.assertIsNone(report.delivered[0].message_id)
 
     def test_messages_without_a_response_at_the_deadline_are_unknown_and_in_flight(self):
         self.broker.inject("produce", Delay(500))
@@ -74,15 +55,6 @@ class PublishTest(ProducerCase):
         error = self.assertRaises(UndeliveredError, report.raise_for_undelivered)
         self.assertIs(report, error.report)
         self.assertEqual(f"0 delivered, 0 failed, 1 unknown: {report.unknown[0].error}", str(error))
-
-    def test_only_a_message_over_the_topic_s_limit_is_not_sent(self):
-        self.broker.create_topic("small", 1, max_message_bytes=1000)
-        report = self.producer().publish("small", [b"x" * 2000, b"fits"])
-        self.assertEqual([b"fits"], self.values("small"))
-        [failed] = report.failed
-        self.assertEqual(0, failed.index)
-        self.assertIsInstance(failed.error, MessageTooLarge)
-        self.assertEqual((1000, "small"), (failed.error.limit, failed.error.topic))
 
     # Rule 2
     def test_a_topic_with_a_small_limit_has_a_client_with_smaller_batches(self):
@@ -503,19 +475,6 @@ class RecordsTest(ProducerCase):
 
 
 class SendTest(ProducerCase):
-    def test_a_send_returns_its_id_and_a_flush_reports_its_delivery(self):
-        producer = self.producer()
-        sent = [producer.send("t", b"a"), producer.send("t", b"b", key=b"k"), producer.send("t", Record(b"c"))]
-        report = producer.flush()
-        self.assertEqual((3, ()), (report.delivered_count, report.failed + report.unknown))
-        self.assertEqual(self.ids(), sent)
-
-    def test_a_flush_reports_each_send_once(self):
-        producer = self.producer()
-        producer.send("t", b"a")
-        self.assertEqual(1, producer.flush().delivered_count)
-        self.assertEqual(0, producer.flush().delivered_count)
-
     def test_a_flush_reports_failed_messages(self):
         producer = self.warm_producer()
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))

@@ -80,11 +80,6 @@ class GroupCase(base.BaseTestCase):
 
 
 class IncrementalTest(GroupCase):
-    def test_the_first_member_receives_all_partitions(self):
-        reader = self.reader()
-        reader.poll()
-        self.assertEqual([("assign", [0, 1, 2, 3])], reader.events)
-
     def test_a_second_member_receives_its_half_after_the_first_revoked_it(self):
         first, second = self.reader(), self.reader()
         first.poll()
@@ -103,13 +98,6 @@ class IncrementalTest(GroupCase):
         second.poll()
         self.assertEqual(1, len(first.events + second.events))
 
-    def test_a_leaving_member_revokes_its_partitions_and_the_others_receive_them(self):
-        first, second = self.two_settled_readers()
-        second.transport.close()
-        self.assertEqual([("revoke", [0, 1])], second.events)
-        first.poll()
-        self.assertEqual([("assign", [0, 1])], first.events)
-
     def test_a_partition_is_reassigned_only_after_the_callback_of_its_owner_returned(self):
         first, second = self.reader(), self.reader()
         first.poll()
@@ -119,21 +107,6 @@ class IncrementalTest(GroupCase):
         first.poll()
         first.during_revoke = lambda: None
         self.assertEqual([([], [])], seen)
-
-    def test_a_commit_works_while_partitions_are_revoked(self):
-        first, second = self.reader(), self.reader()
-        first.poll()
-        second.poll()
-        first.during_revoke = lambda: first.transport.commit({TopicPartition("t", 0): 5})
-        first.poll()
-        self.assertEqual({TopicPartition("t", 0): 5}, self.broker.committed(GROUP))
-
-    def test_new_partitions_of_a_topic_are_shared_out(self):
-        reader = self.reader()
-        reader.poll()
-        self.broker.add_partitions("t", 2)
-        reader.poll()
-        self.assertEqual([("assign", [0, 1, 2, 3]), ("assign", [4, 5])], reader.events)
 
     def test_members_without_a_partition_are_idle(self):
         readers = [self.reader() for _ in range(5)]
@@ -220,13 +193,6 @@ class LostTest(GroupCase):
 
 
 class CommitTest(GroupCase):
-    def test_any_live_member_may_commit_any_partition_even_backwards(self):
-        first, second = self.two_settled_readers()
-        partition = TopicPartition("t", 0)  # the partitions of the second member
-        second.transport.commit({partition: 100})
-        first.transport.commit({partition: 7})
-        self.assertEqual({partition: 7}, self.broker.committed(GROUP))
-
     def test_a_client_outside_the_group_may_commit_only_while_it_is_empty(self):
         stranger = MemoryConsumer(self.kafka.consumer_settings("t", GROUP))
         stranger.commit({TopicPartition("t", 0): 1})
@@ -244,12 +210,6 @@ class CommitTest(GroupCase):
 
 
 class ReadingTest(GroupCase):
-    def test_members_share_the_records_of_a_topic(self):
-        first, second = self.two_settled_readers()
-        self.produce(0, 1, 2, 3)
-        found = [{message.partition for message in reader.poll()} for reader in (first, second)]
-        self.assertEqual([{2, 3}, {0, 1}], found)
-
     def test_a_partition_paused_when_it_was_revoked_is_still_paused_when_it_comes_back(self):
         first, second = self.reader(), self.reader()
         first.poll()

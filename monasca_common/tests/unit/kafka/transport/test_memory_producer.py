@@ -6,7 +6,6 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError, RetriableError, TransportError
 from monasca_common.kafka.message import Message
-from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, MemoryProducer, VirtualClock
 from monasca_common.kafka.transport.memory.log import batch_bytes
@@ -114,13 +113,6 @@ class ProduceTest(ProducerCase):
     def test_the_first_message_creates_a_topic(self):
         self.produce("new", b"v")
         self.assertEqual(("new",), self.broker.topics())
-
-    def test_a_key_determines_the_same_partition_as_in_the_java_client(self):
-        self.broker.create_topic("t", 7)
-        for number in range(20):
-            self.produce("t", b"v", b"key-%d" % number)
-        for message in self.broker.records("t"):
-            self.assertEqual(partition_for(message.key or b"", 7), message.partition)
 
     def test_records_without_keys_are_spread_evenly(self):
         self.broker.create_topic("t", 3)
