@@ -60,7 +60,28 @@ def _new_cluster(nodes: int, *, proxied: bool = False, **settings: Any) -> Kafka
     return (ProxiedKafkaCluster if proxied else KafkaCluster)(nodes, **settings)
 
 
-class KafkaClusterFixture(Fixture):
+class _ClusterFixture(Fixture):
+    cluster: KafkaCluster
+
+    def topic(self, partitions: int = 1, **settings: Any) -> str:
+        """Create a topic with a unique name and return it. Takes the arguments of `KafkaCluster.create_topic`.
+
+        Repeats the request while a broker is fenced. The controller fences a broker that was frozen or had no processor
+        time, until the broker sends a heartbeat again.
+        """
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        deadline = time.monotonic() + _FENCED_SECONDS
+        while True:
+            try:
+                self.cluster.create_topic(name, partitions, **settings)
+                return name
+            except TransportError as error:
+                if error.name != "INVALID_REPLICATION_FACTOR" or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
+
+
+class KafkaClusterFixture(_ClusterFixture):
     """A cluster for one test. Takes the arguments of `KafkaCluster`, and ``proxied``."""
 
     def __init__(self, nodes: int = 1, **settings: Any) -> None:
@@ -71,12 +92,8 @@ class KafkaClusterFixture(Fixture):
         with EnvironmentVariable("HOME", _HOME):
             self.cluster.start()
 
-    def topic(self, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic with a unique name and return it. Takes the arguments of `KafkaCluster.create_topic`."""
-        return _new_topic(self.cluster, partitions, **settings)
 
-
-class SharedKafkaCluster(Fixture):
+class SharedKafkaCluster(_ClusterFixture):
     """One cluster for all tests of this process that use the same settings; the first test starts it.
 
     After each test, all nodes are running again and the proxy has no fault. Topics and groups stay, so use new names
@@ -88,8 +105,6 @@ class SharedKafkaCluster(Fixture):
         self._nodes = nodes
         self._settings = settings
 
-    cluster: KafkaCluster
-
     def _setUp(self) -> None:
         self.cluster = _shared(self._nodes, self._settings)
         self.addCleanup(self._put_right)
@@ -98,10 +113,6 @@ class SharedKafkaCluster(Fixture):
     def proxy(self) -> KafkaProxy:
         assert isinstance(self.cluster, ProxiedKafkaCluster)
         return self.cluster.proxy
-
-    def topic(self, partitions: int = 1, **settings: Any) -> str:
-        """Create a topic with a unique name and return it. Takes the arguments of `KafkaCluster.create_topic`."""
-        return _new_topic(self.cluster, partitions, **settings)
 
     def _put_right(self) -> None:
         try:
@@ -152,18 +163,3 @@ def _discard(cluster: KafkaCluster) -> None:
         for key in [key for key, kept in _clusters.items() if kept is cluster]:
             del _clusters[key]
     cluster.stop()
-
-
-def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
-    """Create a topic. Repeat the request while a broker is fenced. The controller fences a broker that was frozen or
-    had no processor time, until the broker sends a heartbeat again."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
-    deadline = time.monotonic() + _FENCED_SECONDS
-    while True:
-        try:
-            cluster.create_topic(name, partitions, **settings)
-            return name
-        except TransportError as error:
-            if error.name != "INVALID_REPLICATION_FACTOR" or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.1)

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -95,85 +95,77 @@ def environment(service: str) -> Environment:
     it does not finish.
     """
     wheel = _wheel()
+    requirements = [SERVICES[service], *_UNDECLARED.get(service, [])]
+    key = _digest(_pins(), (_CHECKOUT / "requirements.txt").read_text(), *requirements, platform.python_version())
     with _locked(service):
-        below = _packages_of(service, wheel)
+        below = _once(f"packages-{service}", key, lambda folder: _install_without_ours(folder, *requirements, wheel))
         # Both digests: of the environment below, and of the wheel on top of it.
-        folder = _cache() / "-".join(["over", _after_dash(below.name), _after_dash(wheel.parent.name)])
-        if not (folder / "complete").exists():
-            _lay_over(folder, below, wheel)
-        for kind, used in (("packages", below), ("over", folder)):
-            os.utime(used)
-            _forget_old(kind, f"{service}-*")
-    return Environment(folder)
+        keys = f"{key}-{wheel.parent.name.partition('-')[2]}"
+        return Environment(_once(f"over-{service}", keys, lambda folder: _lay_over(folder, below, wheel)))
 
 
 def environment_of_old(service: str) -> Environment:
     """Return the environment of one of `SERVICES` with the old monasca-common that it requires, instead of this
     checkout."""
-    pins, requirement = _pins(), SERVICES[service]
-    needed = [requirement, _OLD, *_UNDECLARED.get(service, [])]
-    folder = _cache() / f"old-{service}-{_digest(pins, *needed, platform.python_version())}"
+    requirements = [SERVICES[service], _OLD, *_UNDECLARED.get(service, [])]
+    key = _digest(_pins(), *requirements, platform.python_version())
     with _locked(service):
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            _run(sys.executable, "-m", "venv", folder)
-            constraints = folder / "constraints.txt"
-            constraints.write_text(pins, encoding="utf-8")
-            pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
-            _run(*pip, "install", "-c", constraints, *needed)
-            (folder / "complete").touch()
-        os.utime(folder)
-        _forget_old("old", f"{service}-*")
-    return Environment(folder)
+        return Environment(_once(f"old-{service}", key, lambda folder: _install(folder, *requirements)))
 
 
-def _packages_of(service: str, wheel: Path) -> Path:
-    """Return the environment with all packages of a service except monasca-common."""
-    pins = _pins()
-    requirement = SERVICES[service]
-    needed = (_CHECKOUT / "requirements.txt").read_text(encoding="utf-8")
-    key = _digest(pins, needed, requirement, *_UNDECLARED.get(service, []), platform.python_version())
-    folder = _cache() / f"packages-{service}-{key}"
+def _once(name: str, key: str, create: Callable[[Path], object]) -> Path:
+    """Return the folder of this name and key, which ``create`` fills if it is not complete. Remove old ones."""
+    folder = _cache() / f"{name}-{key}"
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        _run(sys.executable, "-m", "venv", folder)
-        constraints = folder / "constraints.txt"
-        constraints.write_text(pins, encoding="utf-8")
-        pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
-        _run(*pip, "install", "-c", constraints, requirement, *_UNDECLARED.get(service, []), wheel)
-        _run(*pip, "uninstall", "--yes", _OURS)
+        create(folder)
         (folder / "complete").touch()
+    os.utime(folder)
+    for other in _cache().glob(f"{name}-*"):
+        if time.time() - other.stat().st_mtime > _KEEP_SECONDS[name.partition("-")[0]]:
+            shutil.rmtree(other, ignore_errors=True)
     return folder
+
+
+def _install(folder: Path, *requirements: str | Path) -> tuple[str | Path, ...]:
+    """Create an environment with these requirements, and return the beginning of pip's command line."""
+    _run(sys.executable, "-m", "venv", folder)
+    constraints = folder / "constraints.txt"
+    constraints.write_text(_pins(), encoding="utf-8")
+    pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "install", "-c", constraints, *requirements)
+    return pip
+
+
+def _install_without_ours(folder: Path, *requirements: str | Path) -> None:
+    _run(*_install(folder, *requirements), "uninstall", "--yes", _OURS)
 
 
 def _wheel() -> Path:
     """Return a wheel of the checkout in its current state, with the version that the tests use."""
-    folder = _cache() / f"wheel-{_key_of_checkout()}"
     with _locked("wheel"):
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            with tempfile.TemporaryDirectory() as source:
-                for name in _PACKAGED:
-                    found = _CHECKOUT / name
-                    if found.is_dir():
-                        shutil.copytree(found, Path(source, name), ignore=shutil.ignore_patterns("__pycache__"))
-                    else:
-                        shutil.copy(found, source)
-                # pbr packs the files that git tracks, so use a repository that no other process writes to.
-                _run("git", "init", "--quiet", source)
-                _run("git", "-C", source, "add", "--all")
-                named = {"PBR_VERSION": metadata.version(_OURS), "SKIP_WRITE_GIT_CHANGELOG": "1"}
-                pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
-                _run(*pip, "-w", folder, source, SKIP_GENERATE_AUTHORS="1", **named)
-            (folder / "complete").touch()
-        os.utime(folder)
-        _forget_old("wheel", "*")
+        folder = _once("wheel", _key_of_checkout(), _build)
     [wheel] = folder.glob("*.whl")
     return wheel
 
 
+def _build(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as source:
+        for name in _PACKAGED:
+            found = _CHECKOUT / name
+            if found.is_dir():
+                shutil.copytree(found, Path(source, name), ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(found, source)
+        # pbr packs the files that git tracks, so use a repository that no other process writes to.
+        _run("git", "init", "--quiet", source)
+        _run("git", "-C", source, "add", "--all")
+        named = {"PBR_VERSION": metadata.version(_OURS), "SKIP_WRITE_GIT_CHANGELOG": "1"}
+        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
+        _run(*pip, "-w", folder, source, SKIP_GENERATE_AUTHORS="1", **named)
+
+
 def _lay_over(folder: Path, below: Path, wheel: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
     _run(sys.executable, "-m", "venv", "--without-pip", folder)
     [packages] = (folder / "lib").glob("*/site-packages")
     packages.joinpath("below.pth").write_text(f"{below / packages.relative_to(folder)}\n", encoding="utf-8")
@@ -188,17 +180,6 @@ def _lay_over(folder: Path, below: Path, wheel: Path) -> None:
             target = folder / "bin" / program.name
             target.write_bytes(text.replace(bytes(below), bytes(folder)))
             target.chmod(0o755)
-    (folder / "complete").touch()
-
-
-def _after_dash(name: str) -> str:
-    return name.partition("-")[2]
-
-
-def _forget_old(kind: str, pattern: str) -> None:
-    for folder in _cache().glob(f"{kind}-{pattern}"):
-        if time.time() - folder.stat().st_mtime > _KEEP_SECONDS[kind]:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pins() -> str:
