@@ -160,22 +160,17 @@ def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[
                 test(self)
                 return
             self.cluster.patience_seconds = min(self.cluster.patience_seconds, patience_seconds)
-            failure = _failure_of(test, self)
-            if failure is None:
-                self.fail(
-                    f"the test passes on a {type(self.cluster).__name__}, which does not declare "
-                    f"{capability.name}: declare it"
-                )
-            self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
+            must_fail(test, self, f"a {type(self.cluster).__name__}", capability)
 
         return run  # type: ignore[return-value]
 
     return decorate
 
 
-def _failure_of(test: Callable[[Any], None], case: Any) -> Exception | None:
+def must_fail(test: Callable[[Any], None], case: Any, subject: str, capability: enum.Enum) -> None:
+    """Run a test that must fail because its subject lacks the capability."""
     try:
         test(case)
     except Exception as failure:
-        return failure
-    return None
+        case.expectFailure(f"lacks {capability.name}", case.fail, f"{type(failure).__name__}: {failure}")
+    case.fail(f"the test passes with {subject}, which does not declare {capability.name}: declare it")

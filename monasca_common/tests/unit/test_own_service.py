@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service of the contributor guide runs, responds to probes and stops like the other services."""
 
-import importlib.util
 import json
 import socket
 import threading
 
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.tests.example_case import EXAMPLES
+from monasca_common.tests.example_case import load_example
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.web import fetch
-
-
-def example():
-    spec = importlib.util.spec_from_file_location("own_service", EXAMPLES / "own_service.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class OwnServiceTest(Waiting, ConfigurationTestCase):
@@ -41,7 +33,7 @@ class OwnServiceTest(Waiting, ConfigurationTestCase):
             self.member = member
             began.set()
 
-        self.thread = threading.Thread(target=example().run, args=(conf, until), daemon=True)
+        self.thread = threading.Thread(target=load_example("own_service").run, args=(conf, until), daemon=True)
         self.thread.start()
         self.assertTrue(began.wait(PATIENCE_SECONDS))
         self.addCleanup(self.stop)

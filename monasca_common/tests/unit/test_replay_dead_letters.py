@@ -2,7 +2,6 @@
 """The example that replays dead letters; the called functions have their own tests."""
 
 import contextlib
-import importlib.util
 import io
 from unittest import mock
 
@@ -10,22 +9,15 @@ from oslotest import base
 
 from monasca_common.kafka import Record, TopicPartition, dead_letters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.tests.example_case import EXAMPLES
+from monasca_common.tests.example_case import load_example
 
 LETTERS = "readings.dlq"
-
-
-def example():
-    spec = importlib.util.spec_from_file_location("replay_dead_letters", EXAMPLES / "replay_dead_letters.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class ReplayDeadLettersTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.program = example()
+        self.program = load_example("replay_dead_letters")
         self.kafka = self.useFixture(MemoryKafka())
         for topic in ("readings", "others", LETTERS):
             self.kafka.broker.create_topic(topic, 1)

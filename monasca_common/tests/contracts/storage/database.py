@@ -18,6 +18,7 @@ from monasca_common.storage.base import Capability, Kind, Storage, Writer
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema, tables
+from monasca_common.tests.contracts.cluster import must_fail
 
 NOW_MS = 1_790_000_000_123  # a time in September 2026 that is not a round number
 
@@ -138,19 +139,8 @@ def needs(capability: Capability) -> Callable[[T], T]:
             if capability in self.database.storage().capabilities:
                 item(self)
                 return
-            failure = _failure_of(item, self)
-            if failure is None:
-                self.fail(f"the test passes with a driver that does not declare {capability.name}: declare it")
-            self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
+            must_fail(item, self, "a driver", capability)
 
         return run
 
     return decorate
-
-
-def _failure_of(test: Callable[[Any], None], case: Any) -> Exception | None:
-    try:
-        test(case)
-    except Exception as failure:
-        return failure
-    return None
