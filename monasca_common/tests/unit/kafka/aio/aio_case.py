@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 
 from oslotest import base
 
@@ -17,6 +19,14 @@ _PATIENCE_SECONDS = 50
 
 
 class AioCase(base.BaseTestCase):
+    """A test that is a coroutine function runs in its own event loop."""
+
+    def __init_subclass__(cls):
+        super().__init_subclass__()
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _in_loop(test))
+
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
@@ -51,3 +61,11 @@ class AioCase(base.BaseTestCase):
 
     def committed(self):
         return sum(self.broker.committed(GROUP).values())
+
+
+def _in_loop(test):
+    @functools.wraps(test)
+    def run(self):
+        self.run_loop(test(self))
+
+    return run

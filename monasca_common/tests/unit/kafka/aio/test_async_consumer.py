@@ -36,31 +36,24 @@ class AsyncConsumerTest(AioCase):
                 break
         return values
 
-    def test_batches_are_read_and_committed(self):
+    async def test_batches_are_read_and_committed(self):
         self.fill(b"1", b"2")
-
-        async def test():
-            async with self.consumer() as consumer:
-                count = 0
-                async for batch in consumer:
-                    self.assertTrue(all(result.committed for result in (await consumer.commit(batch)).values()))
-                    count += len(batch)
-                    if count == 2:
-                        break
-                self.assertEqual(PARTITIONS, len(consumer.consumer.assignment()))
-
-        self.run_loop(test())
+        async with self.consumer() as consumer:
+            count = 0
+            async for batch in consumer:
+                self.assertTrue(all(result.committed for result in (await consumer.commit(batch)).values()))
+                count += len(batch)
+                if count == 2:
+                    break
+            self.assertEqual(PARTITIONS, len(consumer.consumer.assignment()))
         self.assertEqual(2, self.committed())
 
-    def test_a_cancelled_poll_loses_no_message(self):
-        async def test():
-            async with self.consumer() as consumer:
-                while not consumer.consumer.assignment():
-                    await consumer.poll(timeout=0.05)
-                await self.cancelled_poll(consumer, b"1", b"2")
-                self.assertEqual([b"1", b"2"], await self.read(consumer, 2))
-
-        self.run_loop(test())
+    async def test_a_cancelled_poll_loses_no_message(self):
+        async with self.consumer() as consumer:
+            while not consumer.consumer.assignment():
+                await consumer.poll(timeout=0.05)
+            await self.cancelled_poll(consumer, b"1", b"2")
+            self.assertEqual([b"1", b"2"], await self.read(consumer, 2))
 
     def test_a_poll_that_its_event_loop_did_not_await_loses_no_message(self):
         consumer, polling = self.consumer(), []
@@ -81,88 +74,65 @@ class AsyncConsumerTest(AioCase):
 
         self.assertEqual([b"1"], self.run_loop(read()))
 
-    def test_a_seek_drops_the_messages_of_a_cancelled_poll_in_its_partition(self):
-        async def test():
-            async with self.consumer() as consumer:
-                self.fill(b"first")
-                await self.read(consumer, 1)
-                await self.cancelled_poll(consumer, b"second")
-                await consumer.seek(IN, 0)
-                self.assertEqual([b"first", b"second"], await self.read(consumer, 2))
+    async def test_a_seek_drops_the_messages_of_a_cancelled_poll_in_its_partition(self):
+        async with self.consumer() as consumer:
+            self.fill(b"first")
+            await self.read(consumer, 1)
+            await self.cancelled_poll(consumer, b"second")
+            await consumer.seek(IN, 0)
+            self.assertEqual([b"first", b"second"], await self.read(consumer, 2))
 
-        self.run_loop(test())
+    async def test_a_seek_keeps_the_messages_of_a_cancelled_poll_in_other_partitions(self):
+        async with self.consumer() as consumer:
+            self.fill(b"first")
+            await self.read(consumer, 1)
+            await self.cancelled_poll(consumer, b"second")
+            await consumer.seek_to_beginning([TopicPartition("in", 1)])
+            self.assertEqual([b"second"], await self.read(consumer, 1))
+            await consumer.seek_to_beginning()
+            self.assertEqual([b"first", b"second"], await self.read(consumer, 2))
 
-    def test_a_seek_keeps_the_messages_of_a_cancelled_poll_in_other_partitions(self):
-        async def test():
-            async with self.consumer() as consumer:
-                self.fill(b"first")
-                await self.read(consumer, 1)
-                await self.cancelled_poll(consumer, b"second")
-                await consumer.seek_to_beginning([TopicPartition("in", 1)])
-                self.assertEqual([b"second"], await self.read(consumer, 1))
-                await consumer.seek_to_beginning()
-                self.assertEqual([b"first", b"second"], await self.read(consumer, 2))
-
-        self.run_loop(test())
-
-    def test_paused_partitions_return_no_messages(self):
+    async def test_paused_partitions_return_no_messages(self):
         self.fill(b"1")
         self.fill(b"2", partition=1)
-
-        async def test():
-            async with self.consumer() as consumer:
-                while not consumer.consumer.assignment():
-                    await consumer.poll(timeout=0.05)
-                await consumer.seek_to_beginning()
-                await consumer.pause([IN])
-                self.assertEqual([b"2"], await self.read(consumer, 1))
-                self.assertEqual((), (await consumer.poll(timeout=0.05)).partitions)
-                await consumer.resume([IN])
-                self.assertEqual([b"1"], await self.read(consumer, 1))
-
-        self.run_loop(test())
-
-    def test_an_error_that_does_not_stop_the_consumer_is_in_the_batch(self):
-        self.fill(b"1", b"2")
-
-        async def test():
-            async with self.consumer() as consumer:
-                await self.read(consumer, 2)
-                await consumer.seek(IN, 99)
-                async for batch in consumer:
-                    self.assertEqual([OffsetOutOfRange], [type(error) for error in batch.errors])
-                    break
-
-        self.run_loop(test())
-
-    def test_an_error_that_ends_the_consumer_is_raised_by_every_poll(self):
-        async def test():
-            async with self.consumer(topic_check_seconds=0.01) as consumer:
+        async with self.consumer() as consumer:
+            while not consumer.consumer.assignment():
                 await consumer.poll(timeout=0.05)
-                self.broker.delete_topic("in")
-                self.broker.create_topic("in", PARTITIONS)
-                for _ in range(2):
-                    with self.assertRaises(TopicRecreated):
-                        while True:
-                            await consumer.poll(timeout=0.05)
+            await consumer.seek_to_beginning()
+            await consumer.pause([IN])
+            self.assertEqual([b"2"], await self.read(consumer, 1))
+            self.assertEqual((), (await consumer.poll(timeout=0.05)).partitions)
+            await consumer.resume([IN])
+            self.assertEqual([b"1"], await self.read(consumer, 1))
 
-        self.run_loop(test())
+    async def test_an_error_that_does_not_stop_the_consumer_is_in_the_batch(self):
+        self.fill(b"1", b"2")
+        async with self.consumer() as consumer:
+            await self.read(consumer, 2)
+            await consumer.seek(IN, 99)
+            async for batch in consumer:
+                self.assertEqual([OffsetOutOfRange], [type(error) for error in batch.errors])
+                break
 
-    def test_a_closed_consumer_is_misuse_and_a_second_close_has_no_effect(self):
-        async def test():
-            consumer = self.consumer()
-            await consumer.poll(timeout=0.01)
-            await consumer.close()
-            await consumer.close()
-            with self.assertRaises(ClosedError):
-                await consumer.poll(timeout=0)
+    async def test_an_error_that_ends_the_consumer_is_raised_by_every_poll(self):
+        async with self.consumer(topic_check_seconds=0.01) as consumer:
+            await consumer.poll(timeout=0.05)
+            self.broker.delete_topic("in")
+            self.broker.create_topic("in", PARTITIONS)
+            for _ in range(2):
+                with self.assertRaises(TopicRecreated):
+                    while True:
+                        await consumer.poll(timeout=0.05)
 
-        self.run_loop(test())
+    async def test_a_closed_consumer_is_misuse_and_a_second_close_has_no_effect(self):
+        consumer = self.consumer()
+        await consumer.poll(timeout=0.01)
+        await consumer.close()
+        await consumer.close()
+        with self.assertRaises(ClosedError):
+            await consumer.poll(timeout=0)
 
-    def test_a_poll_for_no_messages_is_misuse(self):
-        async def test():
-            async with self.consumer() as consumer:
-                with self.assertRaises(MisuseError):
-                    await consumer.poll(0)
-
-        self.run_loop(test())
+    async def test_a_poll_for_no_messages_is_misuse(self):
+        async with self.consumer() as consumer:
+            with self.assertRaises(MisuseError):
+                await consumer.poll(0)

@@ -100,293 +100,236 @@ class Handler:
 
 
 class CallsTest(AsyncProcessorCase):
-    def test_partitions_are_handled_concurrently_and_each_in_order(self):
+    async def test_partitions_are_handled_concurrently_and_each_in_order(self):
         self.fill(40)
+        together = asyncio.Event()
 
-        async def test():
-            together = asyncio.Event()
+        class Together(Handler):
+            async def work(self, part):
+                if len(+self.running) == PARTITIONS:
+                    together.set()
+                await together.wait()
 
-            class Together(Handler):
-                async def work(self, part):
-                    if len(+self.running) == PARTITIONS:
-                        together.set()
-                    await together.wait()
-
-            handler = Together(40)
-            report = await self.run_until(self.processor(handler), handler.ended)
-            self.assertEqual((True, PARTITIONS), (report.clean, handler.most))
-            for partition in range(PARTITIONS):
-                numbers = [int(value) for value in handler.values if int(value) % PARTITIONS == partition]
-                self.assertEqual(list(range(partition, 40, PARTITIONS)), numbers)
-
-        self.run_loop(test())
+        handler = Together(40)
+        report = await self.run_until(self.processor(handler), handler.ended)
+        self.assertEqual((True, PARTITIONS), (report.clean, handler.most))
+        for partition in range(PARTITIONS):
+            numbers = [int(value) for value in handler.values if int(value) % PARTITIONS == partition]
+            self.assertEqual(list(range(partition, 40, PARTITIONS)), numbers)
         self.assertEqual(40, self.committed())
 
-    def test_concurrency_is_bounded(self):
+    async def test_concurrency_is_bounded(self):
         self.fill(200, key=50)
-
-        async def test():
-            handler = Handler(200)
-            processor = self.processor(handler, concurrency=3, order="key", per_message=True)
-            await self.run_until(processor, handler.ended)
-            self.assertEqual(3, handler.most)
-
-        self.run_loop(test())
+        handler = Handler(200)
+        processor = self.processor(handler, concurrency=3, order="key", per_message=True)
+        await self.run_until(processor, handler.ended)
+        self.assertEqual(3, handler.most)
         self.assertEqual(200, self.committed())
 
-    def test_messages_of_a_key_are_in_order(self):
+    async def test_messages_of_a_key_are_in_order(self):
         self.fill(400, key=20)
+        handler = Handler(400)
+        await self.run_until(self.processor(handler, order="key", per_message=True), handler.ended)
+        found = defaultdict(list)
+        for value in handler.values:
+            found[int(value) % 20].append(int(value))
+        self.assertEqual({key: list(range(key, 400, 20)) for key in range(20)}, dict(found))
 
-        async def test():
-            handler = Handler(400)
-            await self.run_until(self.processor(handler, order="key", per_message=True), handler.ended)
-            found = defaultdict(list)
-            for value in handler.values:
-                found[int(value) % 20].append(int(value))
-            self.assertEqual({key: list(range(key, 400, 20)) for key in range(20)}, dict(found))
-
-        self.run_loop(test())
-
-    def test_concurrent_calls_share_threads(self):
+    async def test_concurrent_calls_share_threads(self):
         self.fill(80, key=80)
+        together, before = asyncio.Event(), threading.active_count()
 
-        async def test():
-            together, before = asyncio.Event(), threading.active_count()
+        class Together(Handler):
+            async def work(self, part):
+                if sum(self.running.values()) == 80:
+                    self.threads = threading.active_count()
+                    together.set()
+                await together.wait()
 
-            class Together(Handler):
-                async def work(self, part):
-                    if sum(self.running.values()) == 80:
-                        self.threads = threading.active_count()
-                        together.set()
-                    await together.wait()
+        handler = Together(80)
+        await self.run_until(self.processor(handler, order="key", per_message=True), handler.ended)
+        self.assertLessEqual(handler.threads - before, 8)
 
-            handler = Together(80)
-            await self.run_until(self.processor(handler, order="key", per_message=True), handler.ended)
-            self.assertLessEqual(handler.threads - before, 8)
-
-        self.run_loop(test())
-
-    def test_polling_continues_while_a_handler_runs(self):
+    async def test_polling_continues_while_a_handler_runs(self):
         self.fill(1)
+        polls = Polls()
 
-        async def test():
-            polls = Polls()
+        class Slow(Handler):
+            async def work(self, part):
+                await polls.await_polls(5)
 
-            class Slow(Handler):
-                async def work(self, part):
-                    await polls.await_polls(5)
-
-            handler = Slow(1)
-            await self.run_until(self.processor(handler, hooks=[polls]), handler.ended)
-
-        self.run_loop(test())
+        handler = Slow(1)
+        await self.run_until(self.processor(handler, hooks=[polls]), handler.ended)
         self.assertEqual(1, self.committed())
 
 
 class OutcomesTest(AsyncProcessorCase):
-    def test_outputs_are_acknowledged_and_keep_the_ids_of_a_threaded_processor(self):
+    async def test_outputs_are_acknowledged_and_keep_the_ids_of_a_threaded_processor(self):
         self.fill(20)
+        ended = asyncio.Event()
+        seen = []
 
-        async def test():
-            ended = asyncio.Event()
-            seen = []
+        async def handler(message):
+            seen.append(message.value)
+            if len(seen) == 20:
+                ended.set()
+            return [("out", Record(message.value))]
 
-            async def handler(message):
-                seen.append(message.value)
-                if len(seen) == 20:
-                    ended.set()
-                return [("out", Record(message.value))]
-
-            self.assertTrue((await self.run_until(self.processor(handler, per_message=True), ended)).clean)
-
-        self.run_loop(test())
+        self.assertTrue((await self.run_until(self.processor(handler, per_message=True), ended)).clean)
         ids = {message.message_id for message in self.broker.records("out")}
         self.assertEqual((20, 20), (len(ids), len(self.values("out"))))
         self.assertIn(b"test-group/in/0/0/0", ids)
         self.assertEqual(20, self.committed())
 
-    def test_each_exception_has_its_action(self):
+    async def test_each_exception_has_its_action(self):
         self.fill(12)
+        ended = asyncio.Event()
+        waited, good = Counter(), set()
 
-        async def test():
-            ended = asyncio.Event()
-            waited, good = Counter(), set()
+        async def handler(part):
+            for index, value in enumerate(part.values):
+                if value == b"5":
+                    raise Poison("five", [index])
+                if value == b"7":
+                    raise ValueError("seven")
+                if value == b"9" and not waited[value]:
+                    waited[value] += 1
+                    raise RetryLater(after=0.001)
+            good.update(part.values)
+            if len(good) == 10:
+                ended.set()
 
-            async def handler(part):
-                for index, value in enumerate(part.values):
-                    if value == b"5":
-                        raise Poison("five", [index])
-                    if value == b"7":
-                        raise ValueError("seven")
-                    if value == b"9" and not waited[value]:
-                        waited[value] += 1
-                        raise RetryLater(after=0.001)
-                good.update(part.values)
-                if len(good) == 10:
-                    ended.set()
-
-            await self.run_until(self.processor(handler), ended)
-            self.assertEqual(1, waited[b"9"])
-
-        self.run_loop(test())
+        await self.run_until(self.processor(handler), ended)
+        self.assertEqual(1, waited[b"9"])
         self.assertEqual([b"5", b"7"], sorted(self.values("in.dlq")))
         self.assertEqual(12, self.committed())
 
-    def test_a_value_that_cannot_be_decoded_becomes_a_dead_letter(self):
+    async def test_a_value_that_cannot_be_decoded_becomes_a_dead_letter(self):
         self.writer.publish("in", [b"not json", b"[1]"]).raise_for_undelivered()
+        ended = asyncio.Event()
+        seen = []
 
-        async def test():
-            ended = asyncio.Event()
-            seen = []
+        async def handler(message):
+            seen.append(message.value)
+            ended.set()
 
-            async def handler(message):
-                seen.append(message.value)
-                ended.set()
+        await self.run_until(self.processor(handler, serializer=JsonSerializer(), per_message=True), ended)
+        self.assertEqual([[1]], seen)
 
-            await self.run_until(self.processor(handler, serializer=JsonSerializer(), per_message=True), ended)
-            self.assertEqual([[1]], seen)
-
-        self.run_loop(test())
-
-    def test_without_dead_letters_the_error_of_the_handler_ends_the_run(self):
+    async def test_without_dead_letters_the_error_of_the_handler_ends_the_run(self):
         self.fill(1)
 
         async def handler(part):
             raise ValueError("broken")
 
-        async def test():
-            with self.assertRaises(HandlerError) as raised:
-                await self.processor(handler, dead_letters=None).run()
-            self.assertIsInstance(raised.exception.__cause__, ValueError)
-
-        self.run_loop(test())
+        with self.assertRaises(HandlerError) as raised:
+            await self.processor(handler, dead_letters=None).run()
+        self.assertIsInstance(raised.exception.__cause__, ValueError)
         self.assertEqual(0, self.committed())
 
-    def test_a_cancelled_call_ends_the_run_and_commits_nothing(self):
+    async def test_a_cancelled_call_ends_the_run_and_commits_nothing(self):
         self.fill(1)
 
         async def handler(part):
             raise asyncio.CancelledError
 
-        async def test():
-            with self.assertRaises(HandlerError):
-                await self.processor(handler).run()
-
-        self.run_loop(test())
+        with self.assertRaises(HandlerError):
+            await self.processor(handler).run()
         self.assertEqual(0, self.committed())
 
-    def test_a_return_value_that_is_not_an_output_ends_the_run(self):
+    async def test_a_return_value_that_is_not_an_output_ends_the_run(self):
         self.fill(1)
 
         async def handler(part):
             return 42
 
-        async def test():
-            with self.assertRaises(MisuseError):
-                await self.processor(handler).run()
-
-        self.run_loop(test())
+        with self.assertRaises(MisuseError):
+            await self.processor(handler).run()
 
 
 class RebalanceTest(AsyncProcessorCase):
-    def test_a_revocation_waits_for_calls_in_flight_so_that_each_message_is_handled_once(self):
+    async def test_a_revocation_waits_for_calls_in_flight_so_that_each_message_is_handled_once(self):
         self.fill(40)
+        called, finish = asyncio.Event(), asyncio.Event()
 
-        async def test():
-            called, finish = asyncio.Event(), asyncio.Event()
+        class First(Handler):
+            async def work(self, part):
+                called.set()
+                await finish.wait()
 
-            class First(Handler):
-                async def work(self, part):
-                    called.set()
-                    await finish.wait()
+        class Second(Handler):
+            pass
 
-            class Second(Handler):
-                pass
-
-            first, second = First(40), Second(40)
-            processors = [self.processor(first), self.processor(second)]
-            running = [asyncio.ensure_future(processors[0].run())]
-            await called.wait()
-            running.append(asyncio.ensure_future(processors[1].run()))
-            while len(self.broker.members(GROUP)) < 2:
-                await asyncio.sleep(0)
-            finish.set()
-            while len(first.values) + len(second.values) < 40:
-                await asyncio.sleep(0)
-            for processor in processors:
-                await processor.stop()
-            await asyncio.gather(*running)
-            self.assertEqual(sorted(b"%d" % number for number in range(40)), sorted(first.values + second.values))
-
-        self.run_loop(test())
+        first, second = First(40), Second(40)
+        processors = [self.processor(first), self.processor(second)]
+        running = [asyncio.ensure_future(processors[0].run())]
+        await called.wait()
+        running.append(asyncio.ensure_future(processors[1].run()))
+        while len(self.broker.members(GROUP)) < 2:
+            await asyncio.sleep(0)
+        finish.set()
+        while len(first.values) + len(second.values) < 40:
+            await asyncio.sleep(0)
+        for processor in processors:
+            await processor.stop()
+        await asyncio.gather(*running)
+        self.assertEqual(sorted(b"%d" % number for number in range(40)), sorted(first.values + second.values))
         self.assertEqual(40, self.committed())
 
 
 class EndTest(AsyncProcessorCase):
-    def test_a_cancelled_run_waits_for_calls_and_commits(self):
+    async def test_a_cancelled_run_waits_for_calls_and_commits(self):
         self.fill(1)
+        called, finish = asyncio.Event(), asyncio.Event()
 
-        async def test():
-            called, finish = asyncio.Event(), asyncio.Event()
+        async def handler(part):
+            called.set()
+            await finish.wait()
 
-            async def handler(part):
-                called.set()
-                await finish.wait()
-
-            processor = self.processor(handler)
-            running = asyncio.ensure_future(processor.run())
-            await called.wait()
-            running.cancel()
-            await asyncio.sleep(0)
-            finish.set()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-            self.assertTrue(running.cancelled())
-
-        self.run_loop(test())
+        processor = self.processor(handler)
+        running = asyncio.ensure_future(processor.run())
+        await called.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        finish.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        self.assertTrue(running.cancelled())
         self.assertEqual(1, self.committed())
 
-    def test_a_call_that_outlives_the_deadline_is_cancelled_and_not_committed(self):
+    async def test_a_call_that_outlives_the_deadline_is_cancelled_and_not_committed(self):
         self.fill(1)
+        called, ended = asyncio.Event(), asyncio.Event()
 
-        async def test():
-            called, ended = asyncio.Event(), asyncio.Event()
+        async def handler(part):
+            called.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
 
-            async def handler(part):
-                called.set()
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    ended.set()
-
-            processor = self.processor(handler)
-            running = asyncio.ensure_future(processor.run())
-            await called.wait()
-            report = await processor.stop(0.05)
-            self.assertEqual((False, 1), (report.clean, sum(report.in_flight.values())))
-            self.assertIs(report, await running)
-            await ended.wait()
-
-        self.run_loop(test())
+        processor = self.processor(handler)
+        running = asyncio.ensure_future(processor.run())
+        await called.wait()
+        report = await processor.stop(0.05)
+        self.assertEqual((False, 1), (report.clean, sum(report.in_flight.values())))
+        self.assertIs(report, await running)
+        await ended.wait()
         self.assertEqual(0, self.committed())
 
-    def test_stop_within_a_handler_does_not_wait(self):
+    async def test_stop_within_a_handler_does_not_wait(self):
         self.fill(1)
+        reports = []
 
-        async def test():
-            reports = []
+        async def handler(part):
+            reports.append(await processor.stop())
 
-            async def handler(part):
-                reports.append(await processor.stop())
-
-            processor = self.processor(handler)
-            self.assertTrue((await processor.run()).clean)
-            self.assertFalse(reports[0].clean)
-
-        self.run_loop(test())
+        processor = self.processor(handler)
+        self.assertTrue((await processor.run()).clean)
+        self.assertFalse(reports[0].clean)
         self.assertEqual(1, self.committed())
 
-    def test_a_stop_and_a_cancelled_run_return_although_the_rebalance_listener_does_not(self):
+    async def test_a_stop_and_a_cancelled_run_return_although_the_rebalance_listener_does_not(self):
         self.useFixture(MonkeyPatch("monasca_common.kafka.processor.shutdown._GRACE_SECONDS", 0.01))
         called, released = threading.Event(), threading.Event()
         self.addCleanup(released.set)
@@ -396,37 +339,31 @@ class EndTest(AsyncProcessorCase):
                 called.set()
                 released.wait(50)
 
-        async def test():
-            processor = self.processor(Handler(1))
-            processor._processor.consumer.listener = Hanging()
-            running = asyncio.ensure_future(processor.run())
-            while not called.is_set():
-                await asyncio.sleep(0.001)
-            self.assertTrue((await processor.stop(0)).clean)
-            running.cancel()
-            await asyncio.wait({running})
-            self.assertEqual((True, False), (running.cancelled(), processor._ended.done()))
-            released.set()
-            await asyncio.wait({processor._ended})
+        processor = self.processor(Handler(1))
+        processor._processor.consumer.listener = Hanging()
+        running = asyncio.ensure_future(processor.run())
+        while not called.is_set():
+            await asyncio.sleep(0.001)
+        self.assertTrue((await processor.stop(0)).clean)
+        running.cancel()
+        await asyncio.wait({running})
+        self.assertEqual((True, False), (running.cancelled(), processor._ended.done()))
+        released.set()
+        await asyncio.wait({processor._ended})
 
-        self.run_loop(test())
-
-    def test_misuse_is_refused(self):
+    async def test_misuse_is_refused(self):
         async def handler(part):
             pass
 
-        async def test():
-            with self.assertRaises(ConfigurationError):
-                self.processor(handler, concurrency=0)
-            with self.assertRaises(WrongType):
-                self.processor(print)
-            processor = self.processor(handler)
-            await processor.stop()
-            running = asyncio.ensure_future(processor.run())
-            await asyncio.sleep(0)
-            with self.assertRaises(MisuseError):
-                await processor.run()
-            await processor.stop()
-            await running
-
-        self.run_loop(test())
+        with self.assertRaises(ConfigurationError):
+            self.processor(handler, concurrency=0)
+        with self.assertRaises(WrongType):
+            self.processor(print)
+        processor = self.processor(handler)
+        await processor.stop()
+        running = asyncio.ensure_future(processor.run())
+        await asyncio.sleep(0)
+        with self.assertRaises(MisuseError):
+            await processor.run()
+        await processor.stop()
+        await running
