@@ -3,6 +3,8 @@
 
 import json
 
+import sqlalchemy as sa
+
 from monasca_common.alarms.address_keys import PLAIN
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka import ProducerPool
@@ -48,3 +50,29 @@ class AlarmsCase:
     def message(self, method, path, body, expected, **named):
         """Return the message of the error."""
         return self.ask(method, path, body, expected, **named)["error"]["message"]
+
+    def assert_refused(self, path, valid, violations, required):
+        """Check that a POST creates nothing: with any of these changes (the error has their text), without a required
+        member, or with a malformed body."""
+        for changes, text in violations:
+            self.assertIn(text, self.message("POST", path, valid | changes, 422), changes)
+        for name in required:
+            lacking = {key: value for key, value in valid.items() if key != name}
+            self.assertIn(name, self.message("POST", path, lacking, 422))
+        for body in (b"", b"{", b'{"%s": "\\ud800"}' % required[0].encode(), b"[" * 100_000):
+            self.ask("POST", path, body, 400)
+        for body in (b"[]", b"null", b"5"):
+            self.ask("POST", path, body, 422)
+        self.assertEqual([], self.elements(path))
+
+    def statements(self, text):
+        """Return the list that receives each later statement that contains the text, with its parameters."""
+        found = []
+
+        def note(_connection, _cursor, statement, parameters, _context, _executemany):
+            if text in statement:
+                found.append((statement, parameters))
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", note)
+        return found

@@ -88,7 +88,7 @@ class AlarmDefinitionsContract(AlarmsCase):
             self.assertEqual([], self.alarms_database.rows(sa.select(table)))
 
     def test_violations_are_refused_with_their_places(self):
-        for changes, place in (
+        violations = (
             ({"name": ""}, "name must not be empty"),
             ({"name": "x" * 256}, "name has 256"),
             ({"name": "a\0"}, "name has a NUL"),
@@ -107,33 +107,19 @@ class AlarmDefinitionsContract(AlarmsCase):
             ({"ok_actions": ["bad"]}, "ok_actions[0] is not the id of a notification method"),
             ({"undetermined_actions": ["bad", "bad"]}, "undetermined_actions has a duplicate entry"),
             ({"actions_enabled": "perhaps"}, "$.actions_enabled"),
-        ):
-            self.assertIn(place, self.message("POST", PATH, PLAIN | changes, 422), changes)
-        for name in PLAIN:
-            self.assertIn(name, self.message("POST", PATH, {k: v for k, v in PLAIN.items() if k != name}, 422))
-        for body in (b"", b"{", b"[" * 100_000):
-            self.ask("POST", PATH, body, 400)
-        for body in (b"[]", b"null"):
-            self.ask("POST", PATH, body, 422)
-        self.assertEqual([], self.elements(PATH))
+        )
+        self.assert_refused(PATH, PLAIN, violations, ("name", "expression"))
 
     def test_rows_after_a_page_limited_in_bytes_are_not_read(self):
         expression = "max(cpu) > 0" + " " * 16_000
         for n in range(150):
             self.ask("POST", PATH, {"name": f"{n:03}", "expression": expression}, 201)
         self.patch(paging, "MAX_ANSWER_BYTES", 1024 * 1024)
-        asked = []
-
-        def note(_connection, _cursor, statement, parameters, _context, _executemany):
-            if "FROM alarm_action" in statement:
-                asked.append(len(parameters))
-
-        sa.event.listen(sa.Engine, "before_cursor_execute", note)
-        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", note)
+        asked = self.statements("FROM alarm_action")
         found = self.get(PATH, query="sort_by=name")
         shown = [each["name"] for each in found["elements"]]
         self.assertEqual([f"{n:03}" for n in range(len(shown))], shown)
-        self.assertTrue(0 < sum(asked) < 150, asked)
+        self.assertTrue(0 < sum(len(parameters) for _, parameters in asked) < 150, asked)
         following = self.elements(PATH, query=f"sort_by=name%20desc&offset={len(shown)}&limit=55")
         expected = [f"{n:03}" for n in range(149 - len(shown), 94 - len(shown), -1)]
         self.assertEqual(expected, [each["name"] for each in following])
@@ -308,16 +294,10 @@ class AlarmDefinitionsContract(AlarmsCase):
 
 class TestAlarmDefinitions(AlarmDefinitionsContract, SqliteTestCase):
     def test_a_filter_by_dimensions_reads_no_other_tenants_sub_expressions(self):
-        asked = []
-
-        def note(_connection, _cursor, statement, parameters, _context, _executemany):
-            asked.append((statement, parameters))
-
-        sa.event.listen(sa.Engine, "before_cursor_execute", note)
-        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", note)
+        asked = self.statements("alarm_sub_expression")
         which = DefinitionFilter("t", dimensions={"host": ("a",)})
         list(AlarmDefinitions(self.alarms_database).iter_found(which, (), Slice(100)))
-        (found,) = [each for each in asked if "alarm_sub_expression" in each[0]]
+        (found,) = asked
         connection = sqlite3.connect(f"{self.folder}/monasca.sqlite")
         self.addCleanup(connection.close)
         plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {found[0]}", found[1]))

@@ -36,7 +36,7 @@ class NotificationMethodsContract(AlarmsCase):
             self.assertIn("there is no notification method", self.message(method, path, body, 404))
 
     def test_violations_are_refused_with_their_places(self):
-        for changes, place in (
+        violations = (
             ({"name": ""}, "name must not be empty"),
             ({"name": "x" * 251}, "name has 251 characters"),
             ({"name": "\0"}, "name has a NUL"),
@@ -60,15 +60,8 @@ class NotificationMethodsContract(AlarmsCase):
             ({"period": 1.2}, "$.period"),
             ({"period": "zero"}, "$.period"),
             ({"period": 10**12}, "period must be 0"),
-        ):
-            self.assertIn(place, self.message("POST", PATH, EMAIL | changes, 422), changes)
-        for name in EMAIL:
-            self.assertIn(name, self.message("POST", PATH, {k: v for k, v in EMAIL.items() if k != name}, 422))
-        for body in (b"", b"{", b'{"name": "\\ud800"}', b"[" * 100_000):
-            self.ask("POST", PATH, body, 400)
-        for body in (b"[]", b"null", b"5"):
-            self.ask("POST", PATH, body, 422)
-        self.assertEqual([], self.elements(PATH))
+        )
+        self.assert_refused(PATH, EMAIL, violations, ("name", "type", "address"))
 
     def test_a_change_is_validated_with_the_unchanged_members(self):
         made = self.ask("POST", PATH, HOOK, 201)
