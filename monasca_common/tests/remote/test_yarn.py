@@ -13,7 +13,8 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from monasca_common.devbroker.java import find_java
-from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
+from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.functional.pipeline.test_pipeline_cluster import ClusterTests
 from monasca_common.tests.remote import hadoop
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
@@ -112,31 +113,16 @@ def options(cluster):
     )
 
 
-class YarnTest(PipelineProcessCase):
+class YarnTest(ClusterTests, PipelineProcessCase):
     master = "yarn"
 
     def setUp(self):
         super().setUp()
         self.yarn = shared_cluster()
-        self.useFixture(fixtures.EnvironmentVariable("HADOOP_CONF_DIR", str(self.configuration)))
+        self.useFixture(fixtures.EnvironmentVariable("HADOOP_CONF_DIR", str(self.yarn.configuration)))
         self.configure(options(self.yarn))
+        self.before = self.yarn.applications()
 
-    def test_records_staged_by_a_killed_executor_count_once(self):
-        before = self.applications()
-        self.send_some()
-        (self.deaths / "executor").touch()
-        self.assertEqual(0, self.start("--once").wait(SECONDS))
-        self.assertEqual([], list(self.deaths.iterdir()))
-        self.assert_clean()
-        [name] = self.applications().keys() - before.keys()
-        self.wait_until(lambda: self.applications()[name] == "FINISHED", self.applications)
-        self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
-
-    def test_sigterm_ends_the_job_cleanly(self):
-        self.send_some()
-        process = self.start()
-        self.wait_until(self.is_through, seconds=SECONDS)
-        process.terminate()
-        self.assertEqual(0, process.wait(SECONDS))
-        self.assertIn("offsets done, 0 left", self.log.read_text())
-        self.assert_clean()
+    def assert_ended(self):
+        [name] = self.yarn.applications().keys() - self.before.keys()
+        self.wait_until(lambda: self.yarn.applications()[name] == "FINISHED", self.yarn.applications)

@@ -8,8 +8,6 @@ It writes a batch and then commits it. A point is written again only if the pers
 import collections
 import contextlib
 import http.client
-import shutil
-import sys
 import threading
 import time
 import uuid
@@ -90,7 +88,6 @@ class InfluxRelay:
         return status, text
 
 
-_MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
 _BATCH = 50
 
 _CONFIGURATION = """\
@@ -126,9 +123,7 @@ class PersisterServiceCase(ServiceCase):
 
     def setUp(self):
         super().setUp()
-        if shutil.which("influxd") is None:
-            print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
-            self.skipTest(_MISSING)
+        influxdb_case.skip_without_influxdb(self)
         self.topic = self.fixture.topic(2)
         self.alarm_topic = f"{self.topic}-alarms"
         self.database = f"published_{uuid.uuid4().hex[:12]}"

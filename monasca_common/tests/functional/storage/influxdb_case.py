@@ -140,13 +140,17 @@ def _transition(_, tags, fields):
     return bytes.fromhex(fields["message_id"]), row
 
 
+def skip_without_influxdb(case):
+    if shutil.which("influxd") is None:
+        print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
+        case.skipTest(_MISSING)
+
+
 class InfluxdbTestCase(base.BaseTestCase):
     """``self.database`` is an empty database, on a server that other tests share."""
 
     def setUp(self):
         super().setUp()
-        if shutil.which("influxd") is None:
-            print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
-            self.skipTest(_MISSING)
+        skip_without_influxdb(self)
         self.database = InfluxDatabase(self.addCleanup)
         self.database.prepare()

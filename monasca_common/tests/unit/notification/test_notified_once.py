@@ -105,7 +105,9 @@ class DigestOfManyDefinitionsTest(OnceCase):
 
 
 class ResendWhileRetriesWaitTest(OnceCase):
-    def test_failed_resends_do_not_change_the_retries(self):
+    def setUp(self):
+        """Let an attempt and two resends fail."""
+        super().setUp()
         method = self.method()
         made = self.alarm("a1")
         self.notifier.fails = True
@@ -115,20 +117,13 @@ class ResendWhileRetriesWaitTest(OnceCase):
             self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
             ledger.finish(notification, FAILED, self.clock.now_ms, "responded with 500")
             ledger.restore(notification.id, "failed")
+
+    def test_failed_resends_do_not_change_the_retries(self):
         self.notifier.fails = False
         self.deliver()
         self.assertEqual(["a1:ALARM"], self.sent())
 
     def test_failed_resends_do_not_prevent_giving_up(self):
-        method = self.method()
-        made = self.alarm("a1")
-        self.notifier.fails = True
-        self.changes(_read("alarm-state-transitions", made.message))
-        ledger, notification = Ledger(self.alarms_database), notification_of(made, method)
-        for _ in range(2):
-            self.assertTrue(ledger.resend(notification.id, self.clock.now_ms))
-            ledger.finish(notification, FAILED, self.clock.now_ms, "responded with 500")
-            ledger.restore(notification.id, "failed")
         self.deliver()
         self.assertEqual([("a1", "given up")], self.ledger())
 
