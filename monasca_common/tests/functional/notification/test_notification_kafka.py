@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command with a real Kafka and real receivers: SIGKILL at critical points, and outages."""
 
-import asyncio
 import collections
 import email
 import itertools
 import json
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from pathlib import Path
 
 import fixtures
 import psutil
-from aiosmtpd.smtp import SMTP
 from oslotest import base
 
 from monasca_common.alarms.database import AlarmsDatabase
@@ -24,45 +21,31 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.unit.notification import receivers
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
-_SECONDS = 60
 
+class MailServer(receivers.MailServer):
+    """Refuses every third mail."""
 
-class MailServer:
-    """``taken``: the id of each accepted mail, in order. One of every ``refuses_each`` mails is refused."""
-
-    def __init__(self, refuses_each=3):
-        self.taken = []
-        self._refuses_each = refuses_each
+    def __init__(self):
         self._numbers = itertools.count(1)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_SECONDS)
-        self.port = self._server.sockets[0].getsockname()[1]
+        super().__init__()
 
-    def close(self):
-        self._loop.call_soon_threadsafe(self._server.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_SECONDS)
-        self._loop.close()
+    async def handle_DATA(self, *arguments):  # noqa: N802 - what aiosmtpd calls
+        return "451 4.3.0 later" if next(self._numbers) % 3 == 0 else await super().handle_DATA(*arguments)
 
-    async def handle_DATA(self, _server, _session, envelope):  # noqa: N802 - what aiosmtpd calls
-        if next(self._numbers) % self._refuses_each == 0:
-            return "451 4.3.0 later"
-        self.taken.append(email.message_from_bytes(envelope.content)["Message-ID"].strip("<>").partition("@")[0])
-        return "250 OK"
-
-    def _listen(self):
-        return self._loop.create_server(lambda: SMTP(self, loop=self._loop), "127.0.0.1", 0)
+    def ids(self):
+        """Return the id of each accepted mail, in order."""
+        mails = [email.message_from_bytes(text)["Message-ID"] for _, text in self.mails]
+        return [message_id.strip("<>").partition("@")[0] for message_id in mails]
 
 
 CHANGES = 24
@@ -200,7 +183,7 @@ class CrashCase(NotificationKafkaCase):
     @each_once()
     def assert_none_lost_and_doubles_counted(self, changes=CHANGES):
         repeats = dict(self.ledger("id", "repeats"))
-        taken = collections.Counter(self.taken + self.mails.taken)
+        taken = collections.Counter(self.taken + self.mails.ids())
         self.assertEqual(2 * changes, len(repeats))
         self.assertEqual(repeats.keys(), taken.keys())
         self.assertEqual([], [key for key, times in taken.items() if times - 1 > repeats[key]])

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers on this machine that receive notifications, and fail, hang, disconnect or redirect on request."""
 
+import asyncio
 import contextlib
 import ipaddress
 import json
 import re
-import socketserver
 import ssl
 import threading
+
+from aiosmtpd.smtp import SMTP
 
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.tests.served import body_of, http_server, respond, serve
@@ -117,11 +119,11 @@ class HttpReceiver:
             self.answer(handler)
 
 
-class SmtpReceiver:
-    """A mail server with the commands that a sender needs.
+class MailServer:
+    """A mail server on its own event loop.
 
-    ``mails``: (receiver, text) of each mail. ``refuses``: the response to a refused command. ``hangs_at``: a command
-    without a response. ``tls``: the file of a certificate, for STARTTLS.
+    ``mails``: (receiver, text) of each mail, of which ``encrypted`` were encrypted. ``refuses``: the response to a
+    refused command. ``hangs_at``: a command without a response. ``tls``: the file of a certificate, for STARTTLS.
     """
 
     def __init__(self, tls=None):
@@ -129,58 +131,57 @@ class SmtpReceiver:
         self.encrypted = 0
         self.refuses = {}
         self.hangs_at = None
-        self.over = threading.Event()
         self.context = None
         if tls is not None:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.load_cert_chain(tls)
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handler())
-        self.port = self._server.server_address[1]
-        self._close = serve(self._server)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_SECONDS)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _listen(self):
+        def serve_client():
+            return SMTP(self, hostname="test", tls_context=self.context, loop=self._loop)
+
+        return await self._loop.create_server(serve_client, "127.0.0.1", 0)
 
     def close(self):
-        self.over.set()
-        self._close()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SECONDS)
+        self._loop.close()
 
-    def _handler(receiver):  # noqa: N805 - the handler has a self of its own
-        class Handler(socketserver.StreamRequestHandler):
-            def say(self, line):
-                self.wfile.write(line.encode() + b"\r\n")
+    async def _end(self):
+        self._server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
-            def handle(self):
-                with contextlib.suppress(OSError):
-                    self.say("220 test")
-                    while line := self.rfile.readline():
-                        self.obey(line.decode().strip())
+    async def _response(self, command):
+        if command == self.hangs_at:
+            await asyncio.sleep(_SECONDS)
+        return self.refuses.get(command, "250 OK")
 
-            def obey(self, line):
-                command = line.partition(" ")[0].upper()
-                if command == receiver.hangs_at:
-                    receiver.over.wait(_SECONDS)
-                elif command in receiver.refuses:
-                    self.say(receiver.refuses[command])
-                elif command == "EHLO":
-                    self.say("250-test")
-                    self.say("250 STARTTLS" if receiver.context else "250 OK")
-                elif command == "STARTTLS":
-                    self.say("220 go ahead")
-                    self.request = receiver.context.wrap_socket(self.request, server_side=True)
-                    self.setup()
-                    receiver.encrypted += 1
-                elif command == "RCPT":
-                    self.receiver = line.partition(":")[2]
-                    self.say("250 OK")
-                elif command == "DATA":
-                    self.say("354 go ahead")
-                    lines = []
-                    while (text := self.rfile.readline()) != b".\r\n":
-                        lines.append(text)
-                    receiver.mails.append((self.receiver, b"".join(lines)))
-                    self.say("250 OK")
-                else:
-                    self.say("221 bye" if command == "QUIT" else "250 OK")
+    # The names of these methods are those that aiosmtpd calls.
 
-        return Handler
+    async def handle_MAIL(self, _server, _session, envelope, address, _options):  # noqa: N802
+        envelope.mail_from = address
+        return await self._response("MAIL")
+
+    async def handle_RCPT(self, _server, _session, envelope, address, _options):  # noqa: N802
+        envelope.rcpt_tos.append(address)
+        return await self._response("RCPT")
+
+    async def handle_DATA(self, _server, session, envelope):  # noqa: N802
+        response = await self._response("DATA")
+        if response.startswith("250"):
+            self.mails.append((envelope.rcpt_tos[0], envelope.content))
+            self.encrypted += session.ssl is not None
+        return response
+
+    async def handle_QUIT(self, _server, _session, _envelope):  # noqa: N802
+        return await self._response("QUIT")
 
 
 class JiraReceiver(HttpReceiver):

@@ -26,7 +26,7 @@ from monasca_common.notification.notification import Notification, group_of, not
 from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
-from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, SmtpReceiver, change
+from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, MailServer, change
 
 CONFIGURATION = "[notification]\nallowed_networks = 127.0.0.1/32\n"
 _HANG_SECONDS = 5.0
@@ -352,21 +352,21 @@ class EmailTest(NotifierCase):
         return self.notifier("[email_notifier]\n" + "".join(f"{name} = {lines[name]}\n" for name in lines))
 
     def test_plain_text_and_html_are_sent_encrypted_with_the_id(self):
-        receiver = self.receiver(SmtpReceiver, tls=self.folder / "broker.pem")
+        receiver = self.receiver(MailServer, tls=self.folder / "broker.pem")
         notification = notification_of(change(description="größer"), "m1")
 
         self.smtp(receiver).send(notification, "someone@example.org")
 
         [(to, text)] = receiver.mails
         mail = email.message_from_bytes(text, policy=email.policy.default)
-        self.assertEqual((1, "<someone@example.org>"), (receiver.encrypted, to))
+        self.assertEqual((1, "someone@example.org"), (receiver.encrypted, to))
         self.assertEqual(f"<{notification.id}@example.org>", mail["Message-ID"])
         self.assertEqual("ALARM: cpu is busy", mail["Subject"])
         self.assertIn("größer", mail.get_body(("plain",)).get_content())
         self.assertIn("<h2>cpu is busy: ALARM</h2>", mail.get_body(("html",)).get_content())
 
     def test_no_text_of_an_alarm_becomes_a_header_or_a_tag(self):
-        receiver = self.receiver(SmtpReceiver)
+        receiver = self.receiver(MailServer)
         notification = notification_of(change(name=HOSTILE_TEXT, reason=HOSTILE_TEXT), "m1")
 
         self.smtp(receiver, starttls="false").send(notification, "someone@example.org")
@@ -377,7 +377,7 @@ class EmailTest(NotifierCase):
         self.assertIn("{{ ''.__class__ }} Bcc: all@example.org", mail["Subject"])
 
     def test_an_invalid_mail_address_is_refused(self):
-        receiver = self.receiver(SmtpReceiver)
+        receiver = self.receiver(MailServer)
         for address in (
             "a@example.org\r\nBcc: b@example.org",
             "a@example.org\nX: 1",
@@ -395,18 +395,18 @@ class EmailTest(NotifierCase):
         self.assertEqual([], receiver.mails)
 
     def test_no_mail_is_sent_to_a_server_without_the_required_encryption(self):
-        receiver = self.receiver(SmtpReceiver)
+        receiver = self.receiver(MailServer)
         self.assertRaises(SendFailed, self.smtp(receiver).send, notification_of(change(), "m1"), "a@example.org")
         self.assertEqual([], receiver.mails)
 
     def test_a_certificate_of_another_authority_is_refused(self):
-        receiver = self.receiver(SmtpReceiver, tls=self.folder / "broker.pem")
+        receiver = self.receiver(MailServer, tls=self.folder / "broker.pem")
         notifier = self.smtp(receiver, ca_file=self.folder / "other-ca.pem")
         self.assertRaises(SendFailed, notifier.send, notification_of(change(), "m1"), "a@example.org")
         self.assertEqual([], receiver.mails)
 
     def test_a_refusal_is_a_failure_with_its_code(self):
-        receiver = self.receiver(SmtpReceiver)
+        receiver = self.receiver(MailServer)
         for command, answer in (("MAIL", "451 later"), ("RCPT", "550 nobody"), ("DATA", "554 no")):
             receiver.refuses = {command: answer}
             send = self.smtp(receiver, starttls="false").send
@@ -417,14 +417,14 @@ class EmailTest(NotifierCase):
             self.assertIn(f"localhost:{receiver.port}", failure.for_operators)
 
     def test_a_hanging_mail_server_is_disconnected(self):
-        receiver = self.receiver(SmtpReceiver)
+        receiver = self.receiver(MailServer)
         receiver.hangs_at = "DATA"
         send = self.smtp(receiver, starttls="false", timeout=0.3).send
         failure = self.assertRaises(SendFailed, send, notification_of(change(), "m1"), "a@example.org")
         self.assertEqual("the mail server gave no response within 0.3 s", str(failure))
 
     def test_a_hanging_look_up_of_the_mail_server_ends_with_the_time_out(self):
-        receiver, ended = self.receiver(SmtpReceiver), threading.Event()
+        receiver, ended = self.receiver(MailServer), threading.Event()
         self.addCleanup(ended.set)
         send = self.smtp(receiver, starttls="false", timeout=0.1).send
         self.useFixture(fixtures.MonkeyPatch("socket.getaddrinfo", lambda *_, **__: ended.wait(_HANG_SECONDS)))
@@ -433,7 +433,7 @@ class EmailTest(NotifierCase):
         self.assertNotIn("localhost", str(failure))
 
     def test_a_refused_quit_is_not_a_failure(self):
-        receiver = self.receiver(SmtpReceiver)
+        receiver = self.receiver(MailServer)
         receiver.refuses = {"QUIT": "500 no"}
         self.smtp(receiver, starttls="false").send(notification_of(change(), "m1"), "a@example.org")
         self.assertEqual(1, len(receiver.mails))
