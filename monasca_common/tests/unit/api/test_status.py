@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from types import SimpleNamespace
 
 from oslotest import base
@@ -9,35 +7,20 @@ from oslotest import base
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.status import ApiStatus
 from monasca_common.devbroker.ports import free_ports
-
-
-class Worker(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *_):
-        """Log nothing."""
+from monasca_common.tests.served import http_server, respond, serve
 
 
 class ApiStatusTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.workers = {}
-        self.server = HTTPServer(("127.0.0.1", 0), Worker)
-        self.addCleanup(self.server.server_close)
-        self.status = ApiStatus(
-            ApiSettings(host="0.0.0.0", port=self.server.server_port),
-            lambda: self.workers,
-        )
+        server = http_server(lambda handler: respond(handler, *self.response))
+        self.addCleanup(serve(server))
+        self.status = ApiStatus(ApiSettings(host="0.0.0.0", port=server.server_port), lambda: self.workers)
 
     def answered(self, status, body):
         """Return readiness and health while a worker gives this response."""
-        self.server.status, self.server.body = status, body
-        serving = Thread(target=lambda: [self.server.handle_request() for _ in range(2)])
-        serving.start()
-        self.addCleanup(serving.join)
+        self.response = status, body
         return self.status.ready(), self.status.health()
 
     def worker(self, age):

@@ -2,7 +2,6 @@
 """The driver's reaction to all possible responses of a server, or of another program on its port."""
 
 import base64
-import http.server
 import json
 import socket
 import threading
@@ -22,45 +21,10 @@ from monasca_common.storage.influxdb.client import address
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import FixedClock
 from monasca_common.tests.contracts.storage.database import NOW_MS
-from monasca_common.tests.served import respond, serve
+from monasca_common.tests.served import body_of, http_server, respond, serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 PASSWORD = "p@ss/word"
-
-
-class FakeInflux(http.server.ThreadingHTTPServer):
-    """A server that records the requests.
-
-    ``answer``: returns ``(status, body)``, or ``None`` to close the connection without a response.
-    """
-
-    handle_error = lambda *_: None  # noqa: E731 - these tests disconnect clients on purpose
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests = []
-        self.answer = lambda lines: (204, b"")
-        self.closes_after_each = False
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.requests.append((self.path, dict(self.headers), body))
-        answer = self.server.answer(body.splitlines())
-        if answer is None:
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-            return
-        status, text = answer
-        respond(self, status, text)
-        if self.server.closes_after_each:  # like a server that closes an idle connection without notice
-            self.close_connection = True
-
-    def log_message(self, *_):
-        pass
 
 
 def error(text):
@@ -73,11 +37,30 @@ def rows(*names):
 
 
 class FaultCase(base.BaseTestCase):
+    """With a server that records the requests.
+
+    ``answer``: returns ``(status, body)`` for the lines of a request, or ``None`` to close the connection without a
+    response.
+    """
+
     def setUp(self):
         super().setUp()
-        self.server = FakeInflux()
-        self.addCleanup(serve(self.server))
-        self.port = self.server.server_address[1]
+        self.requests = []
+        self.answer = lambda lines: (204, b"")
+        self.closes_after_each = False
+        server = http_server(self.respond, keep_alive=True)
+        server.handle_error = lambda *_: None  # these tests disconnect clients on purpose
+        self.addCleanup(serve(server))
+        self.port = server.server_port
+
+    def respond(self, handler):
+        body = body_of(handler)
+        self.requests.append((handler.path, dict(handler.headers), body))
+        answer = self.answer(body.splitlines())
+        # also like a server that closes an idle connection without notice
+        handler.close_connection |= answer is None or self.closes_after_each
+        if answer is not None:
+            respond(handler, *answer)
 
     def storage(self, *, timeout_seconds=5.0, suffix=""):
         url = f"influxdb://mona:p%40ss%2Fword@127.0.0.1:{self.port}/metrics db{suffix}"
@@ -87,7 +70,7 @@ class FaultCase(base.BaseTestCase):
     def writer(self, **options):
         writer = self.storage(**options).open_writer()
         self.addCleanup(writer.close)
-        self.server.requests.clear()
+        self.requests.clear()
         return writer
 
     def write(self, writer, *names):
@@ -96,15 +79,13 @@ class FaultCase(base.BaseTestCase):
     def refuse(self, *names, text="unable to parse '…': invalid"):
         """Refuse some points like InfluxDB: valid points of the request are stored, and the response is a refusal."""
         bad = tuple(name.encode() + b"," for name in names)
-        self.server.answer = lambda lines: (
-            (400, error(text)) if any(line.startswith(bad) for line in lines) else (204, b"")
-        )
+        self.answer = lambda lines: (400, error(text)) if any(line.startswith(bad) for line in lines) else (204, b"")
 
 
 class TestWrites(FaultCase):
     def test_a_call_is_one_request_with_credentials_and_milliseconds(self):
         self.assertEqual(Written(stored=2), self.write(self.writer(suffix="?retention_policy=rp"), "a", "b"))
-        [(path, headers, body)] = self.server.requests
+        [(path, headers, body)] = self.requests
         self.assertEqual("/write?db=metrics+db&precision=ms&rp=rp", path)
         self.assertEqual(f"mona:{PASSWORD}", base64.b64decode(headers["Authorization"].split()[1]).decode())
         self.assertEqual([b"a", b"b"], [line.partition(b",")[0] for line in body.splitlines()])
@@ -113,19 +94,19 @@ class TestWrites(FaultCase):
         writer = self.writer()
         for _ in range(3):
             self.write(writer, "a")
-        self.assertEqual(3, len(self.server.requests))
+        self.assertEqual(3, len(self.requests))
         self.assertIsNotNone(writer._client._http._connection.sock)
 
     def test_a_large_call_is_several_requests(self):
         names = [f"m{number}" for number in range(25_000)]
         self.assertEqual(Written(stored=25_000), self.write(self.writer(), *names))
-        self.assertEqual([10_000, 10_000, 5_000], [body.count(b"\n") + 1 for _, _, body in self.server.requests])
+        self.assertEqual([10_000, 10_000, 5_000], [body.count(b"\n") + 1 for _, _, body in self.requests])
 
     def test_large_rows_are_several_requests(self):
         writer = self.writer()
         large = [row._replace(value_meta="x" * 3_000_000) for row in rows(*"abcde").values]
         writer.write(Claim("g", "t", 0, None, 0, 5), Rows(Kind.METRICS, large, range(5)))
-        self.assertEqual([2, 2, 1], [len(body.splitlines()) for _, _, body in self.server.requests])
+        self.assertEqual([2, 2, 1], [len(body.splitlines()) for _, _, body in self.requests])
 
     def test_no_offsets_are_stored_with_the_rows(self):
         writer, partition = self.writer(), TopicPartition("metrics", 0)
@@ -134,7 +115,7 @@ class TestWrites(FaultCase):
         self.assertEqual({}, writer.next_offsets("g", {partition: None}))
 
     def test_a_connection_that_the_server_closed_is_opened_again(self):
-        self.server.closes_after_each = True
+        self.closes_after_each = True
         writer = self.writer()
         for _ in range(3):
             self.assertEqual(Written(stored=1), self.write(writer, "a"))
@@ -152,13 +133,13 @@ class TestRefusals(FaultCase):
         refused = self.assertRaises(RowsRefused, self.write, self.writer(), "a", "alarm_state_history")
         self.assertEqual({1}, set(refused.reasons))
         self.assertIn("alarm history", refused.reasons[1])
-        self.assertEqual([], self.server.requests)
+        self.assertEqual([], self.requests)
 
     def test_other_rows_of_a_call_with_a_refused_row_are_written(self):
         writer = self.writer()
         self.refuse("bad")
         self.assertRaises(RowsRefused, self.write, writer, "a", "bad", "c")
-        accepted = [line for _, _, body in self.server.requests if b"bad" not in body for line in body.splitlines()]
+        accepted = [line for _, _, body in self.requests if b"bad" not in body for line in body.splitlines()]
         self.assertEqual({b"a", b"c"}, {line.partition(b",")[0] for line in accepted})
 
     def test_later_requests_also_use_the_positions_of_the_call(self):
@@ -175,7 +156,7 @@ class TestRefusals(FaultCase):
             "unable to parse 'm,t=x value=1 1': max key length exceeded: 66000 > 65535",
         ):  # fmt: skip
             with self.subTest(text):
-                self.server.answer = lambda lines: (204, b"")
+                self.answer = lambda lines: (204, b"")
                 writer = self.writer()
                 self.refuse("bad", text=text)
                 self.assertEqual({0}, set(self.assertRaises(RowsRefused, self.write, writer, "bad").reasons))
@@ -214,26 +195,26 @@ class TestUnavailable(FaultCase):
             (500, b"x" * 200_000, "500"),
         ):
             with self.subTest(status=status, text=text[:40]):
-                self.server.answer = lambda lines: (204, b"")
+                self.answer = lambda lines: (204, b"")
                 writer = self.writer()
-                self.server.answer = lambda lines, status=status, text=text: (status, text)
+                self.answer = lambda lines, status=status, text=text: (status, text)
                 self.assertIn(hint, self.unavailable(writer))
-                self.server.answer = lambda lines: (204, b"")
+                self.answer = lambda lines: (204, b"")
                 self.assertEqual(Written(stored=1), self.write(writer, "a"))
 
     def test_a_closed_connection_means_unavailable_after_a_second_attempt(self):
         writer = self.writer()
-        self.server.answer = lambda lines: None
+        self.answer = lambda lines: None
         self.unavailable(writer)
-        self.assertEqual(2, len(self.server.requests))
-        self.server.answer = lambda lines: (204, b"")
+        self.assertEqual(2, len(self.requests))
+        self.answer = lambda lines: (204, b"")
         self.assertEqual(Written(stored=1), self.write(writer, "a"))
 
     def test_a_silent_server_means_unavailable_after_the_time_out(self):
         writer = self.writer(timeout_seconds=0.2)
         answered = threading.Event()
         self.addCleanup(answered.set)
-        self.server.answer = lambda lines: (204, b"") if answered.wait(50) else None
+        self.answer = lambda lines: (204, b"") if answered.wait(50) else None
         self.assertIn("TimeoutError", self.unavailable(writer))
 
     def test_a_response_that_is_not_http_means_unavailable(self):
@@ -257,12 +238,12 @@ class TestUnavailable(FaultCase):
         self.assertRaises(StorageUnavailable, self.storage().open_writer)
 
     def test_a_missing_database_is_reported_when_the_writer_is_opened(self):
-        self.server.answer = lambda lines: (404, error('database not found: "metrics db"'))
+        self.answer = lambda lines: (404, error('database not found: "metrics db"'))
         failure = self.assertRaises(StorageUnavailable, self.storage().open_writer)
         self.assertIn("monasca-common db upgrade", str(failure))
 
     def test_a_refused_upgrade_is_an_error(self):
-        self.server.answer = lambda lines: (200, b'{"results":[{"error":"not allowed"}]}')
+        self.answer = lambda lines: (200, b'{"results":[{"error":"not allowed"}]}')
         self.assertRaises(StorageUnavailable, self.storage().upgrade)
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver with receivers that behave like Prometheus, and like other products."""
 
-import http.server
 import json
 import math
-import socket
 import struct
 import threading
 import urllib.parse
@@ -35,7 +33,7 @@ from monasca_common.storage.prometheus.labels import NAME, labels_of
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import FixedClock
 from monasca_common.tests.contracts.storage.database import NOW_MS
-from monasca_common.tests.served import respond, serve
+from monasca_common.tests.served import body_of, http_server, respond, serve
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.models.write_request import STALE, series
 from monasca_common.tests.unit.storage.sqlite_case import copy_schema
@@ -43,17 +41,16 @@ from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 _DATA = {"storage.tsdb.path": "data/"}
 
 
-class FakeReceiver(http.server.ThreadingHTTPServer):
+class FakeReceiver:
     """Stores samples like Prometheus 2.42: one refused sample refuses its whole request.
 
     ``answer``: returns ``(status, text, headers)`` for the samples of a request, ``"cut"`` to store them without an
     answer, or ``None`` to store them.
     """
 
-    handle_error = lambda *_: None  # noqa: E731 - these tests disconnect clients on purpose
-
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.server = http_server(self.respond, keep_alive=True)
+        self.server.handle_error = lambda *_: None  # these tests disconnect clients on purpose
         self.window = "storage:\n  tsdb:\n    out_of_order_time_window: 2h\n"
         self.flags = _DATA
         self.requests = []
@@ -84,35 +81,23 @@ class FakeReceiver(http.server.ThreadingHTTPServer):
         ]
         return {"resultType": "matrix", "result": result}
 
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer = self.server.write(dict(self.headers), body)
-        if answer == "cut":
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-            return
-        self.reply(*answer)
-
-    def do_GET(self):
-        if self.path.startswith("/api/v1/query"):
-            data = self.server.query(self.path)
+    def read(self, path):
+        if path.startswith("/api/v1/query"):
+            data = self.query(path)
         else:
-            data = {"/api/v1/status/flags": self.server.flags, "/api/v1/status/config": {"yaml": self.server.window}}
-            data = data.get(self.path)
+            data = {"/api/v1/status/flags": self.flags, "/api/v1/status/config": {"yaml": self.window}}.get(path)
         if data is None:
-            self.reply(404, "404 page not found", {})
+            return 404, "404 page not found", {}
+        return 200, json.dumps({"status": "success", "data": data}), {}
+
+    def respond(self, handler):
+        is_write = handler.command == "POST"
+        answer = self.write(dict(handler.headers), body_of(handler)) if is_write else self.read(handler.path)
+        if answer == "cut":
+            handler.close_connection = True
         else:
-            self.reply(200, json.dumps({"status": "success", "data": data}), {})
-
-    def reply(self, status, text, headers):
-        respond(self, status, text.encode(), headers)
-
-    def log_message(self, *_):
-        pass
+            status, text, headers = answer
+            respond(handler, status, text.encode(), headers)
 
 
 def _samples(request):
@@ -145,13 +130,13 @@ class PrometheusTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.receiver = FakeReceiver()
-        self.addCleanup(serve(self.receiver))
+        self.addCleanup(serve(self.receiver.server))
         path = f"{self.useFixture(fixtures.TempDir()).path}/positions.sqlite"
         copy_schema(path)
         self.positions = f"sqlite:///{path}"
 
     def storage(self, parameters="", **changes):
-        url = f"prometheus://127.0.0.1:{self.receiver.server_port}/api/v1/write{parameters}"
+        url = f"prometheus://127.0.0.1:{self.receiver.server.server_port}/api/v1/write{parameters}"
         settings = StorageSettings("prometheus", url, positions_connection=self.positions, **changes)
         return open_storage(settings, clock=FixedClock())
 
