@@ -4,7 +4,6 @@ partition."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage.base import Capability, Kind, Rows, Writer, Written
 from monasca_common.storage.errors import RangeBeyondNext, StorageUnavailable, TopicMismatch
-from monasca_common.tests.contracts.storage.database import needs
+from monasca_common.tests.contracts.storage.database import Database, needs
 from monasca_common.tests.contracts.storage.scenario import (
     GROUP,
     PARTITION,
@@ -24,8 +23,9 @@ from monasca_common.tests.contracts.storage.scenario import (
     measurement,
     row,
 )
+from monasca_common.tests.threads import run_together
 
-_LOG_LENGTH = 300
+LOG_LENGTH = 300
 _WRITERS = 3
 
 
@@ -169,37 +169,21 @@ class FenceContract(Scenario):
 
     def test_concurrent_writers_of_one_partition_store_each_row_once(self) -> None:
         writers = [self.database.writer() for _ in range(_WRITERS)]
-        start = threading.Barrier(_WRITERS)
-        results: list[Written] = []
-        failures: list[Exception] = []
-
-        def run(number: int) -> None:
-            try:
-                start.wait()
-                results.extend(_write_the_log(writers[number], number))
-            except Exception as failure:
-                failures.append(failure)
-
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(_WRITERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], failures)
-        self.assertEqual(_LOG_LENGTH, sum(result.stored for result in results))
-        self.assertEqual(sorted(range(_LOG_LENGTH)), sorted(_number_in(each) for _, each in self.stored(Kind.LOGS)))
-        self.assertEqual(_LOG_LENGTH, self.next_offset(writers[0]))
+        results = run_together(write_the_log, writers, range(_WRITERS))
+        self.assertEqual(LOG_LENGTH, sum(result.stored for each in results for result in each))
+        self.assertEqual(list(range(LOG_LENGTH)), numbers_of_the_log(self.database))
+        self.assertEqual(LOG_LENGTH, self.next_offset(writers[0]))
 
 
-def _number_in(log_entry: object) -> int:
-    return int(log_entry.message.split()[1])  # type: ignore[attr-defined]
+def numbers_of_the_log(database: Database) -> list[int]:
+    return sorted(int(entry.message.split()[1]) for _, entry in database.rows(Kind.LOGS))
 
 
-def _write_the_log(writer: Writer, number: int) -> list[Written]:
+def write_the_log(writer: Writer, number: int) -> list[Written]:
     """Write the whole log. Writers differ in batch size and message ids, so only offsets identify repeated rows."""
     position, step, results = 0, 7 + 4 * number, []
-    while position < _LOG_LENGTH:
-        offsets = range(position, min(position + step, _LOG_LENGTH))
+    while position < LOG_LENGTH:
+        offsets = range(position, min(position + step, LOG_LENGTH))
         rows = [row(Kind.LOGS, offset) for offset in offsets]
         ids = [b"%d of %d" % (offset, number) for offset in offsets]
         try:

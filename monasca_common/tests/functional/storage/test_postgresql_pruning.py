@@ -18,6 +18,7 @@ from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.contracts.storage.scenario import Scenario, claim, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.waiting import Waiting
 
 DAY_MS = 86_400_000
@@ -74,20 +75,12 @@ class PartitionsTest(PartitionsCase):
 
     @periodic("several writers at once; the normal run contains RaceTest")
     def test_concurrent_writers_of_the_same_new_days_all_store_their_rows(self):
-        barrier = threading.Barrier(WRITERS)
-        outcomes = []
+        def run(writer, number):
+            values = [measurement(number, time_ms=NOW_MS - day * DAY_MS) for day in range(DAYS)]
+            return self.write(writer, values, partition=number)
 
-        def run(number):
-            with self.database.storage().open_writer() as writer:
-                values = [measurement(number, time_ms=NOW_MS - day * DAY_MS) for day in range(DAYS)]
-                barrier.wait()
-                try:
-                    outcomes.append(self.write(writer, values, partition=number))
-                except Exception as error:
-                    outcomes.append(error)
-
-        _run_together(run, WRITERS)
-        self.assertEqual([Written(stored=DAYS)] * WRITERS, outcomes)
+        writers = [self.database.writer() for _ in range(WRITERS)]
+        self.assertEqual([Written(stored=DAYS)] * WRITERS, run_together(run, writers, range(WRITERS)))
         self.assertEqual(sorted(_name(day) for day in range(1 - DAYS, 3)), self.partitions())
 
     @periodic("a variant of a created partition")
@@ -183,14 +176,6 @@ class PruningTest(Waiting, PartitionsCase):
 def _name(day, table="measurements"):
     date = datetime.datetime.fromtimestamp(NOW_MS / 1000, datetime.UTC) + datetime.timedelta(days=day)
     return f"{table}_{date:%Y%m%d}"
-
-
-def _run_together(run, count):
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 _PATIENCE_SECONDS = 120
@@ -365,16 +350,12 @@ class SeriesRaceTest(SeriesCase):
 
     def test_concurrent_writers_and_pruning_leave_no_measurement_without_its_series(self):
         done = threading.Event()
-        failures = []
 
         def write(partition):
-            try:
-                with self.database.storage().open_writer() as writer:
-                    for turn in range(60):
-                        row = measurement(turn % 5, time_ms=NOW_MS + 1 + turn)
-                        self.write(writer, Kind.METRICS, [row], turn, partition=partition)
-            except Exception as failure:
-                failures.append(failure)
+            with self.database.storage().open_writer() as writer:
+                for turn in range(60):
+                    row = measurement(turn % 5, time_ms=NOW_MS + 1 + turn)
+                    self.write(writer, Kind.METRICS, [row], turn, partition=partition)
 
         def remove():
             session = self.session()
@@ -383,11 +364,10 @@ class SeriesRaceTest(SeriesCase):
                 self.prune()
 
         remover = threading.Thread(target=remove)
-        writers = [threading.Thread(target=write, args=(partition,)) for partition in (1, 2, 3)]
-        for thread in (remover, *writers):
-            thread.start()
-        for thread in writers:
-            thread.join()
-        done.set()
-        remover.join()
-        self.assertEqual(([], 0), (failures, self.orphans()))
+        remover.start()
+        try:
+            run_together(write, (1, 2, 3))
+        finally:
+            done.set()
+            remover.join()
+        self.assertEqual(0, self.orphans())

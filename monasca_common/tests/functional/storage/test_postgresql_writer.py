@@ -10,21 +10,22 @@ from fixtures import MonkeyPatch
 
 from monasca_common.storage import parts, positions
 from monasca_common.storage.base import Kind, Rows, Written
-from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.errors import RowsRefused, TooMuchAtOnce
 from monasca_common.storage.postgresql import encoding, partitions, staging
 from monasca_common.storage.postgresql.writer import PostgresqlWriter
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.fencing import LOG_LENGTH, numbers_of_the_log, write_the_log
 from monasca_common.tests.contracts.storage.scenario import claim, make_series, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import (
     PostgresqlTestCase,
     batch,
 )
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SIZE = 50
-LOG_LENGTH = 400
 WRITERS = 3
 
 
@@ -109,27 +110,15 @@ class CopyAndStagingTest(PostgresqlTestCase):
 
 class RaceTest(Waiting, PostgresqlTestCase):
     def race(self):
-        """Write the same log with several writers and different ids, so that only offsets identify stored rows."""
-        writers = [self.database.storage().open_writer() for _ in range(WRITERS)]
-        barrier = threading.Barrier(WRITERS)
-        threads = [
-            threading.Thread(target=_write_the_log, args=(writer, number, barrier))
-            for number, writer in enumerate(writers)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-            self.addCleanup(writers.pop().close)
-        return sorted(int(entry.message.split()[1]) for _, entry in self.database.rows(Kind.LOGS))
+        run_together(write_the_log, self.writers(), range(WRITERS))
+        return numbers_of_the_log(self.database)
+
+    def writers(self):
+        return [self.database.writer() for _ in range(WRITERS)]
 
     def no_lock(self):
         unlocked = dataclasses.replace(positions.POSTGRESQL, lock="")
         return mock.patch.object(PostgresqlWriter, "dialect", unlocked)
-
-    def test_concurrent_writers_of_one_partition_store_each_row_once(self):
-        with each_once():
-            self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
     def all_read_the_position_before_one_moves_it(self):
         """Wait until each writer has finished its first transaction, regardless of the load of the machine."""
@@ -180,54 +169,31 @@ class RaceTest(Waiting, PostgresqlTestCase):
         return session.execute(waiting).fetchone()[0] > 0
 
     def test_writers_of_the_same_ids_in_any_order_do_not_deadlock(self):
-        barrier = threading.Barrier(WRITERS)
-        outcomes = []
+        def run(writer, number):
+            stored = 0
+            for turn in range(20):
+                order = random.Random(number + WRITERS * turn).sample(range(SIZE), SIZE)
+                rows = [row(Kind.LOGS, n, time_ms=NOW_MS + number) for n in order]
+                ids = [message_id(turn * SIZE + n) for n in order]
+                its_claim = claim(turn * SIZE, (turn + 1) * SIZE, partition=number)
+                offsets = range(its_claim.start, its_claim.end)
+                stored += writer.write(its_claim, Rows(Kind.LOGS, rows, offsets, ids, [True] * SIZE)).stored
+            return stored
 
-        def run(number):
-            with self.database.storage().open_writer() as writer:
-                barrier.wait()
-                for turn in range(20):
-                    order = random.Random(number + WRITERS * turn).sample(range(SIZE), SIZE)
-                    rows = [row(Kind.LOGS, n, time_ms=NOW_MS + number) for n in order]
-                    ids = [message_id(turn * SIZE + n) for n in order]
-                    its_claim = claim(turn * SIZE, (turn + 1) * SIZE, partition=number)
-                    offsets = range(its_claim.start, its_claim.end)
-                    outcomes.append(writer.write(its_claim, Rows(Kind.LOGS, rows, offsets, ids, [True] * SIZE)))
-
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(WRITERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(WRITERS * 20, len(outcomes))
-        self.assertEqual(20 * SIZE, sum(each.stored for each in outcomes))
+        self.assertEqual(20 * SIZE, sum(run_together(run, self.writers(), range(WRITERS))))
         self.assertEqual(20 * SIZE, len(self.database.rows(Kind.LOGS)))
 
     def test_writers_of_the_same_series_and_keys_in_any_order_do_not_deadlock(self):
-        barrier = threading.Barrier(WRITERS)
-        outcomes = []
+        writers = self.writers()
+        orders = [random.Random(number).sample for number in range(WRITERS)]
 
-        def run(number):
-            shuffle = random.Random(number).sample
-            with self.database.storage().open_writer() as writer:
-                for start in range(0, 10 * SIZE, SIZE):
-                    its_claim, rows = batch(start // SIZE, SIZE)
-                    values = shuffle(rows.values, SIZE)
-                    barrier.wait()
-                    try:
-                        writer.write(
-                            claim(its_claim.start, its_claim.end, partition=number),
-                            Rows(Kind.METRICS, values, rows.offsets),
-                        )
-                    except Exception as error:
-                        outcomes.append(error)
+        def write(writer, shuffle, partition, its_batch):
+            its_claim, rows = its_batch
+            own_claim = claim(its_claim.start, its_claim.end, partition=partition)
+            writer.write(own_claim, Rows(Kind.METRICS, shuffle(rows.values, SIZE), rows.offsets))
 
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(WRITERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], outcomes)
+        for number in range(10):
+            run_together(write, writers, orders, range(WRITERS), [batch(number, SIZE)] * WRITERS)
         self.assertEqual(10 * SIZE, len(self.database.rows(Kind.METRICS)))
 
 
@@ -255,22 +221,6 @@ class RefusalTest(PostgresqlTestCase):
             Rows(Kind.LOGS, rows, range(20), tuple(map(message_id, range(20)))),
         )
         self.assertEqual({3, 4}, set(refused.reasons))
-
-
-def _write_the_log(writer, number, barrier):
-    position, step = 0, 7 + 4 * number
-    barrier.wait()
-    while position < LOG_LENGTH:
-        places = range(position, min(position + step, LOG_LENGTH))
-        rows = [row(Kind.LOGS, offset) for offset in places]
-        ids = tuple(b"%d of %d" % (offset, number) for offset in places)
-        try:
-            writer.write(claim(position, places.stop), Rows(Kind.LOGS, rows, places, ids))
-            position = places.stop
-        except RangeBeyondNext as error:
-            position = error.next_offset
-        except StorageUnavailable:
-            continue
 
 
 _DAY_MS = 86_400_000

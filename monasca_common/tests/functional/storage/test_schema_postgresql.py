@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-import threading
 import uuid
 
 import sqlalchemy as sa
@@ -13,6 +12,7 @@ from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema, tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.unit.storage.sql.test_schema import RollingUpgrade
 
 
@@ -69,20 +69,7 @@ class PostgresqlSchemaTest(PostgresqlTestCase):
 
     def test_concurrent_upgrades_run_one_after_another(self):
         database = self.empty_database()
-        failures = []
-
-        def upgrade():
-            try:
-                database.prepare()
-            except Exception as failure:
-                failures.append(failure)
-
-        threads = [threading.Thread(target=upgrade) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], failures)
+        run_together(lambda _number: database.prepare(), range(3))
         self.assertEqual(schema.REVISION, database.storage().status().found)
 
 

@@ -2,13 +2,13 @@
 import dataclasses
 import itertools
 import math
-import threading
 from unittest import mock
 
 from oslotest import base
 
 from monasca_common.kafka import ClosedError, ConfigurationError, PooledProducer, ProducerPool, Record, producer_pool
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
+from monasca_common.tests.threads import run_together
 
 AT_ONCE, PATIENCE = 0.0, 60.0
 
@@ -154,17 +154,7 @@ class RaceTest(base.BaseTestCase):
         producer = mock.Mock()
         producer.health.return_value = mock.Mock(finished=False, oldest_unacknowledged_seconds=60.0)
         topic = PooledProducer("metrics", producer, lambda: 1000.0)
-        start, accepted = threading.Barrier(8), []
-
-        def post():
-            start.wait(PATIENCE)
-            accepted.append(topic.accepts())
-
-        threads = [threading.Thread(target=post) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
+        accepted = run_together(lambda _number: topic.accepts(), range(8))
         self.assertEqual([False] * 7 + [True], sorted(accepted))
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-import threading
-
 from oslotest import base
 
 from monasca_common.models.seen import Seen
+from monasca_common.tests.threads import run_together
 
 
 class TestSeen(base.BaseTestCase):
@@ -25,19 +24,10 @@ class TestSeen(base.BaseTestCase):
 
     def test_threads_may_share_a_cache(self):
         seen = Seen(8)
-        failed = []
 
         def work(number):
-            try:
-                for key in range(3000):
-                    seen.keep((number, key), key, 1)
-            except Exception as error:
-                failed.append(error)
+            for key in range(3000):
+                seen.keep((number, key), key, 1)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], failed)
-        self.assertLessEqual(len(seen), 8 + len(threads))
+        run_together(work, range(4))
+        self.assertLessEqual(len(seen), 8 + 4)

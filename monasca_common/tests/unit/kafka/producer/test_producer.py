@@ -22,6 +22,7 @@ from monasca_common.kafka.message import IdentifiedRecords, Record
 from monasca_common.kafka.outgoing import size_of
 from monasca_common.kafka.producer.table import next_attempt
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
 
@@ -290,12 +291,7 @@ class RetryTest(ProducerCase):
 
         module = "monasca_common.kafka.producer.producer"
         self.useFixture(fixtures.MonkeyPatch(f"{module}.next_attempt", slow_next_attempt))
-        reports = []
-        threads = [threading.Thread(target=lambda: reports.append(producer.retry(report))) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(50)
+        reports = run_together(producer.retry, [report] * 2)
         self.assertEqual([True, True], [again.ok for again in reports])
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
@@ -669,11 +665,7 @@ class SendTest(ProducerCase):
                 if count % 50 == 0:
                     producer.publish("t", [b"p%d-%d" % (number, count)])
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(work, range(4))
         self.assertEqual(800, producer.flush().delivered_count)
         self.assertEqual(816, len(set(self.values())))
         self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))

@@ -35,6 +35,7 @@ from monasca_common.kafka.producer.table import (
 )
 from monasca_common.kafka.transport.base import Outcomes, ProducerTransport, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.tests.threads import run_together
 
 REJECTED = TransportError("no", code=19, name="NOT_ENOUGH_REPLICAS")
 PREFIX = b"prefix-----"
@@ -786,11 +787,7 @@ class SwitchingThreadsTest(TableCase):
 
         settling = threading.Thread(target=settle, daemon=True)
         settling.start()
-        senders = [threading.Thread(target=send, args=(topic,), daemon=True) for topic in "tuv"]
-        for thread in senders:
-            thread.start()
-        for thread in senders:
-            thread.join(50)
+        run_together(send, "tuv")
         over.set()
         settling.join(50)
         self.assertEqual(((15000, []), (0, 0)), (self.flush(), self.room()))

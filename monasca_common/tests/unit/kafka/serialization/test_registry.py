@@ -16,6 +16,7 @@ from monasca_common.kafka import SerializationContext, load_serializer
 from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SchemaRefused, SerializationError
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
 from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase
+from monasca_common.tests.threads import run_together
 
 _SHORT = 0.2  # seconds of real time until a request fails
 
@@ -176,7 +177,6 @@ class OutageTest(MemoryRegistryCase):
             schema = {**READING, "fields": [{"name": f"f{number}", "type": "int", "default": 0}]}
             values.append(self.avro(schema=schema).dumps({}, self.context))
         serializer = self.avro(cached_schemas=2)
-        errors = []
 
         def read(start):
             for number in range(start, start + 12):
@@ -188,17 +188,9 @@ class OutageTest(MemoryRegistryCase):
                     except RegistryUnavailable as later:
                         self.memory.fault = None
                         self.clock.advance(later.after)
-                    except BaseException as error:
-                        errors.append(error)
-                        return
                 self.memory.fault = 500 if number % 4 == 0 else None
 
-        threads = [threading.Thread(target=read, args=(start,)) for start in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], errors)
+        run_together(read, range(6))
         self.assertEqual(2, len(serializer.registry.cached))
 
     def test_a_cache_has_a_bound(self):

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import threading
 from dataclasses import replace
 
 import testtools
@@ -9,6 +8,7 @@ from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable, TopicMismatch
 from monasca_common.storage.sql.tables import aggregate_period
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.unit.pipeline.database_case import SOURCE, DatabaseCase
 
 ROW = {"job": "j", "specification": "s", "period_start": 0, "version": 1, "published": 0, "provisional": False}
@@ -75,23 +75,15 @@ class OffsetStoreTest(DatabaseCase):
 
     def test_only_one_of_two_concurrent_transactions_succeeds(self):
         self.offset_store.begin(SOURCE, {0: 0})
-        barrier, outcomes = threading.Barrier(2), []
 
-        def write():
-            barrier.wait()
+        def write(_number):
             try:
                 with OffsetStore(self.url).advance(SOURCE, [_range(0, 0, 3)]):
-                    pass
-                outcomes.append("stored")
+                    return "stored"
             except Fenced:
-                outcomes.append("fenced")
+                return "fenced"
 
-        threads = [threading.Thread(target=write) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(["fenced", "stored"], sorted(outcomes))
+        self.assertEqual(["fenced", "stored"], sorted(run_together(write, range(2))))
         self.assertEqual({0: 3}, self.offset_store.next_offsets(SOURCE))
 
     def test_groups_and_topics_have_separate_offsets(self):

@@ -2,7 +2,6 @@
 """The contracts of storage with SQLite, and the limits of its reads."""
 
 import sqlite3
-import threading
 
 import sqlalchemy as sa
 from fixtures import MonkeyPatch
@@ -22,6 +21,7 @@ from monasca_common.tests.contracts.storage import (
     WriteContract,
 )
 from monasca_common.tests.contracts.storage.scenario import claim, measurement
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
@@ -110,16 +110,8 @@ class SqliteReadBoundsTest(SqliteTestCase):
     def test_threads_share_a_reader(self):
         self.write_rows(self.database.writer(), 0)
         reader = self.reader(self.database.settings.connection, read_connections=3)
-        found = []
-        threads = [
-            threading.Thread(target=lambda: found.extend(reader.names(_TENANT, _ALL) for _ in range(5)))
-            for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([["cpu.user"]] * 40, found)
+        found = run_together(lambda _number: [reader.names(_TENANT, _ALL) for _ in range(5)], range(8))
+        self.assertEqual([[["cpu.user"]] * 5] * 8, found)
 
     def test_a_missing_file_is_unavailable_and_is_not_created(self):
         reader = self.reader(f"sqlite:///{self.folder}/none.sqlite")

@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import sqlite3
-import threading
 from pathlib import Path
 
 from fixtures import MonkeyPatch
@@ -20,6 +19,7 @@ from monasca_common.storage.errors import RowsRefused, SchemaMismatch, StorageUn
 from monasca_common.storage.sql import writer as sql_writer
 from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.contracts.storage.scenario import Scenario, make_series, measurement, row
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
@@ -104,22 +104,13 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
 
     def test_threads_of_one_process_write_in_turns(self):
         writers = [self.database.writer() for _ in range(4)]
-        failures = []
 
-        def run(number):
-            try:
-                for turn in range(20):
-                    row = measurement(number, time_ms=NOW_MS + turn)
-                    self.write(writers[number], Kind.METRICS, [row], turn, partition=number)
-            except Exception as failure:
-                failures.append(failure)
+        def run(writer, number):
+            for turn in range(20):
+                row = measurement(number, time_ms=NOW_MS + turn)
+                self.write(writer, Kind.METRICS, [row], turn, partition=number)
 
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], failures)
+        run_together(run, writers, range(4))
         self.assertEqual(80, len(self.stored(Kind.METRICS)))
 
     def test_series_are_cached_only_after_the_commit(self):
