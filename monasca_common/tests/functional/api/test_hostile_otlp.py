@@ -13,6 +13,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
+from monasca_common.tests.unit.models.write_request import number as varint
+from monasca_common.tests.unit.models.write_request import part as field
 
 METRICS, LOGS = "/v1/metrics", "/v1/logs"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -20,18 +22,6 @@ LIMIT = 5 * 1024 * 1024
 MOST_GROWTH = 700_000_000  # bytes; empty messages need a hundred times their size in memory
 MUTATIONS = 200
 TIME_NS = NOW_MS * 1_000_000
-
-
-def field(number, content):
-    """Return a field of bytes in protobuf."""
-    size, length = len(content), b""
-    while size >= 0x80:
-        size, length = size >> 7, length + bytes([size & 0x7F | 0x80])
-    return varint(number << 3 | 2) + length + bytes([size]) + content
-
-
-def varint(number):
-    return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80, number >> 7])
 
 
 def nested(levels):

@@ -29,6 +29,7 @@ from monasca_common.models.otlp.requests import from_json, from_protobuf
 from monasca_common.models.post import PostRules
 from monasca_common.models.samples import Samples
 from monasca_common.models.times import Window
+from monasca_common.tests.unit.models.write_request import part
 
 NOW_MS = 1_790_000_000_123
 NOW_NS = NOW_MS * 1_000_000 + 999_999
@@ -421,10 +422,10 @@ class TestRequests(base.BaseTestCase):
         message = log_request(severity_text="SECRET")
         damaged = message.SerializeToString().replace(b"SECRET", b"\xff\xfe\xfd\xfc\xfb\xfa")
         self.assertRaises(InvalidEnvelope, from_protobuf, damaged, ExportLogsServiceRequest())
-        value = _field(1, b"x")
+        value = part(1, b"x")
         for _ in range(200):
-            value = _field(5, _field(1, value))  # an array of one value
-        body = _field(1, _field(2, _field(2, _field(5, value))))
+            value = part(5, part(1, value))  # an array of one value
+        body = part(1, part(2, part(2, part(5, value))))
         self.assertRaises(InvalidEnvelope, from_protobuf, body, ExportLogsServiceRequest())
 
     @given(st.binary(max_size=200))
@@ -449,11 +450,3 @@ class TestRequests(base.BaseTestCase):
             converted(from_json(json.dumps(document).encode(), ExportMetricsServiceRequest()))
         except InvalidEnvelope:
             return
-
-
-def _field(number, content):
-    """Return a field of bytes in protobuf."""
-    size, length = len(content), b""
-    while size >= 0x80:
-        size, length = size >> 7, length + bytes([size & 0x7F | 0x80])
-    return bytes([number << 3 | 2]) + length + bytes([size]) + content

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes messages of remote write, also invalid ones."""
+"""Encodes protobuf, and messages of remote write, also invalid ones."""
 
 import struct
 
