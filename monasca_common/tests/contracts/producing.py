@@ -142,6 +142,7 @@ class ProducerContract(Scenario):
             self.producer.send(self.topic, b"lost")
             report = self.producer.close(timeout=0.1)
         self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
+        self.assertEqual(repr(report), repr(self.producer.close()))
 
     # Rule 6
     def test_sends_are_reported_by_the_next_flush(self) -> None:

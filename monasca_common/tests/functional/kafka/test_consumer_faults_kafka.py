@@ -19,7 +19,6 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
-    ClosedError,
     CommitUnknown,
     InCallbackError,
     MessagingError,
@@ -225,15 +224,6 @@ class TestUnavailableBrokers(base.BaseTestCase):
 
 
 class TestMisuse(ConsumerCase):
-    def test_use_after_close_is_refused_and_closing_twice_is_allowed(self):
-        topic = self.fixture.topic()
-        consumer = self.consumer(topic)
-        self.poll_until(consumer, consumer.assignment)
-        consumer.close()
-        consumer.close()
-        for use in (consumer.poll, consumer.assignment, consumer.lag, lambda: consumer.commit({(topic, 0): 1})):
-            self.assertRaises(ClosedError, use)
-
     def test_a_listener_cannot_poll_or_close(self):
         topic = self.fixture.topic()
         refused: list[Exception] = []

@@ -11,15 +11,7 @@ import time
 import confluent_kafka
 import fixtures
 
-from monasca_common.kafka.errors import (
-    ClosedError,
-    DeliveryAbandoned,
-    DeliveryRefused,
-    ForkedError,
-    InCallbackError,
-    MessagingError,
-    MisuseError,
-)
+from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryRefused, ForkedError, MessagingError, MisuseError
 from monasca_common.kafka.message import Record
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
@@ -180,27 +172,6 @@ class TestInterrupt(ProcessCase):
 
 
 class TestEnd(ProcessCase):
-    def test_a_closed_producer_refuses_every_call(self):
-        producer = self.warm_producer()
-        report = producer.publish(self.topic, [b"1"], timeout=SECONDS)
-        producer.close(SECONDS)
-        for call in (
-            lambda: producer.publish(self.topic, [b"2"]),
-            lambda: producer.send(self.topic, b"2"),
-            lambda: producer.retry(report),
-            lambda: producer.flush(1),
-            producer.transaction,
-        ):
-            self.assertRaises(ClosedError, call)
-
-    def test_closing_again_returns_the_same_report(self):
-        producer = self.warm_producer()
-        self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
-        producer.send(self.topic, b"1")
-        first = producer.close(0)
-        self.assertEqual(1, len(first.unknown))
-        self.assertIs(first, producer.close(SECONDS))
-
     # Rule 9
     def test_a_close_exceeds_its_timeout_by_at_most_a_second_with_a_frozen_broker(self):
         producer = self.warm_producer()
@@ -257,28 +228,6 @@ class TestCallbacks(ProcessCase):
         for number in range(20):
             producer.send(self.topic, b"%d" % number, on_delivery=slow)
         self.assertEqual((20, 20), (producer.close(SECONDS).delivered_count, len(received)))
-
-    def test_a_callback_that_waits_for_callbacks_is_refused(self):
-        producer = self.warm_producer()
-        report = producer.publish(self.topic, [b"1"], timeout=SECONDS)
-        refused, done = [], threading.Event()
-
-        def waiting(delivery):
-            for call in (
-                lambda: producer.publish(self.topic, [b"2"]),
-                lambda: producer.retry(report),
-                lambda: producer.flush(1),
-                lambda: producer.close(1),
-            ):
-                try:
-                    call()
-                except InCallbackError as error:
-                    refused.append(error)
-            done.set()
-
-        producer.send(self.topic, b"3", on_delivery=waiting)
-        self.assertTrue(done.wait(SECONDS))
-        self.assertEqual((4, 0), (len(refused), producer.health().failed_listeners))
 
     def test_a_callback_can_send(self):
         producer = self.warm_producer()

@@ -76,5 +76,6 @@ class ConsumerCallsTest(base.BaseTestCase):
             (self.consumer.seek, FIRST, 0),
             (self.consumer.pause, [FIRST]),
             (self.consumer.assignment,),
+            (self.consumer.lag,),
         ):
             self.assertRaises(ClosedError, call, *arguments)
