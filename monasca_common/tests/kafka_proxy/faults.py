@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Self
 
-from monasca_common.tests.kafka_proxy.framing import KafkaRequest
+from monasca_common.tests.kafka_proxy.framing import ApiKey, KafkaRequest
 
 
 class Effect(enum.Enum):
@@ -19,10 +19,11 @@ class Effect(enum.Enum):
     DELAY_ANSWER = "delay answer"
     DROP_ANSWER = "drop answer"
     CUT_ANSWER = "cut response"
+    HIDE_BROKERS = "hide brokers"
 
     @property
     def on_answer(self) -> bool:
-        return self in (Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER)
+        return self in (Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER, Effect.HIDE_BROKERS)
 
 
 @dataclass(eq=False, slots=True)
@@ -82,6 +83,11 @@ class Fault:
     def cut_answer(cls, *api_keys: int, **filters: Any) -> Self:
         """Close the connection instead of forwarding the response: the broker has executed the request."""
         return cls(Effect.CUT_ANSWER, frozenset(api_keys), **filters)
+
+    @classmethod
+    def hide_brokers(cls, **filters: Any) -> Self:
+        """Remove the brokers from a metadata response, as a restarting cluster can, and then close the connection."""
+        return cls(Effect.HIDE_BROKERS, frozenset({ApiKey.METADATA}), **filters)
 
     def takes(self, request: KafkaRequest) -> bool:
         """Return whether the fault affects this request, and count the request if so."""

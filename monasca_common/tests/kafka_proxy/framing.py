@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 _REQUEST = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
+_BROKERS_AT = 9  # after the correlation id, one byte without tagged fields, and the throttle time
 
 
 class ApiKey(enum.IntEnum):
@@ -46,6 +47,24 @@ def parse_request(frame: bytes) -> KafkaRequest:
 def correlation_id(answer: bytes) -> int:
     """Return the correlation id of ``answer``, a frame without its length."""
     return int(_INT32.unpack_from(answer)[0])
+
+
+def without_brokers(answer: bytes) -> bytes:
+    """Return a metadata response of version 9 or later without its brokers."""
+    count, at = _varint(answer, _BROKERS_AT)
+    for _ in range(count - 1):
+        host, at = _varint(answer, at + 4)  # after the broker's id; the length of a string, plus 1
+        rack, at = _varint(answer, at + host - 1 + 4)  # after the port
+        at += max(0, rack - 1) + 1  # one byte: no tagged fields
+    return answer[:_BROKERS_AT] + b"\x01" + answer[at:]
+
+
+def _varint(frame: bytes, at: int) -> tuple[int, int]:
+    """Return the number at this position, and the position after it."""
+    value, shift = 0, 0
+    while frame[at] >= 0x80:
+        value, shift, at = value | (frame[at] & 0x7F) << shift, shift + 7, at + 1
+    return value | frame[at] << shift, at + 1
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:

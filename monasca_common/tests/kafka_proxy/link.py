@@ -6,7 +6,7 @@ import contextlib
 import socket
 
 from monasca_common.tests.kafka_proxy.faults import Effect, Fault, FaultList
-from monasca_common.tests.kafka_proxy.framing import correlation_id, parse_request, read_frame
+from monasca_common.tests.kafka_proxy.framing import correlation_id, parse_request, read_frame, without_brokers
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -73,6 +73,11 @@ class Link:
             if mark is None or await self._passes_answer(*mark):
                 self._client_writer.write(prefix + frame)
                 await self._client_writer.drain()
+            elif mark[0].effect is Effect.HIDE_BROKERS:
+                frame = without_brokers(frame)
+                self._client_writer.write(len(frame).to_bytes(len(prefix), "big") + frame)
+                await self._client_writer.drain()
+                raise _Cut
 
     async def _passes_answer(self, fault: Fault, forwarded_at: float) -> bool:
         """Apply the fault of this response's request. Return whether to forward the response."""
@@ -81,7 +86,7 @@ class Link:
         if fault.effect is Effect.DELAY_ANSWER:
             spent = asyncio.get_running_loop().time() - forwarded_at
             await _wait(fault, None if fault.seconds is None else max(0.0, fault.seconds - spent))
-        return fault.effect is not Effect.DROP_ANSWER
+        return fault.effect is Effect.DELAY_ANSWER
 
 
 async def _wait(fault: Fault, seconds: float | None) -> None:

@@ -8,13 +8,19 @@ import threading
 import time
 from pathlib import Path
 
+from oslotest import base
+
+from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.errors import DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka import mutants
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
-from monasca_common.tests.kafka_cluster import KafkaClusterFixture
+from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
+from monasca_common.tests.kafka_proxy import Fault
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.waiting import Waiting
 
 PARTITIONS = 3
 RECOVERY_SECONDS = 120
@@ -252,3 +258,24 @@ class TestOneNode(FaultCase):
             self.skipTest(f"a small disk cannot be mounted: {mount.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
         return folder
+
+
+class TestMetadataWithoutBrokers(Waiting, base.BaseTestCase):
+    def test_clients_that_have_no_broker_left_connect_again(self):
+        """Without the reconnection, each client has lost its brokers for good after one to three rounds."""
+        fixture = self.useFixture(SharedKafkaCluster(1, proxied=True))
+        topic, proxy = fixture.topic(), fixture.cluster.proxy
+        connection = ConnectionSettings(fixture.cluster.bootstrap_servers)
+        often = {"topic.metadata.refresh.interval.ms": "500"}
+        reading = ConsumerSettings(connection, (topic,), topic, options=often)
+        with (
+            open_producer(ProducerSettings(connection, options=often)) as producer,
+            open_consumer(reading) as consumer,
+        ):
+            for sent in range(1, 5):
+                self.assertTrue(producer.publish(topic, [b"%d" % sent], timeout=SECONDS).ok)
+                self.wait_until(lambda sent=sent: b"%d" % sent in [each.value for each in consumer.poll(timeout=0.1)])
+                fault = Fault.hide_brokers(times=4)
+                proxy.add(fault)
+                self.wait_until(lambda fault=fault: consumer.poll(timeout=0.1).errors or fault.taken == 4)
+                proxy.remove(fault)
