@@ -371,7 +371,7 @@ class ConfigurationTest(ConfigurationTestCase):
 
     def test_urls_are_checked_without_quoting_them(self):
         for url, rule in (
-            ("prometheus://u:secret@127.0.0.1", "no host or no path"),
+            ("prometheus://u:secret@127.0.0.1", "lacks a host or a path"),
             ("prometheus://127.0.0.1/api/v1/write?window=1", "window='1'"),
             ("prometheus://127.0.0.1/api/v1/write?window=0s", "window='0s'"),
             ("prometheus://127.0.0.1/api/v1/write?tenant=x", "tenant='x'"),
