@@ -9,8 +9,8 @@ import threading
 from oslotest import base
 
 from monasca_common.devbroker.ports import HOST, free_ports
-from monasca_common.tests.kafka_proxy.faults import Effect, Fault, FaultList
-from monasca_common.tests.kafka_proxy.framing import ApiKey, correlation_id, parse_request
+from monasca_common.tests.kafka_proxy.faults import Fault, FaultList
+from monasca_common.tests.kafka_proxy.framing import ApiKey, correlation_id, parse_request, without_brokers
 from monasca_common.tests.kafka_proxy.proxy import KafkaProxy
 
 SECONDS = 50
@@ -242,12 +242,15 @@ class TestFaultList(base.BaseTestCase):
         self.assertIsNone(self.faults.match(request()))
         self.assertFalse(self.faults)
 
-    def test_three_effects_apply_to_responses(self):
-        on_answer = {effect for effect in Effect if effect.on_answer}
-        self.assertEqual({Effect.DELAY_ANSWER, Effect.DROP_ANSWER, Effect.CUT_ANSWER}, on_answer)
-
 
 class TestFrames(base.BaseTestCase):
+    def test_metadata_without_brokers_keeps_its_topics(self):
+        start, topics = struct.pack(">iBi", 7, 0, 0), b"\x00\x01\x02"
+        host = b"h" * 200
+        brokers = struct.pack(">i", 1) + b"\xc9\x01" + host + struct.pack(">i", 9092) + b"\x00\x00"  # without a rack
+        brokers += struct.pack(">i", 2) + b"\x03ok" + struct.pack(">i", 9093) + b"\x05rack\x00"
+        self.assertEqual(start + b"\x01" + topics, without_brokers(start + b"\x03" + brokers + topics))
+
     def test_the_header_of_a_request_is_parsed(self):
         found = parse_request(frame(99, ApiKey.END_TXN))
         self.assertEqual((ApiKey.END_TXN, 99), (found.api_key, found.correlation_id))
