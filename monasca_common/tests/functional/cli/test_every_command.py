@@ -26,7 +26,8 @@ class TestEveryCommand(ClusterCommandCase):
     def configure(self, text):
         servers = self.cluster.direct_options()["bootstrap.servers"]
         given = f"[kafka]\nbootstrap_servers = {servers}\n{text}"
-        self.config = self.create_tempfiles([(self.id(), given)], ".conf")[0]
+        self.configuration = given
+        self.config = self.path_of(given)
 
     def configure_with_database(self, text=""):
         path = self.useFixture(fixtures.TempDir()).join("rows.sqlite")

@@ -58,7 +58,8 @@ bootstrap_servers = {self.servers}
 enabled = true
 folder = {folder}
 {text}"""
-        self.config = self.create_tempfiles([("every", given)], ".conf")[0]
+        self.configuration = given
+        self.config = self.path_of(given)
 
 
 @periodic("a cluster of a thousand topics")

@@ -43,7 +43,8 @@ class TestPageCommands(ClusterCommandCase):
             f"[kafka]\nbootstrap_servers = {servers}\n[api]\nauth_strategy = noauth\n"
             f"[storage]\ndriver = sqlite\n[database]\nconnection = sqlite:///{path}\n"
         )
-        self.config = self.create_tempfiles([("pages", text)], ".conf")[0]
+        self.configuration = text
+        self.config = self.path_of(text)
         self.before = self.topics()
         self.addCleanup(self.delete_new_topics)
 

@@ -337,10 +337,10 @@ def no_fence():
 def without_key(of):
     """Insert partials instead of merging them."""
 
-    def insert(connection, job, batch, attempts):
-        staged = usage_table.aggregate_staging
-        columns = [staged.c[name] for name in usage_table.STAGED]
-        found = sa.select(sa.literal(job), *columns).where(staged.c.batch == batch, staged.c.attempt.in_(attempts))
+    def insert(connection, job, staged):
+        table = usage_table.aggregate_staging
+        columns = [table.c[name] for name in usage_table.STAGED]
+        found = sa.select(sa.literal(job), *columns).where(*staged.within(table))
         connection.execute(aggregate_usage.insert().from_select(["job", *usage_table.STAGED], found))
 
     with of.writing() as connection:
