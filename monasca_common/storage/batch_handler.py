@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from monasca_common.kafka import Batch, Hook
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
@@ -116,8 +117,9 @@ class HandlerParts(NamedTuple):
     fail: Callable[[Exception], None]
 
 
-class BatchHandler(Generic[R]):
-    """A `Processor`'s handler. Threads call it concurrently, each with a different partition.
+class BatchHandler(Hook, Generic[R]):
+    """A `Processor`'s handler, and a hook of the processor. Threads call it concurrently, each with a different
+    partition; after a rebalance, a call of the previous assignment may still be running.
 
     ``decoders``: by topic. ``store``: stores rows and the end of their claim in one transaction, and raises the errors
     of `Writer.write`. ``wrote``: called with the result of each transaction and its duration in seconds.
@@ -125,7 +127,8 @@ class BatchHandler(Generic[R]):
     It raises `Poison` for messages that cannot be decoded or stored: these become dead letters, and the processor calls
     it again with the remaining messages. If only some elements of a message cannot be stored, the others are kept in
     memory until the dead letter of the message is acknowledged, and are stored by the transaction that moves the offset
-    past the message.
+    past the message. Those of a partition that was revoked or lost are dropped: an earlier call that needs them stores
+    nothing.
 
     It raises `RetryLater` if the database is unavailable, or if a batch is too large for it; the next attempt stores
     smaller parts. It skips messages below the stored offset, and raises `ReadFrom` with that offset if a range starts
@@ -144,26 +147,26 @@ class BatchHandler(Generic[R]):
         self._store = store
         self._wrote = wrote
         self._size = PartSize()
-        self._siblings: dict[TopicPartition, dict[int, R]] = defaultdict(dict)
+        self._siblings: dict[TopicPartition, dict[int, R | None]] = defaultdict(dict)  # `None`: dropped
+        self._released: set[TopicPartition] = set()
 
     def __call__(self, part: PartitionBatch) -> None:
         partition, faults = part.topic_partition, Faults()
-        siblings = self._siblings[partition]
-        for offset in siblings.keys() & set(part.offsets) if siblings else ():
-            # The message is read again; in a recreated topic, its offset belongs to another message.
-            del siblings[offset]
         rows = self._decoders[partition.topic](part, faults)
         if not faults.reasons:
             try:
-                self._write(self._claim(partition, part.start_offset, part.next_offset), rows)
+                self._write(self._claim(partition, part.start_offset, part.next_offset), rows, part.offsets)
                 return
             except MessagesRefused as refused:
                 for origin, reason in refused.reasons.items():
                     faults.add(origin.offset, origin.element, reason, origin.table)
         rows = rows.without(faults)
+        siblings = self._siblings[partition]
         for offset in faults.reasons:
             if len(kept := rows.between(offset, offset + 1)):
                 siblings[offset] = kept
+            else:
+                siblings.pop(offset, None)
         positions = {offset: position for position, offset in enumerate(part.offsets)}
         texts = {positions[offset]: "; ".join(reasons) for offset, reasons in faults.reasons.items()}
         raise Poison(f"{len(texts)} messages cannot be stored", reasons=texts)
@@ -174,19 +177,32 @@ class BatchHandler(Generic[R]):
 
         self._store = in_span("store rows", self._store)
 
+    def after_poll(self, batch: Batch) -> None:
+        """Drop the siblings of partitions that this member no longer owns."""
+        self._released.difference_update(part.topic_partition for part in batch.partitions)
+        for partition in self._released:
+            siblings = self._siblings[partition]
+            siblings.update(dict.fromkeys(list(siblings)))
+
+    def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        self._released.update(partitions)
+
+    def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._released.update(partitions)
+
     def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
         """Advance the stored offset past dead letters and offsets without a message, and store the other elements of
         these dead letters. A `Processor` calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` like
         the handler."""
         self._write(self._claim(partition, start, end), None)
 
-    def _write(self, claim: Claim, rows: R | None) -> None:
-        """Store the rows, and the siblings of dead letters in the range of the claim. Raises `MessagesRefused` for the
-        rows."""
+    def _write(self, claim: Claim, rows: R | None, offsets: Collection[int] = ()) -> None:
+        """Store the rows of the messages at these offsets, and the siblings of dead letters in the range of the claim.
+        Raises `MessagesRefused` for the rows."""
         partition = claim.topic_partition
         siblings = self._siblings[partition]
-        chosen = [] if rows is None else [rows]
-        chosen += [kept for offset, kept in siblings.items() if claim.start <= offset < claim.end]
+        needed = self._needed(claim, offsets) if siblings else {}
+        chosen = [*([] if rows is None else [rows]), *needed.values()]
         try:
             with self._translated(partition), self._writers.writer() as writer:
                 if chosen:
@@ -195,14 +211,31 @@ class BatchHandler(Generic[R]):
                     writer.accounted(claim)
                     self._stored()
         except MessagesRefused as error:
-            others = {origin: reason for origin, reason in error.reasons.items() if origin.offset not in siblings}
+            others = {origin: reason for origin, reason in error.reasons.items() if origin.offset not in needed}
             for origin in error.reasons.keys() - others.keys():
-                self._drop(partition, origin, error.reasons[origin])
+                needed[origin.offset] = siblings[origin.offset] = needed[origin.offset].without({origin})
+                text = "element %s of the dead letter %s/%d/%d is not stored: %s"
+                LOG.warning(text, origin.element, *partition, origin.offset, error.reasons[origin])
             if others:
                 raise MessagesRefused(others) from error
-            self._write(claim, rows)
-        for offset in [offset for offset in siblings if offset < claim.end]:
-            del siblings[offset]
+            self._write(claim, rows, offsets)
+        for offset in list(siblings):
+            if offset < claim.end:
+                siblings.pop(offset, None)
+
+    def _needed(self, claim: Claim, offsets: Collection[int]) -> dict[int, R]:
+        """Return the siblings in the range of the claim. Raises `ReadFrom` if any were dropped."""
+        siblings = self._siblings[claim.topic_partition]
+        # A message that is read again has its own rows; in a recreated topic, its offset belongs to another message.
+        # Its siblings remain for the call of an earlier assignment.
+        read, needed = set(offsets), dict[int, R]()
+        for offset, kept in list(siblings.items()):  # a copy, because other calls of the partition may change it
+            if claim.start <= offset < claim.end and offset not in read:
+                if kept is None:
+                    siblings.pop(offset, None)
+                    raise ReadFrom(claim.start)
+                needed[offset] = kept
+        return needed
 
     def _write_parts(self, writer: Writer, claim: Claim, rows: R) -> None:
         fail_point("storage.before_write")
@@ -211,13 +244,6 @@ class BatchHandler(Generic[R]):
             self._stored()
             self._wrote(stored.written, time.monotonic() - began)
             began = time.monotonic()
-
-    def _drop(self, partition: TopicPartition, origin: RowOrigin, reason: str) -> None:
-        """Drop a kept element that the database refuses. Its message is already a dead letter."""
-        siblings = self._siblings[partition]
-        siblings[origin.offset] = siblings[origin.offset].without({origin})
-        text = "element %s of the dead letter %s/%d/%d is not stored: %s"
-        LOG.warning(text, origin.element, *partition, origin.offset, reason)
 
     def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
         topic_id = self._starts.topic_ids.get(partition.topic)

@@ -104,5 +104,5 @@ class BatchMember(Member):
             threads=self._threads,
             max_wait_seconds=consumer.settings.max_wait_time_seconds,
             accounted=handler.accounted,
-            hooks=hooks,
+            hooks=[*hooks, handler],
         )

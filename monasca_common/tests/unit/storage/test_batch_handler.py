@@ -6,7 +6,7 @@ from oslotest import base
 
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
-from monasca_common.kafka.message import MADE_ID_BYTES, PartitionBatch, TopicPartition
+from monasca_common.kafka.message import MADE_ID_BYTES, Batch, PartitionBatch, TopicPartition
 from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.decoder import EnvelopeDecoder
@@ -272,6 +272,68 @@ class ElementsTest(HandlerCase):
         self.handler(part)
         self.assertEqual([(0, 1), (1, 2), (2, 3)], [(claim.start, claim.end) for claim in self.storage.claims])
         self.assertEqual(list("abcdefg"), self.storage.rows)
+
+
+class OverlapTest(HandlerCase):
+    """A session ended during a call: the call of the next assignment begins while the abandoned call is decoding."""
+
+    def setUp(self):
+        super().setUp()
+        self.during, self.decode = [], LinesDecoder()
+        self.handler = self.handler_with(self.decoder)
+        self.part = batch(b"a\nbad", b"b")
+        self.rest = self.part.without(self.assertRaises(Poison, self.handler, self.part).reasons)
+
+    def decoder(self, part, faults):
+        while self.during:
+            self.during.pop()()
+        return self.decode(part, faults)
+
+    def lose(self):
+        self.handler.after_lost([TP])
+        self.handler.after_poll(Batch())
+
+    def assigned_again(self):
+        self.handler.after_poll(Batch((self.part,)))
+        self.assertRaises(Poison, self.handler, self.part)
+
+    def end(self):
+        """End the call of the next assignment."""
+        self.handler(self.rest)
+        self.assertEqual(["a", "b"], self.storage.rows)
+        self.assertEqual(2, self.storage.next["g", *TP].next_offset)
+        self.assertEqual({}, self.handler._siblings[TP])
+
+    def test_an_abandoned_call_stores_the_siblings_that_the_next_call_has_not_decoded_yet(self):
+        self.during = [lambda: self.handler(self.rest)]
+        self.assertRaises(Poison, self.handler, self.part)
+        self.end()
+
+    def test_an_abandoned_call_stores_the_siblings_of_the_next_call(self):
+        self.during = [self.assigned_again, self.lose]
+        self.handler(self.rest)
+        self.end()
+
+    def test_siblings_of_a_lost_partition_are_dropped_and_an_abandoned_call_does_not_skip_them(self):
+        self.during = [self.lose]
+        self.assertEqual(0, self.assertRaises(ReadFrom, self.handler, self.rest).offset)
+        self.assertEqual(([], {}), (self.storage.rows, self.storage.next))
+        self.assigned_again()
+        self.end()
+
+    def test_siblings_that_an_abandoned_call_keeps_after_a_revoke_are_dropped(self):
+        self.handler.after_revoke([TP])
+        self.during = [lambda: self.handler.after_poll(Batch())]
+        self.assertRaises(Poison, self.handler, self.part)
+        self.handler.after_poll(Batch())
+        self.assertEqual({0: None}, self.handler._siblings[TP])
+        self.assertRaises(ReadFrom, self.handler.accounted, TP, 0, 1)
+        self.assigned_again()
+        self.end()
+
+    def test_a_message_without_a_fault_has_no_siblings_of_its_offset(self):
+        self.handler(batch(b"c", b"d"))
+        self.assertEqual(["c", "d"], self.storage.rows)
 
 
 class WritersTest(base.BaseTestCase):
