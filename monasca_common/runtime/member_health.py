@@ -77,6 +77,7 @@ class MemberHealth(Hook):
         self._status = status
         self._waits: dict[MemberState, str] = {}  # the reason for each wait
         self._undecoded: set[TopicPartition] = set()  # partitions that wait for the schema registry
+        self._unstored: set[TopicPartition | None] = set()  # partitions that wait for the database; `None`: unknown
         self._waited_at = clock.monotonic()  # the wait for the database is counted up to this time
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
@@ -87,6 +88,7 @@ class MemberHealth(Hook):
         with self._lock:
             self._done.clear()
             self._undecoded.clear()
+            self._unstored.clear()
             self.enter(MemberState.RUNNING)
             self._wait(MemberState.WAITING_FOR_DATABASE, "")
             self._wait(MemberState.WAITING_FOR_REGISTRY, "")
@@ -104,14 +106,16 @@ class MemberHealth(Hook):
 
     def waits(self, state: MemberState, reason: str, partition: TopicPartition | None = None) -> None:
         """Record a wait for the database or for Kafka, or the end of a wait if ``reason`` is empty. ``partition``: the
-        partition of the waiting message. The wait is ignored if the partition was revoked, because no further message
-        would end it.
+        partition of the waiting message. The wait is ignored if the partition was revoked, and ends when all waiting
+        partitions are revoked, because no further message would end it.
         """
         if not reason and state not in self._waits:
             return
         with self._lock:
             if reason and partition is not None and partition not in self._done:
                 return
+            if state is MemberState.WAITING_FOR_DATABASE:
+                self._unstored = self._unstored | {partition} if reason else set()
             changes = bool(reason) != (state in self._waits)
             self._wait(state, reason)
         if changes and state is MemberState.WAITING_FOR_DATABASE:
@@ -161,9 +165,12 @@ class MemberHealth(Hook):
             for partition in partitions:
                 self._done.pop(partition, None)
                 self._undecoded.discard(partition)
+                self._unstored.discard(partition)
             if not self._undecoded:
                 self._wait(MemberState.WAITING_FOR_REGISTRY, "")
             if not self._done:
+                self._unstored.clear()
+            if not self._unstored:
                 self._wait(MemberState.WAITING_FOR_DATABASE, "")
 
     def report(self, consumer: KafkaConsumer | None) -> MemberStatus:

@@ -130,6 +130,16 @@ class StatusTest(MemberHealthCase):
                 self.health.waits(DATABASE, "unavailable", TP)
                 self.assertEqual((state,), self.reported("state"))
 
+    def test_the_wait_for_the_database_ends_when_the_waiting_partitions_are_revoked(self):
+        parts = [TopicPartition("metrics", number) for number in range(3)]
+        self.health.starts_at(dict.fromkeys(parts, 0))
+        for part in parts[:2]:
+            self.health.waits(DATABASE, "unavailable", part)
+        self.health.after_revoke(parts[:1])
+        self.assertEqual((DATABASE,), self.reported("state"))
+        self.health.after_lost(parts[1:2])
+        self.assertEqual((MemberState.RUNNING,), self.reported("state"))
+
     def test_the_lag_includes_polled_messages_without_a_commit(self):
         self.behind = {TP: 60}
         self.assertEqual({"metrics/0": 60}, self.status().lag)
