@@ -89,9 +89,9 @@ class MemberHealth(Hook):
             self._done.clear()
             self._undecoded.clear()
             self._unstored.clear()
+            self._count_wait()
+            self._waits.clear()
             self.enter(MemberState.RUNNING)
-            self._wait(MemberState.WAITING_FOR_DATABASE, "")
-            self._wait(MemberState.WAITING_FOR_REGISTRY, "")
             self._has_moved = True
 
     def enter(self, state: MemberState, reason: str = "") -> None:

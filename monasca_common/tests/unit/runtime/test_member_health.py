@@ -100,6 +100,12 @@ class StatusTest(MemberHealthCase):
         self.health.begin()
         self.assertEqual((MemberState.RUNNING, ""), self.reported("state", "reason"))
 
+    def test_a_new_attempt_does_not_wait_for_the_dependencies_of_the_previous_one(self):
+        for state in (DATABASE, KAFKA):
+            self.health.waits(state, "unavailable")
+        self.health.begin()
+        self.assertEqual((MemberState.RUNNING, ""), self.reported("state", "reason"))
+
     def test_time_without_the_database_is_counted_while_the_member_has_failed(self):
         self.health.waits(DATABASE, "away")
         self.clock.advance(3)
