@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from monasca_common.kafka.clock import check_seconds
 from monasca_common.kafka.consumer.commit import CommitResult
@@ -21,7 +21,7 @@ from monasca_common.kafka.message import Batch, OffsetAndEpoch, TopicPartition
 
 _SLICE_SECONDS = 0.2  # duration of a poll on the thread; a close or seek after a cancelled poll waits for that poll
 
-Arguments = ParamSpec("Arguments")
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 Offsets = dict[TopicPartition, int]
 
@@ -37,6 +37,7 @@ class AsyncConsumer:
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self.consumer = consumer
+        self._guard = consumer._guard  # a child process does not have the threads
         self._polling = ThreadPoolExecutor(1, "kafka-consumer-poll")
         self._committing = ThreadPoolExecutor(1, "kafka-consumer-commit")
         self._using = asyncio.Lock()  # held by a poll or a seek
@@ -49,6 +50,7 @@ class AsyncConsumer:
 
         A cancelled poll loses no messages: the next call returns its batch.
         """
+        self._guard.check()
         loop = asyncio.get_running_loop()
         most = self.consumer.settings.batch_size if max_messages is None else max_messages
         deadline = loop.time() + check_seconds(timeout)
@@ -56,8 +58,7 @@ class AsyncConsumer:
             while True:
                 left = max(0.0, deadline - loop.time())
                 if self._polled is None:
-                    seconds = min(left, _SLICE_SECONDS)
-                    self._polled = self._polling.submit(self.consumer.poll, most, seconds)
+                    self._polled = self._polling.submit(self.consumer.poll, most, min(left, _SLICE_SECONDS))
                 try:
                     batch = await asyncio.shield(asyncio.wrap_future(self._polled))
                 except Exception:  # a cancelled poll remains for the next call
@@ -74,12 +75,11 @@ class AsyncConsumer:
                 yield batch
 
     async def commit(
-        self,
-        what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch],
-        timeout: float | None = None,
+        self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch], timeout: float | None = None
     ) -> Mapping[TopicPartition, CommitResult]:
         """Commit a whole batch, or next offsets, like `KafkaConsumer.commit`. A cancelled commit may still take
         effect."""
+        self._guard.check()
         return await call_on(self._committing, self.consumer.commit, what, timeout)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -99,16 +99,20 @@ class AsyncConsumer:
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no messages of these partitions until `resume`, except those of a cancelled poll."""
+        self._guard.check()
         await call_on(self._polling, self.consumer.pause, partitions)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._guard.check()
         await call_on(self._polling, self.consumer.resume, partitions)
 
     async def close(self, timeout: float | None = None) -> None:
         """Release all partitions and leave the group, like `KafkaConsumer.close`. A cancellation does not stop it."""
-        await call_on(self._polling, self.consumer.close, timeout)
+        if not self._guard.forked:
+            await call_on(self._polling, self.consumer.close, timeout)
 
     async def __aenter__(self) -> AsyncConsumer:
+        self._guard.check()
         await call_on(self._polling, self.consumer.__enter__)
         return self
 
@@ -117,24 +121,19 @@ class AsyncConsumer:
 
     async def _move(self, seek: Callable[[], Result], partitions: Collection[TopicPartition] | None) -> Result:
         """Seek, and drop the messages of these partitions (all if ``None``) from the batch of a cancelled poll."""
+        self._guard.check()
         async with self._using:
             moved = await call_on(self._polling, seek)
-            if self._polled is not None:
-                polled = asyncio.wrap_future(self._polled)
-                await asyncio.wait({polled})
-                if polled.exception() is None:
-                    batch = polled.result()
-                    parts = () if partitions is None else batch.partitions
-                    kept = tuple(part for part in parts if part.topic_partition not in (partitions or ()))
-                    self._polled = Future()
-                    self._polled.set_result(Batch(kept, batch.errors))
+            if self._polled is not None and self._polled.exception() is None:  # it ended before the seek began
+                batch = self._polled.result()
+                parts = () if partitions is None else batch.partitions
+                kept = tuple(part for part in parts if part.topic_partition not in (partitions or ()))
+                self._polled = Future()
+                self._polled.set_result(Batch(kept, batch.errors))
             return moved
 
 
-async def call_on(
-    thread: ThreadPoolExecutor, call: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
-) -> Result:
+async def call_on(thread: ThreadPoolExecutor, call: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
     """Run a call on the thread. A cancellation ends the wait but not the call, because a later call would overtake
     it."""
-    loop = asyncio.get_running_loop()
-    return await asyncio.shield(loop.run_in_executor(thread, partial(call, *args, **options)))
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(thread, call, *args))

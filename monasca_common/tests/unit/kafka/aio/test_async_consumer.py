@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
 import contextlib
+from functools import partial
 
-from monasca_common.kafka.errors import ClosedError, MisuseError, OffsetOutOfRange, TopicRecreated
+from monasca_common.kafka.errors import ClosedError, ForkedError, MisuseError, OffsetOutOfRange, TopicRecreated
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.tests.unit.kafka.aio.aio_case import PARTITIONS, AioCase
+from monasca_common.tests.unit.kafka.test_fork_guard import exit_code_of_child
 
 IN = TopicPartition("in", 0)
 
@@ -131,6 +133,30 @@ class AsyncConsumerTest(AioCase):
         await consumer.close()
         with self.assertRaises(ClosedError):
             await consumer.poll(timeout=0)
+
+    def test_a_consumer_is_refused_in_a_child_process_and_its_close_returns(self):
+        consumer = self.consumer()
+        self.run_loop(consumer.poll(timeout=0))
+        self.run_loop(consumer.commit({IN: 0}))
+        calls = (
+            consumer.poll,
+            partial(consumer.commit, {IN: 1}),
+            partial(consumer.seek, IN, 0),
+            partial(consumer.pause, [IN]),
+            partial(consumer.resume, [IN]),
+            consumer.__aenter__,
+        )
+
+        async def use():
+            for call in calls:
+                with contextlib.suppress(ForkedError):
+                    await asyncio.wait_for(call(), 5)
+                    return 3
+            await asyncio.wait_for(consumer.close(), 5)
+            return 0
+
+        self.assertEqual(0, exit_code_of_child(lambda: asyncio.run(use())))
+        self.run_loop(consumer.close())
 
     async def test_a_poll_for_no_messages_is_misuse(self):
         async with self.consumer() as consumer:
