@@ -113,7 +113,11 @@ class AsyncConsumer:
 
     async def __aenter__(self) -> AsyncConsumer:
         self._guard.check()
-        await call_on(self._polling, self.consumer.__enter__)
+        try:
+            await call_on(self._polling, self.consumer.__enter__)
+        except BaseException:  # also a cancellation, after which the consumer opens
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:

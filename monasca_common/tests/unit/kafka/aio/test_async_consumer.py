@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
 import contextlib
+import threading
 from functools import partial
 
 from monasca_common.kafka.errors import ClosedError, ForkedError, MisuseError, OffsetOutOfRange, TopicRecreated
@@ -157,6 +158,20 @@ class AsyncConsumerTest(AioCase):
 
         self.assertEqual(0, exit_code_of_child(lambda: asyncio.run(use())))
         self.run_loop(consumer.close())
+
+    async def test_a_cancelled_async_with_closes_the_consumer(self):
+        consumer, released = self.consumer(), threading.Event()
+        self.addCleanup(released.set)
+        consumer._polling.submit(released.wait, 50)
+        entering = asyncio.ensure_future(consumer.__aenter__())
+        await asyncio.sleep(0)
+        entering.cancel()
+        await asyncio.sleep(0)
+        released.set()
+        await asyncio.wait({entering})
+        self.assertTrue(entering.cancelled())
+        with self.assertRaises(ClosedError):
+            await consumer.poll(timeout=0)
 
     async def test_a_poll_for_no_messages_is_misuse(self):
         async with self.consumer() as consumer:
