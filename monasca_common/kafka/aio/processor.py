@@ -110,11 +110,13 @@ class AsyncProcessor:
         self._calls.discard(call)
         self._free.release()
         then = NextTasks((task,))
-        if call.cancelled():
-            self._attempts.failed(HandlerError(f"the call of the handler for {task} was cancelled"))
-        elif (error := call.exception()) is None:
+        try:
+            if call.cancelled():
+                raise HandlerError(f"the call of the handler for {task} was cancelled")
             then = call.result()
-        elif not isinstance(error, Abandoned):
+        except Abandoned:
+            pass
+        except BaseException as error:
             self._attempts.failed(error)
         self._lanes.finished(lane, task, then.tasks, then.rest_seconds)
 

@@ -237,6 +237,16 @@ class OutcomesTest(AsyncProcessorCase):
             await self.processor(handler).run()
         self.assertEqual(0, self.committed())
 
+    async def test_an_error_while_a_cancelled_call_is_reported_ends_the_run(self):
+        self.useFixture(MonkeyPatch("monasca_common.kafka.processor.queues.Task.__str__", lambda task: {}["offsets"]))
+        self.fill(1)
+
+        async def handler(part):
+            raise asyncio.CancelledError
+
+        with self.assertRaises(KeyError):
+            await asyncio.wait_for(self.processor(handler).run(), 5)
+
     async def test_a_return_value_that_is_not_an_output_ends_the_run(self):
         self.fill(1)
 
