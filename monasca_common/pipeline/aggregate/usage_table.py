@@ -178,10 +178,9 @@ class Retention:
         self._applied_ms = 0
 
     def apply(self, now_ms: int) -> int:
-        """Remove old partials, at most once an hour. Return the number of removed rows."""
+        """Remove old partials, at most once an hour (failed calls do not count). Return the number of removed rows."""
         if now_ms - self._applied_ms < _EVERY_MS:
             return 0
-        self._applied_ms = now_ms
         oldest_ms = now_ms - self._kept_ms
         period, usage = aggregate_period.c, aggregate_usage.c
         removed = 0
@@ -196,4 +195,5 @@ class Retention:
                 windows = aggregate_usage.delete().where(*old_usage, usage.window_start < oldest_ms)
                 removed += connection.execute(windows).rowcount
                 connection.execute(aggregate_period.delete().where(*old_period, period.period_start < oldest_ms))
+        self._applied_ms = now_ms
         return removed

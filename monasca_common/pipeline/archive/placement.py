@@ -60,15 +60,17 @@ class Expiry:
         self._applied_ms = -HOUR_MS
 
     def apply(self, source: Source, now_ms: int) -> int:
-        """Remove files that are too old, at most once an hour. Return the number of removed files."""
+        """Remove files that are too old, at most once an hour (failed calls do not count). Return the number of
+        removed files."""
         if not self._kept_ms or now_ms - self._applied_ms < HOUR_MS:
             return 0
-        self._applied_ms = now_ms
         with self._offset_store.writing() as connection:
             manifest.lock(connection, source)
             # An hour is removed when its last millisecond is older than the retention.
             manifest.set_expired(connection, source, now_ms - self._kept_ms - HOUR_MS + 1)
-        return self.finish(source)
+        removed = self.finish(source)
+        self._applied_ms = now_ms
+        return removed
 
     def finish(self, source: Source) -> int:
         """Remove the expired files, including those left by a crash. Return their number."""

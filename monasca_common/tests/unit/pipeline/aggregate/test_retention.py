@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline import Partial
 from monasca_common.pipeline.aggregate import periods, usage_table
@@ -6,6 +8,7 @@ from monasca_common.pipeline.aggregate.periods import Closing, Period
 from monasca_common.pipeline.aggregate.usage_table import Retention
 from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, pre_row, shipped_row, specifications
@@ -47,6 +50,13 @@ class RetentionTest(DatabaseCase):
         self.know(0)
         self.assertEqual(0, retention.apply(NOW_MS + HOUR_MS - 1))
         self.assertEqual(1, retention.apply(NOW_MS + HOUR_MS))
+
+    def test_retention_that_failed_is_applied_again_immediately(self):
+        retention = Retention(self.offset_store, "aggregate", DAY_MS)
+        self.know(0)
+        with mock.patch.object(self.offset_store, "writing", side_effect=StorageUnavailable("unavailable")):
+            self.assertRaises(StorageUnavailable, retention.apply, NOW_MS)
+        self.assertEqual(1, retention.apply(NOW_MS))
 
     def test_rows_of_another_job_are_kept(self):
         self.know(0, job="other")
