@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from oslo_config import cfg
@@ -24,7 +24,7 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.loop_service import run_service
-from monasca_common.runtime.metrics import ServiceMetrics
+from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.runtime.restarts import Loop
 
 LOG = logging.getLogger(__name__)
@@ -41,9 +41,14 @@ class AuditMetrics(ServiceMetrics):
 
     def __init__(self) -> None:
         super().__init__(PREFIX)
-        self._missing = self.gauge("missing_messages", "Messages missing after the grace period", *_LABELS)
-        self._completeness = self.gauge("completeness", "Share of expected messages that arrived, 0 to 1", *_LABELS)
-        self._duplicates = self.gauge("duplicate_messages", "Records that repeat a message id in a bucket", *_LABELS)
+        self._series: Mapping[tuple[str, ...], tuple[float, float, float]] = {}  # the values of the gauges, by labels
+        gauges = (
+            ("missing_messages", "Messages missing after the grace period"),
+            ("completeness", "Share of expected messages that arrived, 0 to 1"),
+            ("duplicate_messages", "Records that repeat a message id in a bucket"),
+        )
+        for index, (name, text) in enumerate(gauges):
+            self.computed_gauge(name, text, *_LABELS, samples=partial(self._samples, index))
         self._foreign = self.gauge(
             "foreign_reports", "Reports that are ignored because their bucket_seconds differs from the audit's"
         )
@@ -59,14 +64,15 @@ class AuditMetrics(ServiceMetrics):
                 expected[labels] += each.expected
                 missing[labels] += each.lost + each.late if each.verdict.is_final else 0
                 duplicates[labels] += each.duplicates
-        for gauge in (self._missing, self._completeness, self._duplicates):
-            gauge.clear()
-        for labels, total in expected.items():
-            self._missing.labels(*labels).set(missing[labels])
-            self._completeness.labels(*labels).set(1.0 - missing[labels] / total if total else 1.0)
-            self._duplicates.labels(*labels).set(duplicates[labels])
+        self._series = {
+            labels: (missing[labels], 1.0 - missing[labels] / total if total else 1.0, duplicates[labels])
+            for labels, total in expected.items()
+        }
         self._foreign.set(foreign)
         self._balances.labels("complete").inc()
+
+    def _samples(self, index: int) -> Iterable[Sample]:
+        return [(labels, values[index]) for labels, values in self._series.items()]
 
     def failed(self) -> None:
         self._balances.labels("failed").inc()

@@ -2,6 +2,7 @@
 """The audit service logs missing messages and exports them for Prometheus."""
 
 import logging
+import sys
 import threading
 from dataclasses import replace
 from unittest import mock
@@ -11,7 +12,7 @@ from prometheus_client import generate_latest
 
 from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reports import AuditCount, AuditReport, bucket_of
-from monasca_common.audit.service import AuditService
+from monasca_common.audit.service import AuditMetrics, AuditService
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
@@ -99,6 +100,23 @@ class AuditServiceTest(AuditCase):
         self.assertIn('monasca_audit_missing_messages{application="broker",tier="broker",topic="t"} 3.0', text)
         self.assertIn('monasca_audit_completeness{application="broker",tier="broker",topic="t"} 0.7', text)
         self.assertTrue(self.service.health.ready()[0])
+
+    def test_a_scrape_during_a_reconciliation_finds_all_series(self):
+        self.lack(3, "one")
+        self.service.reconcile(self.totals)
+        scraped = []
+
+        def scrape(frame, _event, _argument):
+            if frame.f_code is AuditMetrics.reconciled.__code__:  # at each of its lines
+                scraped.append(self.missing())
+                return scrape
+            return None
+
+        self.addCleanup(sys.settrace, sys.gettrace())
+        sys.settrace(scrape)
+        self.service.reconcile(self.totals)
+        self.assertEqual([{"api": 0.0, "broker": 3.0}] * len(scraped), scraped)
+        self.assertGreater(len(scraped), 1)
 
     def test_late_messages_complete_a_bucket(self):
         self.lack(3, "one")
