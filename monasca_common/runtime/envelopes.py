@@ -75,6 +75,8 @@ class EnvelopeReader:
         """Return one value in JSON. Raises `InvalidEnvelope`, and `RegistryUnavailable`."""
         if self.schema is None or value is None or value[:1] != _MAGIC:
             return value
+        if len(value) < _ID_END:
+            raise InvalidEnvelope([Violation("", "the value ends within its schema id")])
         schema_id = int.from_bytes(value[1:_ID_END])
         try:
             return self.schema(schema_id).decode(value[_ID_END:])

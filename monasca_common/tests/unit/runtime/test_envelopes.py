@@ -62,7 +62,7 @@ class EnvelopesTest(base.BaseTestCase):
 
     def test_an_unreadable_value_is_rejected_with_its_schema_without_its_siblings(self):
         values = self.written()
-        broken = [values[0], values[1][:-3], b"\0\0", JSON[2], None]
+        broken = [values[0], values[1][:-3], b"\0" * 5, JSON[2], None]
         reader = EnvelopeReader(self.settings(unknown_id_seconds=0.1))
 
         found = self.eventually(lambda: self.decoded(broken, reader))
@@ -70,6 +70,13 @@ class EnvelopesTest(base.BaseTestCase):
         self.assertEqual([1, 2, 4], sorted(found.errors))
         self.assertIn("with the schema 1 is not a record of monasca.MetricEnvelope", str(found.errors[1]))
         self.assertIn("has no schema 0", str(found.errors[2]))
+
+    def test_a_value_that_ends_within_its_schema_id_is_rejected_immediately(self):
+        reader, before = EnvelopeReader(self.settings()), len(self.registry.requests)
+        for length in range(1, 5):
+            errors = reader.as_json([b"\0" * length])[1]
+            self.assertIn("ends within its schema id", str(errors[0]))
+        self.assertEqual(before, len(self.registry.requests))
 
     def eventually(self, call):
         for _ in range(100):
