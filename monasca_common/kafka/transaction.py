@@ -22,14 +22,14 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
 from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.table import DeliveryAttempt
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = logging.getLogger(__name__)
 
-_NO_TRANSACTION = (
-    "_STATE"  # the client refuses an abort, because the interrupted commit has already ended the transaction
-)
+# The client refuses an abort with this error, because the interrupted commit has already ended the transaction.
+_NO_TRANSACTION = "_STATE"
 
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
@@ -87,8 +87,8 @@ class Transaction:
         self._refuse_waiting = refuse_waiting
         self._settle_all = settle_all
         self._seconds = producer.settings.transaction_timeout_seconds
-        self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
-        self._seeking: list[TransactionalConsumer] = []  # after an abort
+        self.reported: list[DeliveryAttempt] = []  # by any flush, because they were not delivered by then
+        self._inputs: list[tuple[TransactionalConsumer, Inputs, bool]] = []  # whether an abort seeks back
 
     def send(
         self,
@@ -110,16 +110,13 @@ class Transaction:
         """
         if not isinstance(consumer, TransactionalConsumer):
             raise WrongType(f"commit_offsets takes a KafkaConsumer of this library, not {type(consumer).__name__}")
-        self._inputs.append((consumer, inputs))
-        if seek_back:
-            self._seeking.append(consumer)
+        self._inputs.append((consumer, inputs, seek_back))
 
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
             try:
-                self._refuse_waiting()  # an interrupt may have prevented this and the flush in `_abort`
                 self._end_aborted()
-                self._producer.flush(self._seconds)
+                self._producer.flush(self._seconds)  # an interrupt may have prevented the one in `_abort`
             except RetriableError as late:
                 raise TransactionError(f"the abort of the previous transaction has not ended: {late}") from late
         self._transport.abort_is_due = True  # this holds until the transaction has ended, even after an interrupt
@@ -157,13 +154,15 @@ class Transaction:
 
     def _commit(self) -> None:
         report = self._producer.flush(self._seconds)
+        latest = dict.fromkeys(attempt.latest for attempt in self.reported)  # a retry can have delivered some
+        report = report.with_attempts(dict(enumerate(latest)))
         undelivered = report.failed + report.unknown
         if undelivered:
             raise TransactionError(
                 f"{len(undelivered)} messages of the transaction were not delivered; the first: {undelivered[0].error}",
                 report,
             )
-        for consumer, inputs in self._inputs:
+        for consumer, inputs, _ in self._inputs:
             # Get the generation before the ownership check. If partitions are revoked in between, the generation is
             # old, and the broker refuses it. A generation that is read after the check could be the next generation,
             # and would commit offsets of partitions with new owners.
@@ -196,18 +195,20 @@ class Transaction:
                 raise
 
     def _abort(self) -> None:
+        self.reported = []  # the next flush need not wait for them again
         try:
             # otherwise, the next flush would report these messages and abort the next transaction
             self._producer.flush(self._seconds)
-            self._refuse_waiting()  # otherwise, these messages would be sent later, in the next transaction
             self._end_aborted()
         except RetriableError as late:
             LOG.warning("no response to the abort of a transaction; the next transaction repeats it: %s", late)
         finally:
-            for consumer in self._seeking:
-                self._send_back(consumer)
+            for consumer, _, seek_back in self._inputs:
+                if seek_back:
+                    self._send_back(consumer)
 
     def _end_aborted(self) -> None:
+        self._refuse_waiting()  # otherwise, these messages would be sent later, in the next transaction
         try:
             self._transport.abort_transaction(self._seconds)
         except TransportError as error:

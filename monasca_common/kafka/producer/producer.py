@@ -194,9 +194,9 @@ class KafkaProducer:
     ) -> bytes | None:
         """Send one message without waiting for its outcome. Return its id (``None`` if ids are off).
 
-        ``on_delivery`` receives the `Delivery`, on a thread of the library; `flush` and `close` report only messages
-        without it. The call waits only for room in the budget, and never inside a delivery callback; it raises
-        `QueueFull` if there is no room.
+        ``on_delivery`` receives the `Delivery`, on a thread of the library; outside a transaction, `flush` and `close`
+        report only messages without it. The call waits only for room in the budget, and never inside a delivery
+        callback; it raises `QueueFull` if there is no room.
         """
         limit = self._limits.ready.get(topic)
         if (
@@ -217,11 +217,12 @@ class KafkaProducer:
     @_waits
     def flush(self, timeout: float | None = None) -> DeliveryReport:
         """Wait up to ``timeout`` seconds for the sends that no flush has reported yet. The report lists undelivered
-        messages and counts delivered ones. It does not list messages with ``on_delivery``.
+        messages and counts delivered ones. Outside a transaction, it does not list messages with ``on_delivery``.
         """
         self._check("flush")
-        sends = self._table.unfinished(of_sends=True)
-        self._serving.wait(all_over(sends), self._deadline(timeout))
+        sends, transaction = self._table.unfinished(of_sends=True), self.open_transaction
+        earlier = () if transaction is None else [attempt.latest for attempt in transaction.reported]
+        self._serving.wait(all_over([*sends, *earlier]), self._deadline(timeout))
         return self._flushed(sends)
 
     @_waits
@@ -475,9 +476,8 @@ class KafkaProducer:
         self._check("send")
         bulk = self._bulk(topic, [record], key, plain=False)
         attempt = bulk.attempts[0]
-        attempt.for_flush = on_delivery is None
-        if on_delivery is not None:
-            attempt.listeners.append(on_delivery)
+        attempt.for_flush = on_delivery is None or self.open_transaction is not None
+        attempt.listeners = [] if on_delivery is None else [on_delivery]
         try:
             refused = self._deliver(bulk, self._clock.monotonic() + patience)
         except BaseException:
@@ -505,6 +505,8 @@ class KafkaProducer:
         try:
             with self._table.lock:
                 delivered, attempts = self._table.take_report(sends)
+                if (transaction := self.open_transaction) is not None:
+                    transaction.reported += attempts
                 self._table.reported(attempts)
             return DeliveryReport(dict(enumerate(attempts)), delivered_before=delivered)
         except BaseException:

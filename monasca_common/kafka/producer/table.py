@@ -452,11 +452,11 @@ class Table:
         return delivered, attempts
 
     def reported(self, attempts: Iterable[DeliveryAttempt]) -> None:
-        """Free the room of messages that a flush has reported, so that no other flush reports the same messages."""
-        with self.lock:
-            for attempt in attempts:
-                attempt.for_flush = attempt.for_flush and attempt.over
-            self.wake_waiters()
+        """Free the room of messages that a flush has reported, so that no other flush reports the same messages. The
+        caller holds the lock."""
+        for attempt in attempts:
+            attempt.for_flush = attempt.for_flush and attempt.over
+        self.wake_waiters()
 
     def report_later(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
         """Let the next flush report these messages, because an interrupted call cannot; until then they keep their
@@ -464,14 +464,11 @@ class Table:
         with self.lock:
             known = set(self._undelivered)
             for attempt in attempts:
-                if attempt.outcome is None:
-                    attempt.for_flush = True
-                elif attempt.outcome is _DELIVERED:
-                    delivered += not attempt.for_flush  # otherwise it is already counted
-                    attempt.for_flush = True
-                elif attempt not in known:
+                was_for_flush, attempt.for_flush = attempt.for_flush, True
+                if attempt.outcome is _DELIVERED:
+                    delivered += not was_for_flush  # otherwise it is already counted
+                elif attempt.over and attempt not in known:
                     known.add(attempt)
-                    attempt.for_flush = True
                     size = attempt.size
                     self._undelivered += [attempt]  # no call after this, so no signal handler interrupts it
                     self.messages += 1

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transaction commits only if each message sent in it was delivered, and a producer has one at a time."""
+
+from monasca_common.kafka.errors import MessageTooLarge, TransactionError
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import Fail
+from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
+from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
+
+TOO_LARGE = Record(b"x" * 2_000_000)  # the producer refuses it; the client never gets it
+
+
+class TransactionalProducerCase(ProducerCase):
+    def setUp(self):
+        super().setUp()
+        self.transactional = self.open()
+
+    def open(self, **settings):
+        settings = self.kafka.producer_settings(transactional_id="mine", **settings)
+
+        def open_transport(batch_bytes, on_error):
+            self.client = TransactionalMemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
+            return self.client
+
+        producer = KafkaProducer(settings, open_transport)
+        self.addCleanup(producer.close, 0)
+        return producer
+
+    def transact(self, *actions):
+        """Call each action in one transaction, with the transaction."""
+        with self.transactional.transaction() as transaction:
+            for action in actions:
+                action(transaction)
+
+    def assert_aborted(self, *actions):
+        error = self.assertRaises(TransactionError, self.transact, *actions)
+        self.assertNotIn("commit", self.client.asked)
+        self.assertEqual("abort", self.client.asked[-1])
+        return error
+
+
+class UndeliveredTest(TransactionalProducerCase):
+    def test_an_undelivered_message_with_a_listener_aborts_the_transaction(self):
+        heard = []
+        error = self.assert_aborted(lambda transaction: transaction.send("t", TOO_LARGE, on_delivery=heard.append))
+        self.assertIsInstance(error.report.failed[0].error, MessageTooLarge)
+        self.wait_until(lambda: heard)
+        self.assertIsInstance(heard[0].error, MessageTooLarge)
+        self.transact(lambda transaction: transaction.send("t", b"next"))
+        self.assertEqual(([b"next"], "commit"), (self.values(), self.client.asked[-1]))
+
+    def test_a_message_with_a_listener_and_without_an_outcome_in_time_aborts_the_transaction(self):
+        self.kafka = self.useFixture(MemoryKafka())  # whose time passes
+        self.kafka.broker.create_topic("t", 1)
+        self.kafka.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        self.transactional = self.open(transaction_timeout_seconds=0.05)
+        error = self.assert_aborted(lambda transaction: transaction.send("t", b"a", on_delivery=[].append))
+        self.assertEqual(1, len(error.report.unknown))
+
+    def test_an_undelivered_message_that_another_flush_has_reported_aborts_the_transaction(self):
+        reports = []
+        self.assert_aborted(
+            lambda transaction: transaction.send("t", TOO_LARGE),
+            lambda _: reports.append(self.at_once(lambda: self.transactional.flush(3600))),
+        )
+        self.assertEqual(1, len(reports[0].failed))
+
+    def test_a_message_that_fails_after_another_flush_has_reported_it_in_flight_aborts_the_transaction(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        self.assert_aborted(
+            lambda transaction: transaction.send("t", TOO_LARGE),
+            lambda _: self.assertEqual(1, len(self.transactional.flush(0).unknown)),
+            lambda _: self.broker.clear_faults(),
+        )
+
+    def test_a_message_that_a_retry_delivers_is_committed(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        self.transact(
+            lambda transaction: transaction.send("t", b"a"),
+            lambda _: self.transactional.retry(self.transactional.flush(3600)).raise_for_undelivered(),
+        )
+        self.assertEqual(([b"a"], "commit"), (self.values(), self.client.asked[-1]))
+
+    def test_a_message_in_flight_that_another_flush_has_reported_is_committed_once_it_is_delivered(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        self.transact(
+            lambda transaction: transaction.send("t", Record(b"a")),
+            lambda _: self.assertEqual(1, len(self.transactional.flush(0).unknown)),
+            lambda _: self.broker.clear_faults(),
+        )
+        self.assertEqual(([b"a"], "commit"), (self.values(), self.client.asked[-1]))
+
+    def test_the_caller_of_publish_decides_about_undelivered_messages(self):
+        self.transact(lambda _: self.assertEqual(1, len(self.transactional.publish("t", [TOO_LARGE]).failed)))
+        self.assertEqual("commit", self.client.asked[-1])
+
+    def test_a_message_of_an_aborted_transaction_does_not_abort_the_next_one(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+
+        def send_and_fail(transaction):
+            transaction.send("t", Record(b"a"), on_delivery=[].append)
+            transaction.send("t", Record(b"b"))
+            self.transactional.flush(0)
+            self.broker.clear_faults()
+            raise ZeroDivisionError
+
+        self.assertRaises(ZeroDivisionError, self.transact, send_and_fail)
+        self.transact(lambda transaction: transaction.send("t", b"next"))
+        self.assertEqual("commit", self.client.asked[-1])
