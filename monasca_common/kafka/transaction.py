@@ -102,11 +102,11 @@ class Transaction:
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
     def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
-        """Commit the offsets of a batch (or the given offsets) for ``consumer`` if the transaction commits.
+        """Commit the offsets of a batch (or the given offsets) for ``consumer`` if the transaction commits. Call it
+        first in the block: after an exception before this call, the consumer does not read the batch again.
 
-        With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks. This is
-        required if another thread polls the consumer, because only that thread may seek. Raises `WrongType` for a
-        consumer that cannot take part in a transaction.
+        With ``seek_back=False``, it reads no aborted batch again, and the caller seeks. This is required if another
+        thread polls it, because only that thread may seek. Raises `WrongType` for a consumer without transactions.
         """
         if not isinstance(consumer, TransactionalConsumer):
             raise WrongType(f"commit_offsets takes a KafkaConsumer of this library, not {type(consumer).__name__}")

@@ -55,8 +55,8 @@ class TransactionContract(Scenario):
         consumer = self.cluster.consumer(source, group)
         [batch] = self.await_batches(consumer, 1)
         with self.transactional().transaction() as transaction:
-            transaction.send(sink, b"out")
             transaction.commit_offsets(consumer, batch)
+            transaction.send(sink, b"out")
         self.assertEqual([b"out"], self.values(sink, 1))
         consumer.close()
         self.publish(source, [Record(b"next", partition=0)])
@@ -72,8 +72,8 @@ class TransactionContract(Scenario):
         [batch] = self.await_batches(consumer, 1)
         try:
             with self.transactional().transaction() as transaction:
-                transaction.send(sink, b"out")
                 transaction.commit_offsets(consumer, batch)
+                transaction.send(sink, b"out")
                 raise Interruption
         except Interruption:
             pass

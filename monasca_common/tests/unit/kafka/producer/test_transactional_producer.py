@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transaction commits only if each message sent in it was delivered, and a producer has one at a time."""
 
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import MessageTooLarge, TransactionError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
-from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
+from monasca_common.tests.unit.kafka.transactional_memory import (
+    TransactionalMemoryConsumer,
+    TransactionalMemoryProducer,
+)
 
 TOO_LARGE = Record(b"x" * 2_000_000)  # the producer refuses it; the client never gets it
 
@@ -109,3 +113,23 @@ class UndeliveredTest(TransactionalProducerCase):
         self.assertRaises(ZeroDivisionError, self.transact, send_and_fail)
         self.transact(lambda transaction: transaction.send("t", b"next"))
         self.assertEqual("commit", self.client.asked[-1])
+
+
+class InputsTest(TransactionalProducerCase):
+    # Rule 20
+    def test_inputs_are_read_again_if_commit_offsets_is_called_before_an_exception(self):
+        self.broker.create_topic("in", 1)
+        self.producer().publish("in", [b"1"]).raise_for_undelivered()
+        settings = self.kafka.consumer_settings("in")
+        consumer = KafkaConsumer(settings, TransactionalMemoryConsumer(settings))
+        self.addCleanup(consumer.close, 0)
+
+        def fail(_transaction):
+            raise ZeroDivisionError
+
+        def commit_first(transaction):
+            transaction.commit_offsets(consumer, batch)
+
+        batch = consumer.poll(timeout=3600)
+        self.assertRaises(ZeroDivisionError, self.transact, commit_first, fail)
+        self.assertEqual([b"1"], [message.value for message in consumer.poll(timeout=3600)])
