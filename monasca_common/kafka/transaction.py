@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from monasca_common.kafka.errors import (
@@ -13,6 +14,7 @@ from monasca_common.kafka.errors import (
     DeliveryAbandoned,
     FatalError,
     FencedError,
+    MisuseError,
     RetriableError,
     StaleCommit,
     TransactionError,
@@ -28,9 +30,6 @@ from monasca_common.kafka.transport.producer_clients import ProducerClients
 
 LOG = logging.getLogger(__name__)
 
-# The client refuses an abort with this error, because the interrupted commit has already ended the transaction.
-_NO_TRANSACTION = "_STATE"
-
 Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
 
@@ -40,20 +39,18 @@ class TransactionalConsumer(Protocol):
 
     def next_offsets(self, what: Inputs) -> Mapping[TopicPartition, int]:
         """Return the next offsets. Raises `StaleCommit` if a partition was revoked since the messages were polled."""
-        ...
 
     def group_metadata(self) -> Any: ...
 
     def seek_to_committed(self) -> object:
         """Read uncommitted messages again."""
-        ...
 
 
 class TransactionalProducer(Protocol):
     """Declares the methods of `KafkaProducer` that a transaction uses."""
 
     settings: ProducerSettings
-    open_transaction: Transaction | None
+    open_transaction: Callable[[], Transaction | None]
 
     def send(
         self, topic: str, record: bytes | Record, *, key: bytes | None, on_delivery: DeliveryListener | None
@@ -64,8 +61,7 @@ class TransactionalProducer(Protocol):
 
 class Transaction:
     """A transaction, from `KafkaProducer.transaction`. The end of the block commits; an exception, an undelivered
-    message or a partition revoked in the meantime aborts it, and then every consumer returns to its committed offsets
-    (see `commit_offsets`).
+    message or a partition revoked in the meantime aborts it, and consumers then return to their committed offsets.
 
     The end of the block raises `TransactionError` if the transaction was aborted although the block raised no
     exception, or if a consumer could not return to its offsets; `FencedError` if another process opened the same
@@ -77,6 +73,7 @@ class Transaction:
         self,
         producer: TransactionalProducer,
         clients: ProducerClients,
+        lock: AbstractContextManager[object],
         refuse_waiting: Callable[[], None],
         settle_all: Callable[[DeliveryAbandoned], None],
     ) -> None:
@@ -84,6 +81,7 @@ class Transaction:
         self._producer = producer
         self._transport = clients.main
         self._tap = clients.tap
+        self._lock = lock
         self._refuse_waiting = refuse_waiting
         self._settle_all = settle_all
         self._seconds = producer.settings.transaction_timeout_seconds
@@ -113,22 +111,29 @@ class Transaction:
         self._inputs.append((consumer, inputs, seek_back))
 
     def __enter__(self) -> Transaction:
-        if self._transport.abort_is_due:
-            try:
-                self._end_aborted()
-                self._producer.flush(self._seconds)  # an interrupt may have prevented the one in `_abort`
-            except RetriableError as late:
-                raise TransactionError(f"the abort of the previous transaction has not ended: {late}") from late
-        self._transport.abort_is_due = True  # this holds until the transaction has ended, even after an interrupt
-        self._transport.begin_transaction()
-        if self._tap is not None:
-            self._tap.begin()
-        self._producer.open_transaction = self
+        try:
+            with self._lock:
+                if self._producer.open_transaction() is not None:
+                    raise MisuseError("another transaction of this producer is open: leave its block first")
+                self._producer.open_transaction = weakref.ref(self)  # weak, as an interrupt can prevent `__exit__`
+            if self._transport.abort_is_due:
+                try:
+                    self._end_aborted()
+                    self._producer.flush(self._seconds)  # an interrupt may have prevented the one in `_abort`
+                except RetriableError as late:
+                    raise TransactionError(f"the abort of the previous transaction has not ended: {late}") from late
+            self.reported = []  # without those of the previous transaction
+            self._transport.abort_is_due = True  # this holds until the transaction has ended, even after an interrupt
+            self._transport.begin_transaction()
+            if self._tap is not None:
+                self._tap.begin()
+        except BaseException:
+            if self._producer.open_transaction() is self:
+                self._producer.open_transaction = lambda: None
+            raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_trace: object) -> None:
         committed = False
         try:
             if error is not None:
@@ -137,7 +142,7 @@ class Transaction:
                 self._commit_or_abort()
                 committed = True
         finally:
-            self._producer.open_transaction = None
+            self._producer.open_transaction = lambda: None
             if self._tap is not None:
                 self._tap.end(committed=committed)
 
@@ -154,14 +159,11 @@ class Transaction:
 
     def _commit(self) -> None:
         report = self._producer.flush(self._seconds)
-        latest = dict.fromkeys(attempt.latest for attempt in self.reported)  # a retry can have delivered some
-        report = report.with_attempts(dict(enumerate(latest)))
+        report = report.with_attempts(dict(enumerate(dict.fromkeys(attempt.latest for attempt in self.reported))))
         undelivered = report.failed + report.unknown
         if undelivered:
-            raise TransactionError(
-                f"{len(undelivered)} messages of the transaction were not delivered; the first: {undelivered[0].error}",
-                report,
-            )
+            first = undelivered[0].error
+            raise TransactionError(f"{len(undelivered)} messages were not delivered; the first: {first}", report)
         for consumer, inputs, _ in self._inputs:
             # Get the generation before the ownership check. If partitions are revoked in between, the generation is
             # old, and the broker refuses it. A generation that is read after the check could be the next generation,
@@ -212,7 +214,7 @@ class Transaction:
         try:
             self._transport.abort_transaction(self._seconds)
         except TransportError as error:
-            if error.name != _NO_TRANSACTION:
+            if error.name != "_STATE":  # otherwise, an interrupted commit has already ended the transaction
                 raise
         self._settle_all(DeliveryAbandoned("its transaction was aborted"))  # the next one sends it again if necessary
         self._transport.abort_is_due = False

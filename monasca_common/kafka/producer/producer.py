@@ -125,7 +125,7 @@ class KafkaProducer:
         self._reopening = threading.RLock()  # close does not wait for it
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
-        self.open_transaction: Transaction | None = None
+        self.open_transaction: Callable[[], Transaction | None] = lambda: None
         self._table = Table(max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
         ready: dict[str, TopicLimit] = {}
         self._guard = ForkGuard("KafkaProducer", in_child=ready.clear)
@@ -220,7 +220,7 @@ class KafkaProducer:
         messages and counts delivered ones. Outside a transaction, it does not list messages with ``on_delivery``.
         """
         self._check("flush")
-        sends, transaction = self._table.unfinished(of_sends=True), self.open_transaction
+        sends, transaction = self._table.unfinished(of_sends=True), self.open_transaction()
         earlier = () if transaction is None else [attempt.latest for attempt in transaction.reported]
         self._serving.wait(all_over([*sends, *earlier]), self._deadline(timeout))
         return self._flushed(sends)
@@ -255,8 +255,7 @@ class KafkaProducer:
         first takes over this id; leave the block of a transaction before you reopen. Raises `TransportError` or
         `ConfigurationError` if no client can be opened, which changes nothing, and `ClosedError` after a close.
         """
-        self._check("reopen")
-        self._check_no_transaction()
+        self._check_can_reopen()
         with self._reopening:
             main = self._clients.open()
             try:
@@ -267,15 +266,14 @@ class KafkaProducer:
                 raise
             LOG.warning("the producer continues with another client; the last error: %s", self._table.last_error)
             with self._closing:
-                if self._closed or self.open_transaction is not None:
+                if self._closed or self.open_transaction() is not None:
                     self._clients.release((main,))
                 else:
                     try:
                         self._give_up_all(DeliveryAbandoned("the producer was reopened before the broker responded"))
                     finally:  # also after an interrupt, so that later messages wait for the new client
                         self._replace_clients(main)
-            self._check("reopen")
-            self._check_no_transaction()
+            self._check_can_reopen()
 
     def _replace_clients(self, main: BoundedProducer) -> None:
         hangs = self._clients.oldest_call_seconds > 0  # perhaps in a call of the serving thread
@@ -292,11 +290,11 @@ class KafkaProducer:
 
     def transaction(self) -> Transaction:
         """Return a context manager; messages sent and offsets committed in it become visible together or not at all.
-        Needs ``[kafka] transactional_id``. Use one transaction at a time."""
+        Needs ``[kafka] transactional_id``. Its block raises `MisuseError` while another transaction is open."""
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._clients, self._limits.refuse_waiting, self._settle_all)
+        return Transaction(self, self._clients, self._table.lock, self._limits.refuse_waiting, self._settle_all)
 
     @_waits
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -476,7 +474,7 @@ class KafkaProducer:
         self._check("send")
         bulk = self._bulk(topic, [record], key, plain=False)
         attempt = bulk.attempts[0]
-        attempt.for_flush = on_delivery is None or self.open_transaction is not None
+        attempt.for_flush = on_delivery is None or self.open_transaction() is not None
         attempt.listeners = [] if on_delivery is None else [on_delivery]
         try:
             refused = self._deliver(bulk, self._clock.monotonic() + patience)
@@ -505,7 +503,7 @@ class KafkaProducer:
         try:
             with self._table.lock:
                 delivered, attempts = self._table.take_report(sends)
-                if (transaction := self.open_transaction) is not None:
+                if (transaction := self.open_transaction()) is not None:
                     transaction.reported += attempts
                 self._table.reported(attempts)
             return DeliveryReport(dict(enumerate(attempts)), delivered_before=delivered)
@@ -540,8 +538,9 @@ class KafkaProducer:
         if self._closed:
             raise ClosedError(f"{call} on a producer that was closed")
 
-    def _check_no_transaction(self) -> None:
-        if self.open_transaction is not None:
+    def _check_can_reopen(self) -> None:
+        self._check("reopen")
+        if self.open_transaction() is not None:
             raise MisuseError("reopen while a transaction is open: leave its block first")
 
 

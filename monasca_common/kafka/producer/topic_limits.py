@@ -228,10 +228,8 @@ class TopicLimits:
     def _limit_of(
         self, transport: BoundedProducer, max_bytes: int, refusal: DeliveryRefused | None = None
     ) -> TopicLimit:
-        nothing = transport.new_reservation(0, 0, 0, 0, 0, None)
-        return TopicLimit(
-            transport, max_bytes, nothing, transport.send_is_atomic, self._table.clock.monotonic(), refusal
-        )
+        nothing, now = transport.new_reservation(0, 0, 0, 0, 0, None), self._table.clock.monotonic()
+        return TopicLimit(transport, max_bytes, nothing, transport.send_is_atomic, now, refusal)
 
     def forget_if_old(self, topic: str, limit: TopicLimit) -> None:
         """Request the topic's limit again at the next message, if the known limit is old."""

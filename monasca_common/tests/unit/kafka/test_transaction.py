@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests of a transaction to the client and their order, with responses that no real broker gives on demand."""
 
+import threading
+
 from oslotest import base
 
 from monasca_common.kafka.errors import (
@@ -36,6 +38,7 @@ class Client:
         self.aborts = []  # and to abort
         self.seeks = []
         self.abort_is_due = False
+        self.open_transaction = lambda: None
         self.main, self.tap = self, None
         self.generation = 1
         self.stale = None
@@ -98,8 +101,12 @@ class TransactionTest(base.BaseTestCase):
         super().setUp()
         self.client = Client()
 
+    def transaction(self):
+        client = self.client
+        return Transaction(client, client, threading.Lock(), client.refuse_waiting, client.settle_all)
+
     def transact(self):
-        with Transaction(self.client, self.client, self.client.refuse_waiting, self.client.settle_all) as transaction:
+        with self.transaction() as transaction:
             transaction.commit_offsets(self.client, INPUTS)
 
     # Rule 20
@@ -187,9 +194,7 @@ class TransactionTest(base.BaseTestCase):
                 return None
 
         def commit_for_another():
-            with Transaction(
-                self.client, self.client, self.client.refuse_waiting, self.client.settle_all
-            ) as transaction:
+            with self.transaction() as transaction:
                 transaction.commit_offsets(Foreign(), INPUTS)
 
         error = self.assertRaises(WrongType, commit_for_another)
@@ -197,6 +202,6 @@ class TransactionTest(base.BaseTestCase):
         self.assertEqual(["begin", "flush", "refuse", "abort", "settle"], self.client.asked)
 
     def break_down(self):
-        with Transaction(self.client, self.client, self.client.refuse_waiting, self.client.settle_all) as transaction:
+        with self.transaction() as transaction:
             transaction.commit_offsets(self.client, INPUTS)
             raise ZeroDivisionError

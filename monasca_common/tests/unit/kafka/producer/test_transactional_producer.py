@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transaction commits only if each message sent in it was delivered, and a producer has one at a time."""
 
+import contextlib
+from unittest import mock
+
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
-from monasca_common.kafka.errors import MessageTooLarge, TransactionError
+from monasca_common.kafka.errors import MessageTooLarge, MisuseError, RetriableError, TransactionError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
 from monasca_common.tests.unit.kafka.transactional_memory import (
@@ -113,6 +117,47 @@ class UndeliveredTest(TransactionalProducerCase):
         self.assertRaises(ZeroDivisionError, self.transact, send_and_fail)
         self.transact(lambda transaction: transaction.send("t", b"next"))
         self.assertEqual("commit", self.client.asked[-1])
+
+
+class OneAtATimeTest(TransactionalProducerCase):
+    def test_another_transaction_cannot_begin_while_one_is_open(self):
+        def enter_another(_transaction):
+            self.assertRaises(MisuseError, self.transact)
+            self.at_once(lambda: self.assertRaises(MisuseError, self.transact))
+
+        for value in (b"1", b"2"):
+            self.transact(lambda transaction, value=value: transaction.send("t", value), enter_another)
+        self.assertEqual(["begin", "produce", "commit", "begin", "produce", "commit"], self.client.asked[1:])
+        self.assertEqual([b"1", b"2"], self.values())
+
+    def test_another_transaction_cannot_begin_while_one_begins(self):
+        client, begin = self.client, self.client.begin_transaction
+
+        def begin_both():
+            self.at_once(lambda: self.assertRaises(MisuseError, self.transact))
+            begin()
+
+        client.begin_transaction = begin_both
+        self.transact()
+        self.assertEqual(["init", "begin", "commit"], client.asked)
+
+    def test_a_transaction_that_does_not_begin_is_not_open(self):
+        begin, abort = self.client.begin_transaction, self.client.abort_transaction
+        for error in (KeyboardInterrupt(), RetriableError("late", name="_TIMED_OUT")):
+            self.client.begin_transaction = self.client.abort_transaction = mock.Mock(side_effect=error)
+            self.assertRaises((KeyboardInterrupt, TransactionError), self.transact)
+        self.client.begin_transaction, self.client.abort_transaction = begin, abort
+        self.transact(lambda transaction: transaction.send("t", b"a"))
+        self.assertEqual(["init", "abort", "begin", "produce", "commit"], self.client.asked)
+
+    def test_a_transaction_whose_exit_is_interrupted_is_aborted_by_the_next_one(self):
+        def interrupted(*_arguments):
+            raise KeyboardInterrupt
+
+        with mock.patch.object(Transaction, "__exit__", interrupted), contextlib.suppress(KeyboardInterrupt):
+            self.transact(lambda transaction: transaction.send("t", TOO_LARGE))
+        self.transact(lambda transaction: transaction.send("t", b"a"))
+        self.assertEqual(["init", "begin", "abort", "begin", "produce", "commit"], self.client.asked)
 
 
 class InputsTest(TransactionalProducerCase):
