@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.pipeline.backfill.batch import Backfill
+from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.errors import BackfillStopped, RecordsLost
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
@@ -183,13 +184,13 @@ class BackfillTest(KafkaPipelineCase):
         self.until_quiet(self.stream_job)
         messages += self.publish(self.records(0, range(100, 105)))
         history = self.archived_history()
-        records = history.records
+        records = History.records
 
         def stream_first(*arguments):
             self.until_quiet(self.stream_job)
             return records(*arguments)
 
-        with mock.patch.object(history, "records", stream_first):
+        with mock.patch.object(History, "records", stream_first):
             report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
 
         self.assertEqual(24, report.results["records"])
