@@ -171,7 +171,7 @@ class Processor(RebalanceListener):
 
     def run(self) -> StopReport:
         """Run until `stop`, and return the uncommitted work; raise the error that ends the run. Can be called only
-        once."""
+        once; another `Processor` with the same consumer starts at the first messages that are not done."""
         if self._attempts.caller.is_async:
             raise WrongType("Processor: the handler is an async def: await kafka.aio.AsyncProcessor(processor).run()")
         self._shutdown.begin()
@@ -212,6 +212,8 @@ class Processor(RebalanceListener):
 
     def _turn(self) -> None:
         batch = self._consumer.poll(self._settings.batch_size, self._poll_seconds())
+        for part in batch.partitions:
+            self._tracker.received(part)  # also if an error below ends the run
         fail_point("processor.after_poll")
         self._hooks.call("after_poll", batch)
         for error in batch.errors:
@@ -224,7 +226,6 @@ class Processor(RebalanceListener):
             void = self._rewinds.apply()
             for part in batch.partitions:
                 if part.topic_partition not in void:
-                    self._tracker.received(part)
                     self._lanes.add(part)
             for partition, end in self._consumer.take_ends().items():
                 if partition not in void:
@@ -402,10 +403,29 @@ class Processor(RebalanceListener):
             self._commit(max(0.0, until - self._clock.monotonic()))
             return self._report()
         finally:
-            self._consumer.limit_calls(None)
-            self._forget(sorted(partitions))
-            self._lanes.shut()
-            self._consumer.listener = self._inner_listener
+            try:
+                self._hand_back()
+            finally:
+                self._consumer.limit_calls(None)
+                self._forget(sorted(partitions))
+                self._lanes.shut()
+                self._consumer.listener = self._inner_listener
+
+    def _hand_back(self) -> None:
+        """Move the consumer back to the messages that are not done, and resume the paused partitions, because another
+        processor can use the consumer. Log errors."""
+        try:
+            aborted = self._transactions is not None and self._transactions.aborted
+            if aborted:
+                self._consumer.seek_to_committed()
+            for partition in () if aborted else self._tracker.unfinished():
+                undone = self._tracker.first_undone(partition)
+                if undone is not None and self._consumer.position(partition) is not None:
+                    self._consumer.seek(partition, undone)
+            if self._backpressure.paused:
+                self._consumer.resume(self._backpressure.paused)
+        except Exception as error:
+            LOG.warning("cannot move the consumer back; open another one for the next processor: %s", error)
 
     def _report(self) -> StopReport:
         return StopReport(

@@ -15,8 +15,9 @@ from monasca_common.kafka.errors import (
     OffsetOutOfRange,
     Poison,
     RetryLater,
+    TransportError,
 )
-from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.message import Batch, Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import VALUE_CUT_FROM
 from monasca_common.kafka.processor.handler_call import Output
 from monasca_common.kafka.processor.hooks import Hook
@@ -633,6 +634,67 @@ class ErrorTest(ProcessorCase):
         running = self.start(lambda part: None)
         self.stop(running)
         self.assertRaises(MisuseError, running.processor.run)
+
+
+class ReuseTest(ProcessorCase):
+    """A second processor with the consumer of the first continues after the messages that are done."""
+
+    def later(self, part):
+        raise RetryLater(60)
+
+    def test_it_reads_the_messages_that_the_first_one_left(self):
+        self.fill(*[b"%d" % number for number in range(10)])
+        consumer = self.consumer(batch_size=4)
+        first = self.start(lambda part: self.later(part) if 4 in part.offsets else None, consumer=consumer)
+        self.until(lambda: self.committed() == 4)
+        self.assertEqual({IN: 6}, self.stop(first).left)
+        seen = []
+        self.start(lambda part: seen.extend(part.offsets), consumer=consumer)
+        self.until(lambda: self.committed() == 10)
+        self.assertEqual(list(range(4, 10)), seen)
+
+    def test_it_reads_messages_that_arrived_together_with_the_error_that_ended_the_first_one(self):
+        self.fill(b"1")
+        consumer = self.consumer()
+        poll = consumer.poll
+
+        def failing(*arguments):
+            batch = poll(*arguments)
+            return Batch(batch.partitions, (AuthorizationError("no access"),)) if batch.partitions else batch
+
+        with mock.patch.object(consumer, "poll", failing):
+            first = self.start(lambda part: None, consumer=consumer)
+            self.assertIsInstance(self.failure(first), AuthorizationError)
+        self.assertEqual(0, consumer.position(IN))
+        self.start(lambda part: None, consumer=consumer)
+        self.until(lambda: self.committed() == 1)
+
+    def test_it_reads_partitions_that_the_first_one_had_paused(self):
+        self.fill(*[b"x"] * 10)
+        consumer = self.consumer(max_uncommitted_messages=5)
+        first = self.start(self.later, consumer=consumer)
+        self.until(lambda: first.processor._backpressure.paused)
+        self.stop(first)
+        self.start(lambda part: None, consumer=consumer)
+        self.until(lambda: self.committed() == 10)
+
+    def test_the_first_one_ends_with_its_report_even_if_the_consumer_cannot_seek(self):
+        self.fill(b"1")
+        consumer = self.consumer()
+        first = self.start(self.later, consumer=consumer)
+        self.until(lambda: first.processor._tracker.unfinished())
+        with mock.patch.object(consumer, "seek", side_effect=TransportError("in a wrong state", name="_STATE")):
+            self.assertEqual({IN: 1}, self.stop(first).left)
+
+    def test_lost_partitions_are_not_moved(self):
+        self.fill(b"1")
+        consumer = self.consumer()
+        first = self.start(self.later, consumer=consumer)
+        self.until(lambda: first.processor._tracker.unfinished())
+        consumer._assignment.remove([IN])
+        with mock.patch.object(consumer, "seek") as seek:
+            self.stop(first)
+        self.assertEqual([], seek.mock_calls)
 
 
 class StopTest(ProcessorCase):
