@@ -149,9 +149,11 @@ class _Partition:
         self._ends: set[int] = set()  # offsets that are ends of the log, not messages
 
     def receive(self, offsets: list[int], *, is_end: bool) -> None:
+        undone = bytes(len(offsets))
         self.end = offsets[-1] + 1
+        # No call between these lines, because a signal handler that runs in it would see different lengths.
         self._offsets += offsets
-        self._done += bytes(len(offsets))
+        self._done += undone
         if is_end:
             self._ends.update(offsets)
 

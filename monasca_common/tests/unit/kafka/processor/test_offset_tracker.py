@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+import sys
 import threading
 
 from hypothesis import given
@@ -60,6 +61,17 @@ class TestOffsetTracker(base.BaseTestCase):
         self.tracker.done_range(TP, 1, 0, 3)
         self.tracker.committed(self.tracker.committable())
         self.assertEqual({}, self.tracker.committable())
+
+    def test_a_signal_handler_may_ask_for_the_progress_within_any_call(self):
+        """Python runs signal handlers at calls."""
+        self.tracker.received(part(range(3)))
+        self.addCleanup(sys.setprofile, None)
+        sys.setprofile(lambda *_: self.tracker.unfinished())
+        self.tracker.received(part(range(3, 6)))
+        self.tracker.done_range(TP, 1, 0, 4)
+        self.tracker.committed({TP: OffsetAndEpoch(1, 4)})
+        sys.setprofile(None)
+        self.assertEqual({TP: 2}, self.tracker.unfinished())
 
     def test_an_earlier_epoch_is_ignored(self):
         self.tracker.received(part(range(3), epoch=2))
