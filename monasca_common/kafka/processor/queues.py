@@ -294,6 +294,7 @@ class Lanes:
             while lane.tasks and lane.tasks[0].due is not None and len(lane.tasks[0].part) <= room:
                 tasks.append(lane.tasks.popleft())
                 room -= len(tasks[-1].part)
+                self._charge(lane, 0, -_TASK_BYTES)
         task = Task.joined(tasks)
         task.due = None
         lane.tasks.appendleft(task)

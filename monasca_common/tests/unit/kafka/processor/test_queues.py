@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
-from monasca_common.kafka.processor.queues import Lanes, Task
+from monasca_common.kafka.processor.queues import Lanes, Load, Task
 from monasca_common.kafka.transport.memory import VirtualClock
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -69,6 +69,17 @@ class LanesTest(base.BaseTestCase):
         while self.lanes._ready:
             taken.append(self.lanes.next())
         return taken
+
+    def test_joined_tasks_use_as_much_memory_as_one_task_of_their_messages(self):
+        lanes = Lanes(self.clock, batch_size=10)
+        for offset in range(3):
+            lanes.add(batch(offset))
+        lane, task = lanes.next()
+        self.assertEqual([0, 1, 2], task.part.offsets)
+        self.assertEqual({TP: Load(3, task.size)}, lanes.loads())
+        lanes.add(batch(3))
+        lanes.finished(lane, task, (), 0)
+        self.assertEqual({TP: Load(1, Task(batch(3)).size)}, lanes.loads())
 
     def test_only_one_thread_at_a_time_handles_a_lane(self):
         self.lanes.add(batch(1))
