@@ -59,7 +59,7 @@ class Task:
 
     def __str__(self) -> str:
         topic, partition = self.part.topic_partition
-        return f"{topic}/{partition} offsets {self.part.offsets[0]} to {self.part.offsets[-1]}"
+        return f"{topic}/{partition} offsets {self.part.start_offset} to {self.part.next_offset - 1}"
 
     def failed(self, now_ms: int) -> None:
         """Record a failed call of the handler with these messages."""

@@ -56,6 +56,9 @@ class TaskTest(base.BaseTestCase):
         task = Task(batch(1, 2))
         self.assertIs(task, task.split(2, 0)[0])
 
+    def test_a_range_without_messages_has_a_name(self):
+        self.assertEqual("t/0 offsets 5 to 7", str(Task(PartitionBatch(TP, 1, (), 5, 8))))
+
 
 class LanesTest(base.BaseTestCase):
     def setUp(self):
