@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from monasca_common.kafka.errors import MisuseError, RetryLater, SerializationError
+from monasca_common.kafka.errors import MessagingError, MisuseError, RetryLater, SerializationError
 from monasca_common.kafka.message import LazyColumns, PartitionBatch, Record
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 
@@ -109,7 +109,7 @@ class Undecodable(Exception):
 
 def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
     """Return the batch with decoded values; ``None`` remains ``None``. Raises `Undecodable`, or the serializer's
-    `RetryLater`; in either case, the handler is not called."""
+    `RetryLater` or `MessagingError`; in each case, the handler is not called."""
     if serializer is None:
         return part
     values: list[Any] = []
@@ -127,6 +127,10 @@ def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatc
                 values.append(loads(value))
         except SerializationError as error:
             errors[index] = error
+        except (MessagingError, RetryLater):
+            raise
+        except Exception as error:  # its text may quote the value
+            errors[index] = SerializationError(f"the serializer raised {type(error).__name__}")
     if errors:
         raise Undecodable(errors)
     encoded = part._columns

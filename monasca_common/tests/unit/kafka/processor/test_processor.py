@@ -90,6 +90,30 @@ class HandlingTest(ProcessorCase):
         self.assertEqual([{"a": 1}, {"a": 2}], seen)
         self.assertEqual([b"{"], self.values("in.dlq"))
 
+    def test_a_value_for_which_a_serializer_raises_any_error_is_undecodable(self):
+        class Integers(JsonSerializer):
+            def loads(self, value):
+                return int(value)
+
+        self.fill(b"1", b"secret", b"3")
+        seen = []
+        self.start(lambda part: seen.extend(part.values), serializer=Integers())
+        self.until(lambda: self.committed() == 3)
+        self.assertEqual([1, 3], seen)
+        [letter] = self.broker.records("in.dlq")
+        text = dict(letter.headers)["dead-letter-error-text"].decode()
+        self.assertIn("ValueError", text)
+        self.assertNotIn("secret", text)
+
+    def test_an_error_of_the_messaging_layer_in_a_serializer_ends_the_run(self):
+        class Misused(JsonSerializer):
+            def loads(self, value):
+                raise MisuseError("needs a topic")
+
+        self.fill(b"1")
+        self.assertIsInstance(self.failure(self.start(print, serializer=Misused())), MisuseError)
+        self.assertEqual([], self.values("in.dlq"))
+
     def test_a_serializer_with_a_context_receives_the_topic_and_the_headers(self):
         serializer = ContextSerializer()
         self.fill(b"1")
