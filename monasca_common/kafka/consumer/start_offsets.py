@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from monasca_common.kafka.consumer.commit import Committer
-from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.errors import MessagingError, RetriableError
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.settings import start_ms
 from monasca_common.kafka.transport.base import ConsumerTransport
@@ -81,6 +81,8 @@ class StartPositions:
         if first in wanted:
             count = self._transport.partition_count(topic, self._left(deadline))
             everything = [TopicPartition(topic, number) for number in range(count)]
+            if not set(wanted).issubset(everything):
+                raise RetriableError(f"a broker does not know all assigned partitions of topic {topic} yet")
         # One request reads all start offsets of a topic, and one request below commits them, so that other members see
         # all or none of them.
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))

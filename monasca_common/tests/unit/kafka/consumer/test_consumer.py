@@ -449,6 +449,18 @@ class TestStarts(ConsumerCase):
         self.assertEqual((50, None), (consumer.position(other), consumer.position(A)))
         self.assertEqual({A}, self.transport.paused)
 
+    def test_start_offsets_wait_while_the_broker_does_not_know_an_assigned_partition(self):
+        self.transport.stored, self.transport.partition_count = {}, lambda *_: 1
+        self.script(assign(A, B))
+        consumer = self.consumer(start="latest")
+        [error] = consumer.poll(timeout=0).errors
+        self.assertIsInstance(error, RetriableError)
+        self.assertEqual(([], {A, B}), (self.commits(), self.transport.paused))
+        self.transport.partition_count = lambda *_: 2
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((50, [{A: 50, B: 50}]), (consumer.position(B), self.commits()))
+
     def test_the_option_start_may_be_a_time(self):
         self.transport.stored = {}
         self.script(assign(A, B))
