@@ -398,7 +398,9 @@ class KafkaConsumer:
         finally:
             self._closed = True
             left = max(_LEAVE_SECONDS, deadline - self._clock.monotonic())
-            if not self._transport.thread.finish(self._transport.close, left):
+            released = self._transport.thread.finish(self._transport.close, left)
+            self._transport.topic_thread.finish(lambda: None, 0.0)
+            if not released:
                 LOG.warning(
                     "the consumer did not leave group %s in time; its session will expire", self.settings.group_id
                 )

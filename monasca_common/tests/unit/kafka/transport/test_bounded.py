@@ -202,6 +202,17 @@ class ConsumerTest(BoundedCase):
         self.assertTrue(self.clock.monotonic() - begun <= 4.0)
         self.assertIn("did not leave group test-group in time", self.log.output)
 
+    def test_the_close_of_a_poisoned_consumer_ends_the_thread_that_compares_topic_ids(self):
+        self.own()
+        self.consumer.topic_ids()
+        thread = self.consumer._transport.topic_thread._thread
+        self.hang("committed")
+        with contextlib.suppress(FatalError):
+            self.consumer.seek_to_committed()
+        self.consumer.close(0)
+        thread.join(_SECONDS)
+        self.assertFalse(thread.is_alive())
+
     def test_another_consumer_resumes_after_the_committed_messages(self):
         self.own()
         self.hang("committed")
