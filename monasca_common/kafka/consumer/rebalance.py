@@ -18,6 +18,7 @@ LOG = logging.getLogger(__name__)
 
 LOOKUP_SECONDS = 5.0
 RETRY_SECONDS = 0.5
+_REST_FACTOR = 4.0  # the pause after a request, as a multiple of its duration, in which other partitions are read
 
 _RAISED = object()
 
@@ -136,7 +137,7 @@ class Rebalancer:
         self._retry_at = 0.0
 
     def retry_starts(self) -> None:
-        """Repeat the request for unknown starts `RETRY_SECONDS` after the last attempt."""
+        """Repeat the request for unknown starts `RETRY_SECONDS` after the last attempt, or later after a slow one."""
         if self._clock.monotonic() < self._retry_at:
             return
         positions = self._find_starts(sorted(self._assignment.waiting))
@@ -157,6 +158,7 @@ class Rebalancer:
         position."""
         if not partitions:
             return {}
+        begun = self._clock.monotonic()
         chosen = self._ask("assigned", list(partitions))
         positions = {} if chosen is _RAISED else {tp: chosen[tp] for tp in partitions if tp in (chosen or ())}
         rest = [tp for tp in partitions if tp not in positions]
@@ -169,7 +171,9 @@ class Rebalancer:
             for error in errors:
                 LOG.warning("%d partitions wait because their start offset is unknown: %s", waiting, error)
                 self._report(error.with_traceback(None))  # the traceback would keep this frame alive
-        self._retry_at = self._clock.monotonic() + RETRY_SECONDS
+        now = self._clock.monotonic()
+        others_are_read = positions or self._assignment.positions
+        self._retry_at = now + max(RETRY_SECONDS, (now - begun) * _REST_FACTOR if others_are_read else 0.0)
         return positions
 
     def _ask(self, what: str, *arguments: object) -> Any:

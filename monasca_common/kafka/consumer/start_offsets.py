@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 NO_EPOCH = 0  # a start offset is committed before the assignments that use it
 
-FIRST_OWNER_SECONDS = 10.0  # the owner of partition 0 has two attempts of 5 s
+FIRST_OWNER_SECONDS = 10.0  # the owner of partition 0 has two attempts of 5 s, if it reads no other partition
 
 _AT_LEAST_SECONDS = 0.1
 

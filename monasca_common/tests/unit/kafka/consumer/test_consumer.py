@@ -482,6 +482,26 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((0, set()), (consumer.position(A), self.transport.paused))
 
+    def test_requests_for_an_unknown_start_offset_take_a_small_share_of_the_time_of_other_partitions(self):
+        class Database(RebalanceListener):
+            def assigned(self, partitions):
+                return {A: 0} if A in partitions else {}
+
+        requests = []
+
+        def committed(partitions, timeout):
+            requests.append(self.clock.monotonic())
+            self.clock.advance(timeout)
+            raise RetriableError("no coordinator", name="_TIMED_OUT")
+
+        self.transport.committed = committed
+        self.script(assign(A, B))
+        consumer = self.consumer(listener=Database())
+        while self.clock.monotonic() < 100:
+            consumer.poll(timeout=0)
+            self.clock.advance(RETRY_SECONDS)
+        self.assertEqual([0, 25, 50, 75], requests)
+
     def test_the_error_of_an_unknown_start_offset_is_released_without_a_collection(self):
         def committed(*_):
             raise RetriableError("the coordinator is unavailable", name="_TIMED_OUT")
