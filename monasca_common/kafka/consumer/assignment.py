@@ -51,10 +51,8 @@ class Assignment:
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions, which ends their epochs and the caller's pause."""
         for partition in partitions:
-            self._epochs.pop(partition, None)
-            self.starts.pop(partition, None)
-            self.positions.pop(partition, None)
-            self.ends.pop(partition, None)
+            for offsets in (self._epochs, self.starts, self.positions, self.ends):
+                offsets.pop(partition, None)
             for state in (self.waiting, self.out_of_range, self.paused):
                 state.discard(partition)
             self.doubtful.add(partition)

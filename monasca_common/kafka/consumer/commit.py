@@ -75,19 +75,12 @@ class Committer:
         return {tp: CommitResult(at.next_offset, unknown) for tp, at in progress.items()}
 
     def _send(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> dict[TopicPartition, CommitResult]:
-        results: dict[TopicPartition, CommitResult] = {}
-        offsets: dict[TopicPartition, int] = {}
-        for partition, at in progress.items():
-            refused = self._refusal(partition, at)
-            if refused is None:
-                offsets[partition] = at.next_offset
-            else:
-                results[partition] = CommitResult(at.next_offset, refused)
-        answers = self._answers(offsets) if offsets else {}
-        unanswered = TransportError("the response to the commit does not include the partition")
-        for partition, offset in offsets.items():
-            results[partition] = CommitResult(offset, answers.get(partition, unanswered))
-        return results
+        answers = {partition: self._refusal(partition, at) for partition, at in progress.items()}
+        offsets = {tp: at.next_offset for tp, at in progress.items() if answers[tp] is None}
+        if offsets:
+            unanswered = TransportError("the response to the commit does not include the partition")
+            answers |= {**dict.fromkeys(offsets, unanswered), **self._answers(offsets)}
+        return {tp: CommitResult(at.next_offset, answers[tp]) for tp, at in progress.items()}
 
     def _answers(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, MessagingError | None]:
         try:

@@ -434,10 +434,7 @@ class KafkaConsumer:
 
 def _as_partition(given: object) -> TopicPartition:
     """Convert a pair of a topic and a number to a `TopicPartition`."""
-    if (
-        not isinstance(given, tuple | list)
-        or len(given) != 2
-        or not (isinstance(given[0], str) and isinstance(given[1], int))
-    ):
-        raise WrongType(f"a partition is a TopicPartition of a topic and a number, not {given!r}")
-    return TopicPartition(*given)
+    match given:
+        case str(topic), int(number):
+            return TopicPartition(topic, number)
+    raise WrongType(f"a partition is a TopicPartition of a topic and a number, not {given!r}")

@@ -37,24 +37,21 @@ class PollErrors:
     def sort(self, events: Iterable[PartitionEvent]) -> None:
         """Store the errors in `pending`, and the ends of logs in `ends`."""
         self.ends = {}
-        for event in events:
-            self._sort_event(event)
+        for error, topic, number, offset in events:
+            if topic is not None and offset is not None and error.name == _END:
+                self.ends[TopicPartition(topic, number)] = offset
+            elif topic is not None and error.name == _OUT_OF_RANGE:
+                self._out_of_range(TopicPartition(topic, number), offset, error)
+            else:
+                if error.fatal or isinstance(error, FatalError):
+                    self.fatal = error
+                self._report_once(error, error.name, topic, number)
 
     def report(self, error: MessagingError) -> None:
         """Add a rebalance error to the next batch."""
         self._report_once(error, str(error))
 
-    def _sort_event(self, event: PartitionEvent) -> None:
-        error, topic, number, offset = event
-        if topic is not None and offset is not None and error.name == _END:
-            self.ends[TopicPartition(topic, number)] = offset
-            return
-        if topic is None or error.name != _OUT_OF_RANGE:
-            if error.fatal or isinstance(error, FatalError):
-                self.fatal = error
-            self._report_once(error, error.name, topic, number)
-            return
-        partition = TopicPartition(topic, number)
+    def _out_of_range(self, partition: TopicPartition, offset: int | None, error: TransportError) -> None:
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
         if offset is None:

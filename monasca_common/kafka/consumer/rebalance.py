@@ -183,15 +183,12 @@ class Rebalancer:
             if what == "assigned":
                 check_offsets(answer or {})
             return answer
-        except MessagingError as error:
-            # The next poll reports a MessagingError, at most once a second, so it is not logged.
-            self.listener_failures += 1
-            self._report(error)
-            return _RAISED
         except Exception as error:
             self.listener_failures += 1
-            LOG.exception("the rebalance listener raised in %s; the rebalance continues", what)
-            self._report(MessagingError(f"the rebalance listener raised {type(error).__name__} in {what}"))
+            if not isinstance(error, MessagingError):  # which the next poll reports, at most once a second
+                LOG.exception("the rebalance listener raised in %s; the rebalance continues", what)
+                error = MessagingError(f"the rebalance listener raised {type(error).__name__} in {what}")
+            self._report(error)
             return _RAISED
         finally:
             self.callback = None

@@ -90,7 +90,7 @@ class StartPositions:
         if first in found:
             # The group has offsets of this topic, so partitions without one were added later and are read from their
             # beginning.
-            starts = self._earliest(own, deadline)
+            starts = self._transport.first_offsets(own, self._left(deadline))
         elif first in wanted:
             # Members that have stopped waiting commit their own start offsets, which a commit here could replace.
             starts = self._resolve(own if found else missing, deadline)
@@ -127,14 +127,11 @@ class StartPositions:
 
     def _resolve(self, partitions: Sequence[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
         if self._start == "earliest":
-            return self._earliest(partitions, deadline)
+            return self._transport.first_offsets(partitions, self._left(deadline))
         if self._start_ms is None:
             return self._transport.end_offsets(partitions, self._left(deadline))
         times = dict.fromkeys(partitions, self._start_ms)
         return self._transport.offsets_for_times(times, self._left(deadline))
-
-    def _earliest(self, partitions: Sequence[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
-        return self._transport.first_offsets(partitions, self._left(deadline))
 
     def _left(self, deadline: float) -> float:
         return max(_AT_LEAST_SECONDS, deadline - self._clock.monotonic())

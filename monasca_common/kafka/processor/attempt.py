@@ -28,10 +28,7 @@ from monasca_common.kafka.processor.shutdown import Shutdown
 
 LOG = logging.getLogger(__name__)
 
-# Moves a position that is stored elsewhere (in a database) from the first offset to the second, because no message
-# between them needs a handler. Raises `RetryLater` while the store is unavailable, and `ReadFrom` if offsets are
-# missing.
-Accounted = Callable[[TopicPartition, int, int], None]
+Accounted = Callable[[TopicPartition, int, int], None]  # see `Processor`
 
 
 class NextTasks(NamedTuple):

@@ -119,12 +119,8 @@ def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatc
     with_context = takes_context(type(serializer).loads)
     for index, value in enumerate(part.values):
         try:
-            if value is None:
-                values.append(None)
-            elif with_context:
-                values.append(loads(value, SerializationContext(topic, "value", part.headers[index])))
-            else:
-                values.append(loads(value))
+            context = (SerializationContext(topic, "value", part.headers[index]),) if with_context else ()
+            values.append(None if value is None else loads(value, *context))
         except SerializationError as error:
             errors[index] = error
         except (MessagingError, RetryLater):

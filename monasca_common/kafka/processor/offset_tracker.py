@@ -94,8 +94,7 @@ class OffsetTracker:
     def unfinished(self) -> dict[TopicPartition, int]:
         """Return the number of received messages of each partition that are not done."""
         with self._lock:
-            counts = {partition: state.unfinished for partition, state in self._partitions.items()}
-        return {partition: count for partition, count in counts.items() if count}
+            return {tp: count for tp, state in self._partitions.items() if (count := state.unfinished)}
 
     def full(self) -> set[TopicPartition]:
         """Return the partitions that should not be read until some of their messages are committed."""
@@ -163,9 +162,8 @@ class _Partition:
 
     @property
     def unfinished(self) -> int:
-        return sum(
-            not done and offset not in self._ends for offset, done in zip(self._offsets, self._done, strict=True)
-        )
+        states = zip(self._offsets, self._done, strict=True)
+        return sum(not done and offset not in self._ends for offset, done in states)
 
     def finish(self, first: int, next_offset: int) -> None:
         low, high = bisect_left(self._offsets, first), bisect_left(self._offsets, next_offset)

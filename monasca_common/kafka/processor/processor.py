@@ -116,10 +116,7 @@ class Processor(RebalanceListener):
         self._hooks = Hooks(hooks)
         self._log_limit = LogLimit(self._clock)
         self._lanes = Lanes(
-            self._clock,
-            by_key=order == "key",
-            batch_size=self._settings.batch_size,
-            fill_seconds=max_wait_seconds,
+            self._clock, by_key=order == "key", batch_size=self._settings.batch_size, fill_seconds=max_wait_seconds
         )
         self._tracker = OffsetTracker(self._settings.max_uncommitted_messages)
         self._rewinds = Rewinds(consumer, self._lanes, self._tracker)

@@ -168,9 +168,8 @@ class Lanes:
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for key, task in tasks:
-                task.due = (
-                    due if len(part) and not isinstance(key, int) else None
-                )  # a lane for an offset has only one task
+                if len(part) and not isinstance(key, int):  # a lane for an offset has only one task
+                    task.due = due
                 lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)

@@ -184,7 +184,6 @@ class BoundedConsumer(ConsumerTransport):
         )
         self.thread.on_poison = self._give_up
         # A separate client requests topic ids, on a separate thread, so that they and commits do not delay each other.
-        # `KafkaConsumer.close` ends it even if this client is poisoned.
         self.topic_thread = ClientThread("kafka-consumer-topics", client.clock, remedy="Restart the process")
 
     @property
