@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay dead letters to their original topics after the handler or the input has been fixed.
 
-`monasca-common dlq replay` does the same for the topics of the services.
+`monasca-common dlq replay` does the same for the topics of the services, and for any topic with --topic.
 
 Exit status: 0 if every dead letter was replayed or is not replayable, 1 if topics refused some, after an error, or
 after Ctrl-C. The next run repeats messages that were replayed but not committed, with the same ids.
@@ -40,7 +40,7 @@ def main() -> int:
     conf.register_cli_opts(OPTIONS)
     try:
         conf(project="replay-dead-letters", default_config_files=[])
-        with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_dead_letters") as consumer:
+        with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_replay") as consumer:
             replayed, skipped, refused = replay(producer, consumer, conf.max_replays)
     except KeyboardInterrupt:
         print("replay_dead_letters: stopped", file=sys.stderr)
