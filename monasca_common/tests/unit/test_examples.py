@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examples that need no broker, and the behaviour of the other examples without a broker."""
 
+import configparser
 import contextlib
 import importlib
 import io
+import logging
+import os
 import re
 import sys
 import textwrap
@@ -13,6 +16,7 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common import kafka
+from monasca_common.devbroker import certificates
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.tests.example_case import EXAMPLES, ExampleCase
 
@@ -172,6 +176,39 @@ class ProgramsOfPagesTest(base.BaseTestCase):
     def test_a_subscriber_of_faststream_is_a_handler(self):
         [invoice], _ = self.run_program("coming_from_faststream.rst", b'{"count": 2}')
         self.assertEqual(b'{"total":20}', invoice.value)
+
+
+class RunYourServiceTest(ExampleCase):
+    def test_the_settings_of_the_connection_are_accepted(self):
+        (self.folder / "kafka").write_text("sesame\n")
+        certificates.issue(self.folder, ["shop"])
+        program = captioned("run_your_service.rst", "python")["connection.py"]
+        program = program.replace("/etc/shop/ca.pem", str(self.folder / "ca.pem"))
+        program = re.sub(r"kafka\d\.example\.org:9093", "127.0.0.1:9", program)
+        variables = {}
+        with (
+            mock.patch.dict(os.environ, CREDENTIALS_DIRECTORY=str(self.folder)),
+            mock.patch("logging.basicConfig") as configured,
+        ):
+            exec(program, variables)
+        logging.Formatter(configured.call_args.kwargs["format"])
+
+        connection = variables["connection"]
+        self.assertEqual("sesame", connection.security["sasl.password"])
+        with kafka.open_producer(kafka.ProducerSettings(connection)) as producer:
+            self.assertFalse(producer.health().finished)
+            producer.close(0)
+
+    def test_the_unit_restarts_the_service_and_waits_for_its_stop(self):
+        unit = configparser.ConfigParser()
+        unit.optionxform = str
+        unit.read_string(captioned("run_your_service.rst", "ini")["shop.service"])
+        connection = kafka.ConnectionSettings("localhost:9092")
+        stop_seconds = kafka.ConsumerSettings(connection, topics=("orders",), group_id="shop").stop_timeout_seconds
+        close_seconds = kafka.ProducerSettings(connection).publish_timeout_seconds
+        service = unit["Service"]
+        self.assertEqual("on-failure", service["Restart"])
+        self.assertGreater(service.getint("TimeoutStopSec"), 2 * (stop_seconds + 1) + close_seconds + 1)
 
 
 class ExamplesInMemoryTest(ExampleCase):
