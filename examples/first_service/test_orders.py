@@ -26,7 +26,8 @@ class OrdersTest(unittest.TestCase):
         self.run_service(Orders(reserve_nothing))
 
     def run_service(self, service: Orders) -> None:
-        self.kafka.drain(service.processor(self.kafka.consumer("orders", "shop"), self.producer))
+        with self.kafka.consumer("orders", "shop") as consumer:
+            self.kafka.drain(service.processor(consumer, self.producer))
 
     def test_an_order_has_an_invoice(self) -> None:
         self.handle(b'{"item": "lamp", "count": 2}')

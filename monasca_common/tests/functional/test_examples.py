@@ -50,23 +50,48 @@ class TutorialTest(Waiting, ExampleCase):
         self.configure("readings", "example", f"bootstrap_servers = {cluster.bootstrap_servers}")
         page = (PAGES / "first_service.rst").read_text()
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+        def run(*arguments):
+            run = [sys.executable, *arguments]
+            return subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+
+        def run_command(line):
+            return run("-m", "monasca_common.cli.main", *line.split())
+
+        def start(output):
+            return start_process(self, [sys.executable, "service.py"], output, cwd=folder, env=environment, stderr=None)
+
         commands = re.findall(r"^   \$ monasca-common (topic create .+)$", page, re.MULTILINE)
         self.assertEqual(3, len(commands))
         for command in commands:
             self.addCleanup(cluster.admin.delete_topic, command.split()[2])
-            run = [sys.executable, "-m", "monasca_common.cli.main", *command.split()]
-            subprocess.run(run, cwd=folder, env=environment, check=True, capture_output=True, timeout=SECONDS)
-        for name in ("service.py", "publish_order.py"):
+            run_command(command).check_returncode()
+        for name in ("service.py", "publish_orders.py"):
             [program] = re.findall(rf"   :caption: {name}\n\n((?:   .*\n|\n)+)", page)
             text = textwrap.dedent(program).replace("localhost:9092", cluster.bootstrap_servers)
             (folder / name).write_text(text)
         output = folder / "output"
-        service = start_process(self, [sys.executable, "service.py"], output, cwd=folder, env=environment, stderr=None)
+        service = start(output)
 
-        publish = [sys.executable, "publish_order.py"]
-        subprocess.run(publish, cwd=folder, env=environment, check=True, capture_output=True, timeout=SECONDS)
+        run("publish_orders.py").check_returncode()
 
         self.wait_until(lambda: output.read_text() == "2 lamp\n", output.read_text)
+        shown = re.findall(r"^   \$ monasca-common (dlq .+)\n((?:   .+\n)+)", page, re.MULTILINE)
+        (list_command, listed), (replay_command, replayed) = shown
+        self.wait_until(
+            lambda: run_command(list_command).stdout == textwrap.dedent(listed),
+            lambda: run_command(list_command).stdout,
+        )
+        service.terminate()
+        self.assertEqual(0, service.wait(SECONDS))
+        [(line, previous)] = re.findall(r"insert the line ``(.+)`` after\n``(.+)``, and restart the service", page)
+        program = (folder / "orders.py").read_text()
+        self.assertIn(f"        {previous}\n", program)
+        (folder / "orders.py").write_text(program.replace(previous, f"{previous}\n        {line}"))
+        output = folder / "output.restarted"
+        service = start(output)
+        self.assertEqual(textwrap.dedent(replayed), run_command(replay_command).stdout)
+        self.wait_until(lambda: output.read_text() == "1 lamp\n", output.read_text)
         service.terminate()
         self.assertEqual(0, service.wait(SECONDS))
 

@@ -16,6 +16,7 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common import kafka
+from monasca_common.cli.broker import instructions
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.tests.example_case import EXAMPLES, ExampleCase
@@ -23,6 +24,7 @@ from monasca_common.tests.example_case import EXAMPLES, ExampleCase
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.rst").read_text()
 USER = ROOT / "doc" / "source" / "user"
+CLI = ROOT / "doc" / "source" / "cli"
 TUTORIAL = EXAMPLES / "first_service"
 _CAPTIONED = re.compile(r"code-block:: (\w+)\n   :caption: (.+)\n\n((?:   .*\n|\n)+)")
 
@@ -44,6 +46,15 @@ class FirstProgramTest(base.BaseTestCase):
             exec(textwrap.dedent(program).replace(server, f'{server}, driver="memory"'), {})
 
         self.assertEqual(f"{printed}\n", output.getvalue())
+
+
+class BrokerTest(base.BaseTestCase):
+    def test_the_pages_show_the_first_line_that_the_broker_prints(self):
+        for nodes, page in ((1, ROOT / "README.rst"), (1, USER / "first_service.rst"), (3, CLI / "broker.rst")):
+            cluster = mock.Mock(nodes=[mock.Mock()] * nodes)
+            cluster.client_options.return_value = {"bootstrap.servers": "127.0.0.1:9092"}
+            first_line = instructions(cluster).partition("\n")[0]
+            self.assertIn(first_line, " ".join(page.read_text().split()))
 
 
 class TutorialTest(ExampleCase):
@@ -160,10 +171,12 @@ class ProgramsOfPagesTest(base.BaseTestCase):
 
     def test_the_tutorials_service_runs_with_the_settings_of_a_cluster(self):
         programs = captioned("first_service.rst", "python")
-        self.in_memory(programs["publish_order.py"])
+        self.in_memory(programs["publish_orders.py"])
         self.assertEqual("2 lamp\n", self.run_service(programs["service.py"]))
         [invoice] = self.memory.broker.records("invoices")
         self.assertEqual(b'{"item":"lamp","count":2}', invoice.value)
+        [dead_letter] = self.memory.broker.records("orders.dlq")
+        self.assertEqual(b"KeyError", dict(dead_letter.headers)[kafka.dead_letters.ERROR_CLASS])
 
     def test_the_key_argument_of_kafka_python_is_the_key_of_the_record(self):
         [invoice], _ = self.run_program("coming_from_kafka_python.rst", b"lamp")
