@@ -52,9 +52,10 @@ class SparkCluster(fixtures.Fixture):
     def state(self):
         """Return the state reported by the master, or an empty dictionary while the master does not respond."""
         try:
-            return json.loads(fetch(f"http://{HOST}:{self._looking}/json/")[1])
+            status, text = fetch(f"http://{HOST}:{self._looking}/json/")
         except OSError:
             return {}
+        return json.loads(text) if status == 200 else {}
 
 
 def options():
