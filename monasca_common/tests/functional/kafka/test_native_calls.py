@@ -9,9 +9,9 @@ from monasca_common.tests.functional.kafka import many_messages_program
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 
-# A leak of the smallest allocation (32 bytes) for one in ten of the last eight million messages exceeds it. The client
-# fetches in advance, which changes the memory by 10 MiB and more.
-GROWTH_MIB = 24
+# A leak of the smallest allocation (32 bytes) for one in ten messages exceeds it in the second half. In the first half,
+# the client's queues reach the size that they need on this machine.
+GROWTH_MIB = 12
 
 
 @periodic("test_native covers each call; this one looks for crashes, lost outcomes and growing memory")
@@ -41,4 +41,4 @@ class ManyMessagesTest(base.BaseTestCase):
         for what in ("sent", "read"):
             mebibytes = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith(what)]
             self.assertEqual(10, len(mebibytes))
-            self.assertLess(max(mebibytes[2:]) - max(mebibytes[:2]), GROWTH_MIB, run.stdout)
+            self.assertLess(max(mebibytes[5:]) - max(mebibytes[:5]), GROWTH_MIB, run.stdout)
