@@ -77,9 +77,9 @@ def commits_to_kafka_first():
 def drops_a_batch_on_an_error():
     write = batch_handler.BatchHandler._write
 
-    def written(any_handler, claim, rows):
+    def written(any_handler, *arguments):
         try:
-            write(any_handler, claim, rows)
+            write(any_handler, *arguments)
         except failpoints.FailPointReached:
             return
 

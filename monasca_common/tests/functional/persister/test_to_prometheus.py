@@ -148,5 +148,6 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
             self.assertEqual({each for each in self.posted if each <= max(rows)}, rows)
         self.assertGreater(len(rows & samples), 10)
         self.assertGreater(len(samples - rows), 10)
-        for application in ("persister-metrics", "persister-prometheus"):
-            self.assertRegex(shown, rf"(?m)^\|.*\| {application} +\| OK ")
+        self.assertIn("database persister-prometheus OK", shown)
+        # The table also has buckets that continue, so a persister can be behind in it.
+        self.assertRegex(shown, r"(?m)^\|.*\| persister-metrics +\| (OK|OPEN) ")
