@@ -48,6 +48,10 @@ _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
+# The errors of groups that do not exist or are of another kind.
+_WITHOUT_MEMBERS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
+_LATE_SECONDS = 0.5
+_SETTLE_SECONDS = 1.0
 
 # The client's errors for brokers that do not respond or are unreachable. The brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
@@ -346,17 +350,16 @@ class Admin:
 
     def group_members(self, group: str, timeout: float = 10.0) -> list[tuple[str, str]]:
         """Return the client id and address of each live member of a consumer group; empty if the group is missing."""
-        lacking = (KafkaError.GROUP_ID_NOT_FOUND,)
-        found = repeat_after_moves(partial(self._described, [group], lacking), timeout)[group]
+        missing = (KafkaError.GROUP_ID_NOT_FOUND,)
+        found = repeat_after_moves(partial(self._described, [group], missing), timeout)[group]
         return [(member.client_id, member.host) for member in found.members] if found else []
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
         """Return the partitions that live members of each consumer group read. They are empty for a group without
         members, or of another kind, such as Kafka Connect workers. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
-        lacking = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
         for some in _portions(groups, _GROUPS_AT_ONCE):
-            described = repeat_after_moves(partial(self._described, some, lacking), timeout)
+            described = repeat_after_moves(partial(self._described, some, _WITHOUT_MEMBERS), timeout)
             for group, found in described.items():
                 assigned[group] = GroupAssignment() if found is None else _assignment(found)
         return assigned
@@ -393,13 +396,15 @@ class Admin:
         }
 
     def _check_coordinators(self, groups: list[str], timeout: float) -> None:
-        """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes if it requests a
-        group's offsets from such a broker (librdkafka#5040), but not if it requests the group's description."""
-        futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
-        # Other errors: the group is unknown or of another kind.
-        moved = [found for _, found in self._outcomes(futures, timeout) if isinstance(found, RetriableError)]
-        if moved:
-            raise moved.pop()
+        """Raise the error of a coordinator that moved or is not ready. librdkafka crashes if it requests a group's
+        offsets from such a broker (librdkafka#5040), but not if it requests the group's description. A broker that was
+        frozen responds before it learns that its groups moved: after a late response, check again."""
+        for _ in range(2):
+            asked = time.monotonic()
+            self._described(groups, _WITHOUT_MEMBERS, timeout)
+            if time.monotonic() - asked < _LATE_SECONDS:
+                return
+            time.sleep(_SETTLE_SECONDS)
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
         """Set the committed offsets of a group. Raises `TransportError` while the group has members."""

@@ -338,6 +338,17 @@ class CoordinatorTest(base.BaseTestCase):
         self.client.list_consumer_group_offsets.assert_not_called()
         self.client.alter_consumer_group_offsets.assert_not_called()
 
+    def test_after_a_late_response_offsets_are_not_requested_from_a_coordinator_that_moved_since(self):
+        """A frozen broker responds before it learns that its groups moved."""
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin._LATE_SECONDS", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin._SETTLE_SECONDS", 0.0))
+        self.client.describe_consumer_groups.side_effect = [
+            {"g": answered(KafkaException(KafkaError(code)))}
+            for code in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.NOT_COORDINATOR)
+        ]
+        self.assertRaises(RetriableError, self.admin.group_offsets, "g", timeout=0.0)
+        self.client.list_consumer_group_offsets.assert_not_called()
+
     def test_a_query_is_repeated_after_a_coordinator_moved(self):
         moved, unknown = KafkaError.NOT_COORDINATOR, KafkaError.GROUP_ID_NOT_FOUND
         queries = (self.admin.group_members, self.admin.group_offsets, lambda group: self.admin.assignments([group]))
