@@ -292,9 +292,8 @@ class TestThreeNodes(Waiting, base.BaseTestCase):
     def test_a_cluster_survives_the_loss_of_one_node(self):
         fixture = self.useFixture(KafkaClusterFixture(nodes=3))
         topic = fixture.topic()
-        description = fixture.cluster.admin.describe_topic(topic)
-        self.assertEqual([1, 2, 3], sorted(description.replicas[0]))
-        leader = description.leaders[0] or 0
+        self.wait_until(lambda: self.standing(fixture, topic)[1] == 3)
+        leader = self.standing(fixture, topic)[0]
         fixture.cluster.node(leader).kill()
         self.assertEqual([None] * 3, produce(fixture.cluster, topic, 3))
         self.wait_until(lambda: self.standing(fixture, topic)[0] not in (leader, None))
@@ -306,7 +305,7 @@ class TestThreeNodes(Waiting, base.BaseTestCase):
         try:
             description = fixture.cluster.admin.describe_topic(topic)
         except TransportError:
-            return None, 0  # the killed node was the controller, and the next controller is not known yet
+            return None, 0  # the broker does not know the new topic, or the killed node was the controller
         return description.leaders[0], len(description.in_sync[0])
 
 
