@@ -18,6 +18,7 @@ from monasca_common.models.readings import exact_sum, sums_of, sums_text
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.spark.staging import StagedAttempts, spaces
+from monasca_common.pipeline.windows import period_start_ms
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.tables import aggregate_period, aggregate_staging, aggregate_usage
@@ -168,12 +169,13 @@ def _choose(is_added: sa.ColumnElement[bool], known: Any, added: Any, name: str)
 
 
 class Retention:
-    """Removes the stored partials of periods that are older than the retention of one job."""
+    """Removes the stored partials of days (UTC) that are older than the retention of one job. A period and its windows
+    are in one day and are removed together, because windows without any period would not be found."""
 
     def __init__(self, offset_store: OffsetStore, job: str, retention_ms: int) -> None:
         self._offset_store = offset_store
         self._job = job
-        # Keep one more day, because a record within the retention can belong to a day that began earlier.
+        # Keep one more day for batches and backfills that begin within the retention.
         self._kept_ms = retention_ms + DAY_MS
         self._applied_ms = 0
 
@@ -181,7 +183,7 @@ class Retention:
         """Remove old partials, at most once an hour (failed calls do not count). Return the number of removed rows."""
         if now_ms - self._applied_ms < _EVERY_MS:
             return 0
-        oldest_ms = now_ms - self._kept_ms
+        oldest_ms = period_start_ms("daily", now_ms - self._kept_ms)
         period, usage = aggregate_period.c, aggregate_usage.c
         removed = 0
         with self._offset_store.writing() as connection:

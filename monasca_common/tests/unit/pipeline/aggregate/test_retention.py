@@ -43,6 +43,18 @@ class RetentionTest(DatabaseCase):
         self.assertEqual(1, Retention(self.offset_store, "aggregate", 2 * DAY_MS).apply(NOW_MS))
         self.assertEqual([3 * DAY_MS, 0], self.known())
 
+    def test_a_period_is_deleted_with_all_its_windows_although_no_later_period_exists(self):
+        with self.offset_store.writing() as connection:
+            for window_ms in (NOW_MS, NOW_MS + 23 * HOUR_MS):
+                rows = [usage_table.staged_row(self.name, window_ms, "[]", ONE)]
+                staging.insert(connection, aggregate_staging, usage_table.STAGED, "b", 0, rows, NOW_MS)
+            usage_table.merge(connection, "aggregate", StagedAttempts("b", (0,), 2))
+            periods.touch(connection, "aggregate", [Period(self.name, NOW_MS)], Closing(self.specs, 0), NOW_MS)
+        retention = Retention(self.offset_store, "aggregate", DAY_MS)
+        removed = [retention.apply(NOW_MS + hour * HOUR_MS) for hour in range(73)]
+        self.assertEqual([0] * 72 + [2], removed)
+        self.assertEqual([], self.known())
+
     def test_retention_is_applied_once_an_hour(self):
         retention = Retention(self.offset_store, "aggregate", DAY_MS)
         self.know(0)
