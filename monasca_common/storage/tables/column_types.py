@@ -153,8 +153,8 @@ def _timestamp(value: Any) -> str:
 def _json(value: Any) -> str:
     try:
         text = orjson.dumps(value, default=_plain)
-        if b"null" in text:
-            json.dumps(value, allow_nan=False, default=str)  # orjson writes NaN and Infinity as null, without an error
+        if b"null" in text:  # orjson writes NaN and Infinity as null, without an error
+            json.dumps(value, allow_nan=False, default=_plain_or_text)
         return text.decode()
     except ValueError:
         reason = "has NaN or an infinity"
@@ -175,6 +175,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return list(value)
     raise TypeError
+
+
+def _plain_or_text(value: Any) -> Any:
+    return _plain(value) if isinstance(value, Mapping | Sequence) else str(value)
 
 
 def _moment(text: str) -> int | str:

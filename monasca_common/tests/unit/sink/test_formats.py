@@ -4,12 +4,15 @@
 import datetime
 import decimal
 import io
+import math
+from collections import UserDict, UserList
 from types import SimpleNamespace
 
 import fastavro
 
 from monasca_common.kafka.errors import RetryLater
 from monasca_common.sink.fields import columns_at
+from monasca_common.storage.tables.column_types import TYPES
 from monasca_common.tests.unit.sink.registry_case import ORDER_PROTO, RegistryTestCase, order_class
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
@@ -141,6 +144,13 @@ class ProtobufTest(RegistryTestCase):
         order = order_class()(id=7, lines=[{"article": "bolt"}, {"article": "nut"}])
         self.assertEqual({}, self.process(batch("t", [message(start + order.SerializeToString())])))
         self.assertEqual([(7, 0, "bolt"), (7, 1, "nut")], self.select("SELECT * FROM lines ORDER BY line"))
+
+    def test_a_number_of_a_repeated_field_or_map_that_json_does_not_have_is_not_stored_as_null(self):
+        at = datetime.datetime(2026, 1, 31, 6, tzinfo=datetime.UTC)
+        values = [UserList([math.nan]), UserDict(a=math.inf), {"at": at, "a": UserList([None])}]
+        stored, reasons = TYPES["json"].converted(values)
+        self.assertEqual({0: "has NaN or an infinity", 1: "has NaN or an infinity"}, reasons)
+        self.assertEqual('{"at":"2026-01-31T06:00:00+00:00","a":[null]}', stored[2])
 
 
 class PathsTest(SinkTestCase):
