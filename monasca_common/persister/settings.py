@@ -69,8 +69,7 @@ class GroupSettings:
             unit="processes",
             help="The number of processes that share the topic's partitions. Too small: the persister falls behind. "
             "More than the number of partitions: processes are idle. A database with one writing process, such as "
-            "sqlite, requires "
-            "1.",
+            "sqlite, requires 1.",
         )
     )
     threads: int = field(

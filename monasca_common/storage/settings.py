@@ -60,8 +60,7 @@ class RowLimits:
         unit="days",
         help="The number of days for which rows are kept, by event time. `monasca-common db prune` removes older rows. "
         "The API refuses older rows, and the persister sends them to the dead-letter topic; use the same value for "
-        "both. Too small: "
-        "late rows are refused. Too large: the database needs more space.",
+        "both. Too small: late rows are refused. Too large: the database needs more space.",
     )
     retention_days: Mapping[Kind, int] = field(
         default_factory=lambda: MappingProxyType({}), metadata=made_of(*map(_retention_option, Kind))
@@ -140,15 +139,13 @@ class StorageSettings(RowLimits):
         maximum=1000,
         unit="connections",
         help="The maximum number of concurrent reads of one process; further reads wait. Too small: requests wait or "
-        "fail "
-        "under load. Too large: the database runs out of connections.",
+        "fail under load. Too large: the database runs out of connections.",
     )
     allow_insecure_credentials: bool = option(
         False,
         help="Send the password in [database] connection to InfluxDB or a receiver of remote write on another machine "
         "without TLS (influxdb://, prometheus://), where it can be read on the network path. If false, such a "
-        "connection is refused at start: "
-        "use influxdb+https:// or prometheus+https://.",
+        "connection is refused at start: use influxdb+https:// or prometheus+https://.",
     )
 
 

@@ -79,17 +79,8 @@ def address(connection: str) -> ReceiverUrl:
         raise refused(f"has the parameter tenant={tenant!r}, which is neither label nor header", _EXAMPLE)
     tls, path = url.drivername != ReceiverUrl.scheme, quote(f"/{url.database}")
     port = url.port or (443 if tls else 9090)
-    return ReceiverUrl(
-        url.host,
-        port,
-        tls,
-        url.username,
-        url.password,
-        path,
-        window_seconds,
-        tenant == "header",
-        options.get("ca_file"),
-    )
+    user, as_header = (url.username, url.password), tenant == "header"
+    return ReceiverUrl(url.host, port, tls, *user, path, window_seconds, as_header, options.get("ca_file"))
 
 
 def _seconds(duration: str) -> float | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,8 @@ from monasca_common.storage.settings import StorageSettings, dialect_of
 
 _MAX_SERIES = 100_000  # about 500 bytes each
 _POSITIONS = ("sqlite", "postgresql")
+# HTTP drops spaces around the value of a header, so the sample would be stored for another tenant.
+_HEADER_VALUE = re.compile("[!-~]+")
 
 
 class PrometheusStorage(Storage):
@@ -146,6 +149,8 @@ class PrometheusWriter(Writer):
                 encoded[position] = encoded_row(labels, row)
             except UnicodeEncodeError:
                 reasons[position] = "it has an unpaired surrogate, which cannot be encoded"
+            if self._as_header and not _HEADER_VALUE.fullmatch(row.series.tenant):
+                reasons[position] = "its tenant has a character that the header X-Scope-OrgID cannot have"
         if reasons:
             return Written(), reasons
         refused: dict[int, str] = {}

@@ -301,6 +301,14 @@ class PrometheusTest(base.BaseTestCase):
         self.assertEqual({"a": [0.0, 2.0], "b": [1.0]}, found)
         self.assertNotIn("tenant", dict(self.receiver.requests[0][1][0][0][0]))
 
+    def test_a_tenant_that_a_header_cannot_express_is_refused(self):
+        series = [Series(b"%d" % n, tenant, "r", "cpu", {}) for n, tenant in enumerate(("a", " a", "a\nb", "ä", "Ā"))]
+        rows = [Measurement(each, NOW_MS, 1.0, None, 1) for each in series]
+        refused = self.assertRaises(RowsRefused, self.write, self.writer("?tenant=header"), rows)
+        self.assertEqual({1, 2, 3, 4}, refused.reasons.keys())
+        self.assertEqual([], self.receiver.requests)
+        self.assertEqual(Written(stored=5), self.write(self.writer(), rows))
+
     def test_undeclared_kinds_and_reads_are_refused(self):
         storage = self.storage()
         self.assertEqual({Kind.METRICS}, storage.kinds)
