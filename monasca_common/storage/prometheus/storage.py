@@ -59,7 +59,10 @@ class PrometheusStorage(Storage):
                 "sqlite:////var/lib/monasca/positions.sqlite"
             )
         self._clock = clock or SystemClock()
-        self._positions = open_storage(replace(settings, driver=dialect, connection=url), clock=self._clock)
+        try:
+            self._positions = open_storage(replace(settings, driver=dialect, connection=url), clock=self._clock)
+        except ConfigurationError as error:  # its text names the option connection
+            raise ConfigurationError(f"positions_{error}") from None
         self.capabilities = self._positions.capabilities & {Capability.OFFSETS, Capability.MANY_WRITERS}
         self._is_checked = False
 

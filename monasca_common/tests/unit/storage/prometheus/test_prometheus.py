@@ -396,3 +396,9 @@ class ConfigurationTest(ConfigurationTestCase):
         for url in (None, "", "influxdb://h/d", "prometheus://h/api/v1/write"):
             settings = StorageSettings("prometheus", "prometheus://h/api/v1/write", positions_connection=url)
             self.assertIn("positions_connection", str(self.assertRaises(ConfigurationError, open_storage, settings)))
+
+    def test_an_invalid_url_of_positions_is_refused_with_the_name_of_its_option(self):
+        for url in ("sqlite://", "postgresql://u:p@ss@h/db"):
+            settings = StorageSettings("prometheus", "prometheus://h/api/v1/write", positions_connection=url)
+            refusal = str(self.assertRaises(ConfigurationError, open_storage, settings))
+            self.assertTrue(refusal.startswith("positions_connection in group [database] "), refusal)
