@@ -82,7 +82,7 @@ def make(connection: BoundedConnection, table: str, days: Iterable[int], *, time
     transaction ends, and a database has a limited number of locks. Concurrent processes do not create a partition
     twice.
     """
-    there = set(_attached(connection, table))
+    there = {day for day, pending in _attached(connection, table).items() if not pending}
     missing = sorted(set(days) - there)
     for start in range(0, len(missing), _DAYS_A_TRANSACTION):
         there |= _make(connection.give(timeout_seconds), table, missing[start : start + _DAYS_A_TRANSACTION])
@@ -92,8 +92,11 @@ def make(connection: BoundedConnection, table: str, days: Iterable[int], *, time
 def _make(connection: BoundedConnection, table: str, days: Iterable[int]) -> set[int]:
     with connection.transaction():
         connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MAKING, table])
-        there = set(_attached(connection, table))
+        attached = _attached(connection, table)
+        there = {day for day, pending in attached.items() if not pending}
         for day in sorted(set(days) - there):
+            if day in attached:  # pruning was interrupted, and then the retention was raised
+                _detach(connection, table, day, pending=True)
             names = {"table": sql.Identifier(table), "name": sql.Identifier(partition_name(table, day))}
             connection.execute(_CREATE.format(**names))
             bounds = {"start": sql.Literal(day * DAY_MS), "end": sql.Literal((day + 1) * DAY_MS)}

@@ -7,6 +7,7 @@ import threading
 import time
 from unittest import mock
 
+import psycopg
 from fixtures import MonkeyPatch
 
 from monasca_common.kafka import failpoints
@@ -171,6 +172,20 @@ class PruningTest(Waiting, PartitionsCase):
             self.session().execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'measurements\\_%'").fetchone()
         )
         self.assertEqual(2 * 3 + 2, count)  # three days with keys, the table of keys, and another table
+
+    def test_a_partition_whose_removal_was_interrupted_stores_rows_after_the_retention_was_raised(self):
+        old = NOW_MS - 2 * DAY_MS
+        self.write(self.database.writer(), [measurement(0), measurement(1, time_ms=old)])
+        reader, pruning = self.session(), self.session()
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM measurements")
+        pruning.execute("SET lock_timeout = '10ms'")
+        detach = f"ALTER TABLE measurements DETACH PARTITION {_name(-2)} CONCURRENTLY"
+        self.assertRaises(psycopg.errors.LockNotAvailable, pruning.execute, detach)
+        reader.execute("ROLLBACK")
+        written = self.write(self.database.writer(), [measurement(2, time_ms=old + 1)], 2)
+        self.assertEqual(Written(stored=1), written)
+        self.assertEqual(3, len(self.database.rows(Kind.METRICS)))
 
 
 def _name(day, table="measurements"):
