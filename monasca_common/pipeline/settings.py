@@ -348,6 +348,8 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
     stream = decoded_stream(conf, read, stream)
     if stream.otlp is not None and read["output_topic"] == stream.topic:
         raise read.error("output_topic", f"is {stream.topic}, whose format is {stream.otlp.format}: name another topic")
+    if read["slack_seconds"] > read["retention_days"] * _DAY_SECONDS:
+        raise read.error("slack_seconds", "exceeds retention_days, so open periods would be removed: lower it")
     return read.settings(
         AggregateSettings,
         stream=stream,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -50,11 +50,8 @@ class MessagePart(StrEnum):
 
 _WITH_PATH = (MessagePart.VALUE, MessagePart.ELEMENT, MessagePart.KEY, MessagePart.HEADER)
 _OF_ELEMENTS = (MessagePart.ELEMENT, MessagePart.INDEX)
-_EXAMPLES = {
-    MessagePart.TIMESTAMP: 0,
-    MessagePart.PARTITION: 0,
-    MessagePart.OFFSET: 0,
-    MessagePart.INDEX: 0,
+_EXAMPLES: Mapping[MessagePart, Any] = {
+    **dict.fromkeys((MessagePart.TIMESTAMP, MessagePart.PARTITION, MessagePart.OFFSET, MessagePart.INDEX), 0),
     MessagePart.TOPIC: "orders",
 }
 # A deletion has no value, so these parts identify its row.
@@ -184,9 +181,7 @@ class _MappingReader:
         elif entry.each is not None:
             self._fault("each", f"is {entry.each!r}: write value.<path> of an array, or value")
         if entry.serializer == "protobuf" and entry.message_type is None:
-            self._fault(
-                "message_type", f"is missing, but serializer {entry.serializer} needs it: name a generated class"
-            )
+            self._fault("message_type", "is missing, but serializer protobuf needs it: name a generated class")
         columns = list(self._columns(entry))
         if isinstance(given, dict) and given.get("columns") == {}:
             self._fault("columns", 'is empty: name at least one column, such as id = "integer"')

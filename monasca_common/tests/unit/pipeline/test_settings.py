@@ -57,6 +57,13 @@ class AggregateOptionsTest(ConfigurationTestCase):
         conf = self.with_kafka("transactional_id = api", database=DATABASE)
         self.assertIsNone(aggregate_settings(conf).stream.producer.transactional_id)
 
+    def test_a_period_may_not_be_removed_while_it_is_open(self):
+        for slack, lines in ((86_400, ("retention_days = 1", "slack_seconds = 86400")), (600, ())):
+            self.assertEqual(slack, self.settings(*lines).slack_seconds)
+        refusal = self.refused(self.settings, "retention_days = 1", "slack_seconds = 86401")
+        self.assertIn("slack_seconds", refusal)
+        self.assertIn("exceeds retention_days", refusal)
+
     def test_each_invalid_value_is_refused_by_name(self):
         for line in (
             "emit = sometimes",
