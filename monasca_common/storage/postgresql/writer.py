@@ -116,8 +116,7 @@ class PostgresqlWriter(SqlWriter):
         database caused the error."""
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
-        if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
-            # Only "no partition found for row" has no constraint name. Another process has dropped a cached partition.
+        if _lacks_partition(error):  # another process has dropped a cached partition
             self._days.pop(rows.kind, None)
             return _PartitionMissing({partitions.day_of(time) for time in times_of(rows)})
         if not is_of_a_row(error):
@@ -136,7 +135,7 @@ class PostgresqlWriter(SqlWriter):
             with connection.transaction(force_rollback=True):
                 self._store(connection, rows, merge=True)
         except ROW_ERRORS as error:
-            if is_of_a_row(error):
+            if is_of_a_row(error) and not _lacks_partition(error):
                 return reason(error)
             raise
         return None
@@ -244,6 +243,11 @@ class PostgresqlWriter(SqlWriter):
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
+
+
+def _lacks_partition(error: Exception) -> bool:
+    # Only "no partition found for row" has no constraint name.
+    return isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None
 
 
 def _insert_series(connection: BoundedConnection, series: list[Series]) -> None:

@@ -2,6 +2,7 @@
 """Daily partitions and series are created by the first writer that needs them and removed by pruning, while others
 write and read."""
 
+import dataclasses
 import datetime
 import threading
 import time
@@ -13,7 +14,7 @@ from fixtures import MonkeyPatch
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.storage.base import Kind, Pruned, Rows, Written
-from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.postgresql import series
 from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.contracts.storage.scenario import Scenario, claim, measurement, message_id, row
@@ -73,6 +74,16 @@ class PartitionsTest(PartitionsCase):
         self.write(writer, [measurement(0)])
         self.session().execute(f"DROP TABLE {_name(0)}")
         self.assertEqual(Written(stored=1), self.write(writer, [measurement(1)], 1))
+
+    def test_a_dropped_day_refuses_no_row_of_a_batch_with_a_bad_row(self):
+        writer = self.database.writer()
+        self.write(writer, [measurement(0)])
+        self.session().execute(f"DROP TABLE {_name(0)}")
+        bad = measurement(2)
+        bad = bad._replace(series=dataclasses.replace(bad.series, id=b"z" * 16, name="a\0b"))
+        self.assertRaises(StorageUnavailable, self.write, writer, [measurement(1), bad], 1)
+        refused = self.assertRaises(RowsRefused, self.write, writer, [measurement(1), bad], 1)
+        self.assertEqual({1}, refused.reasons.keys())
 
     @periodic("several writers at once; the normal run contains RaceTest")
     def test_concurrent_writers_of_the_same_new_days_all_store_their_rows(self):
