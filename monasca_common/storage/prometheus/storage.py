@@ -33,7 +33,7 @@ from monasca_common.storage.settings import StorageSettings, dialect_of
 _MAX_SERIES = 100_000  # about 500 bytes each
 _POSITIONS = ("sqlite", "postgresql")
 # HTTP drops spaces around the value of a header, so the sample would be stored for another tenant.
-_HEADER_VALUE = re.compile("[!-~]+")
+_HEADER_VALUE = re.compile("[!-~]([ -~]*[!-~])?")
 
 
 class PrometheusStorage(Storage):

@@ -302,7 +302,7 @@ class PrometheusTest(base.BaseTestCase):
         self.assertNotIn("tenant", dict(self.receiver.requests[0][1][0][0][0]))
 
     def test_a_tenant_that_a_header_cannot_express_is_refused(self):
-        series = [Series(b"%d" % n, tenant, "r", "cpu", {}) for n, tenant in enumerate(("a", " a", "a\nb", "ä", "Ā"))]
+        series = [Series(b"%d" % n, tenant, "r", "cpu", {}) for n, tenant in enumerate(("a b", " a", "a\nb", "ä", "Ā"))]
         rows = [Measurement(each, NOW_MS, 1.0, None, 1) for each in series]
         refused = self.assertRaises(RowsRefused, self.write, self.writer("?tenant=header"), rows)
         self.assertEqual({1, 2, 3, 4}, refused.reasons.keys())
