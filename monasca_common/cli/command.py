@@ -340,8 +340,8 @@ def duration_seconds(text: str) -> int:
 
 def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse ``topic`` or ``topic:0,1`` into a topic and its partitions; no numbers mean all partitions."""
-    topic, _, numbers = text.partition(":")
-    chosen = numbers.split(",") if numbers else []
+    topic, colon, numbers = text.partition(":")
+    chosen = numbers.split(",") if colon else []
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):
         raise argparse.ArgumentTypeError(f"{text!r}: write a topic, or its partitions as topic:0,1")
     return topic, tuple(sorted(set(map(int, chosen))))

@@ -73,7 +73,10 @@ class _OffsetsCommand(MonascaCommand, Lister):
         admin = plugins.load_admin(conf, section)
         self._database = storage_settings(conf).connection if has_database(conf) else ""
         kept = group_positions.find(load_storage(conf) if self._database else None, admin, group, parsed_args.kept_in)
-        chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
+        chosen: dict[str, tuple[int, ...]] = {}
+        for topic, numbers in parsed_args.topic or [(topic, ()) for topic in topics]:
+            earlier = chosen.get(topic, numbers)
+            chosen[topic] = tuple(sorted({*earlier, *numbers})) if earlier and numbers else ()
         if not chosen:
             raise ConfigurationError("no configured consumer has this group_id: name its topics with --topic")
         partitions = offset_plan.read_partition_offsets(admin, kept.read(), chosen)

@@ -172,6 +172,12 @@ class TestReset(OffsetsCase):
         self.assertIn(StoredOffset("another", "metrics", 0, "first", 50), self.stored())
         self.assertIn(StoredOffset(_GROUP, "metrics", 0, "first", 100), self.stored())
 
+    def test_partitions_of_a_topic_can_be_named_one_after_the_other(self):
+        one, other, both = (("--topic", f"metrics{each}") for each in (":0", ":1", ""))
+        for named in ((*one, *other), (*one, *both), (*both, *one)):
+            _, rows = self.run_json("reset", "--to-latest", "--execute", *named)
+            self.assertEqual([0, 1], [row["partition"] for row in rows], named)
+
     def test_a_time_after_the_last_message_is_the_end(self):
         self.store(_FIRST)
         arguments = ("reset", "--to-datetime", "2026-01-31T06:00:00Z", "--topic", "metrics:0")
@@ -342,5 +348,6 @@ class TestUsage(OffsetsCase):
             ["reset", "--to-datetime", "yesterday"],
             ["reset", "--to-datetime", "1969-12-31T23:59:59.999Z"],
             ["reset", "--to-latest", "--topic", "metrics:a"],
+            ["reset", "--to-latest", "--topic", "metrics:"],
         ):
             self.assertEqual(2, self.run_command(*arguments)[0])
