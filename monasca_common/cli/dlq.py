@@ -196,7 +196,8 @@ class DlqList(_PendingCommand, Lister):
             if parsed_args.by_reason:
                 counts = Counter((letter.origin_topic, letter.error.partition(":")[0]) for letter in letters)
                 return [(topic.name, *reason, count) for reason, count in counts.most_common()]
-            rows = [_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
+            shown_letters = itertools.islice(letters, limit)  # the replay's own limit does not count refused ones
+            rows = [_row(letter, is_cut=parsed_args.formatter == "table") for letter in shown_letters]
         is_limited = len(rows) == limit and len(rows) < pending
         remark = f"; {len(rows)} are shown: increase --limit to see more" if is_limited else ""
         self.report(f"{topic.name}: {_count(pending, 'pending ')}{remark}")

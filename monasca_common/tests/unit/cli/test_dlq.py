@@ -119,6 +119,12 @@ class ListTest(DlqCase):
         self.assertIn("metrics.dlq: 5 pending dead letters; 2 are shown: increase --limit to see more\n", err)
         self.assertEqual(2, len(out.splitlines()))
 
+    def test_the_limit_of_a_list_includes_refused_dead_letters(self):
+        self.bury(5, origin="gone")
+        _, out, err = self.run_command("list", "--limit", "2", "-f", "value")
+        self.assertIn("metrics.dlq: 5 pending dead letters; 2 are shown: increase --limit to see more\n", err)
+        self.assertEqual(2, len(out.splitlines()))
+
     def test_replayed_dead_letters_are_not_listed(self):
         self.bury(1)
         self.rows("replay", "--execute")
