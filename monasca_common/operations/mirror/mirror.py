@@ -238,12 +238,16 @@ class Mirror(Loop):
     def _skip_deleted(self, error: OffsetOutOfRange, consumer: KafkaConsumer, copied: int) -> None:
         partition = error.partition
         first = self._source.first_offsets([partition])[partition]
-        deleted = first - copied
-        if not self._settings.skip_deleted or deleted <= 0:
+        deleted, place = first - copied, f"{partition.topic}/{partition.partition} was copied to offset {copied}"
+        if deleted <= 0:
             raise ConfigurationError(
-                f"{partition.topic}/{partition.partition} was copied to offset {copied}, but the source starts at "
-                f"{first}: retention deleted messages before they were copied. To continue without them, set "
-                "skip_deleted in group [mirror]"
+                f"{place}, which is after the end of the source: the topic was recreated, or lost messages in an "
+                "unclean election. Delete the topic in the target to copy it from its beginning"
+            ) from error
+        if not self._settings.skip_deleted:
+            raise ConfigurationError(
+                f"{place}, but the source starts at {first}: retention deleted messages before they were copied. To "
+                "continue without them, set skip_deleted in group [mirror]"
             ) from error
         LOG.error("%d offsets of %s/%d were deleted by retention before they were copied", deleted, *partition)
         self._status.skipped(partition.topic, deleted)

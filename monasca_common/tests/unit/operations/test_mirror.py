@@ -194,6 +194,16 @@ class SkipTest(base.BaseTestCase):
         consumer.seek.assert_called_once_with(TP, 4)
         status.skipped.assert_called_once_with("metrics", 2)
 
+    def test_an_offset_that_the_source_no_longer_has_is_not_a_gap_to_skip(self):
+        polled = Batch((), (OffsetOutOfRange(TP, 9),))
+        for skips in (False, True):
+            with mock.patch.object(mirror, "open_admin", lambda _: mock.Mock(first_offsets=lambda _: {TP: 0})):
+                copying = Mirror(settings("metrics", skip_deleted=skips), mock.Mock(), VirtualClock())
+            at = {TP: MirrorPosition("m", TP, 0, 9, "s", "t")}
+            error = self.assertRaises(ConfigurationError, copying._poll, mock.Mock(poll=lambda *_: polled), at)
+            self.assertIn("metrics/0 was copied to offset 9, which is after the end of the source", str(error))
+            self.assertNotIn("skip_deleted", str(error))
+
 
 class VerbatimTest(base.BaseTestCase):
     # Rule 64
