@@ -202,7 +202,8 @@ def run_workers(plan: WorkersPlan) -> None:
         status = plan.board.read(slot)
         for member in status.members:
             member.pid, member.state, member.lag = 0, MemberState.FAILED, {}
-            member.reason, member.restarts = f"its process exited with status {exit_code}", member.restarts + 1
+            member.reason = f"its process exited with status {exit_code}"
+            member.restarts += bool(exit_code)  # a reload and SIGTERM end it with status 0
         plan.board.write(slot, status)
         if exit_code:
             names = joined(member.name for member in status.members)

@@ -133,6 +133,7 @@ class TestRunning(PersisterCase):
         self.wait_until(lambda: not before.is_running(), what="the end of the old one")
         self.publish(range(100, 200))
         self.wait_for_all()
+        self.assertEqual(0, persister.worker()["restarts"])
         self.assert_ends_in_order(persister)
         self.assert_clean()
 

@@ -4,15 +4,18 @@
 import pathlib
 import threading
 import types
+from unittest import mock
 
+import cotyledon
 import fixtures
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.settings import StatusSettings
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
-from monasca_common.runtime.workers import Worker, WorkersPlan
+from monasca_common.runtime.workers import Worker, WorkersPlan, run_workers
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 
@@ -114,3 +117,42 @@ class WorkerTest(ConfigurationTestCase):
 
     def test_a_stop_before_the_start_returns(self):
         Worker(0, PartsPlan(Part()), 0).terminate()
+
+
+class EndedWorkerPlan(PartsPlan):
+    """The plan of a worker with one member."""
+
+    listener = None
+
+    def __init__(self):
+        super().__init__()
+        self.board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
+
+    def start_line(self):
+        return "started"
+
+
+class EndedWorkerManager:
+    """A manager whose only worker ends with this status."""
+
+    def __init__(self, exit_code):
+        self.exit_code = exit_code
+
+    def add(self, service, *, args):
+        return service
+
+    def register_hooks(self, *, on_reload, on_dead_worker):
+        self.on_dead_worker = on_dead_worker
+
+    def run(self):
+        self.on_dead_worker(Worker, 0, self.exit_code)
+
+
+class EndedWorkerTest(ConfigurationTestCase):
+    def test_only_a_failed_worker_counts_as_restarted(self):
+        """A worker that drains, for example before a reload, ends with status 0."""
+        for exit_code, restarts in ((0, 0), (1, 1), (-9, 1)):
+            plan = EndedWorkerPlan()
+            with mock.patch.object(cotyledon, "ServiceManager", lambda code=exit_code, **_: EndedWorkerManager(code)):
+                run_workers(plan)
+            self.assertEqual([restarts], [member.restarts for member in plan.board.members()], exit_code)
