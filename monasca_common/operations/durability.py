@@ -28,8 +28,8 @@ _WARNINGS = frozenset({"no_spare_copy", "under_replicated"})  # findings of all 
 _TEXTS = {
     "one_copy": "there is one replica: if its broker loses its disk, the messages are lost; raise the replication "
     "factor to 3",
-    "never_writable": "min.insync.replicas is {least}, but there are {copies} replicas: every write is refused; lower "
-    "it below {copies}, or add replicas",
+    "never_writable": "min.insync.replicas is {least}, but there are {copies} replicas: depending on their version, "
+    "brokers refuse every write, or writes while a replica is behind; lower it below {copies}, or add replicas",
     "no_spare_copy": "min.insync.replicas is {least}, the number of replicas: if one broker stops, writes are refused; "
     "add a replica",
     "leader_alone": "min.insync.replicas is 1: while the followers are behind, the leader acknowledges messages that "
