@@ -36,7 +36,7 @@ from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag, lost_and_hidden
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
-from monasca_common.runtime.health import LoopHealth
+from monasca_common.runtime.health import LIVE_SECONDS, LoopHealth
 from monasca_common.runtime.logs import joined
 from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.restarts import Loop
@@ -61,7 +61,9 @@ class LagService(Loop):
         self._history: LagHistory | None = None
         self._kept = LagHistory()
         self.metrics = LagMetrics()
-        self.health = LoopHealth("lag", self.clock, reason="no survey is complete yet", more=self._late)
+        live_seconds = LIVE_SECONDS + settings.interval_seconds
+        reason = "no survey is complete yet"
+        self.health = LoopHealth("lag", self.clock, reason=reason, more=self._late, live_seconds=live_seconds)
 
     def serve(self) -> None:
         producer = open_producer(self._settings.producer)

@@ -119,11 +119,17 @@ class LagServiceTest(base.BaseTestCase):
     def test_the_service_is_live_while_it_loops_and_ready_while_its_surveys_are_fresh(self):
         service = self.service()
         service.survey(self.producer)
-        self.clock.advance(599)
+        self.clock.advance(609)
         self.assertEqual((True, False), (service.health.live()[0], service.health.ready()[0]))
-        self.assertIn("599 s ago", service.health.health()[1]["reasons"][0])
+        self.assertIn("609 s ago", service.health.health()[1]["reasons"][0])
         self.clock.advance(2)
         self.assertFalse(service.health.live()[0])
+
+    def test_a_service_that_waits_for_its_next_survey_is_live(self):
+        service = self.service(interval_seconds=3600.0)
+        service.survey(self.producer)
+        self.clock.advance(3600)
+        self.assertEqual((True, True), (service.health.live()[0], service.health.ready()[0]))
 
     def test_without_its_topic_the_error_names_the_command_that_creates_it(self):
         self.useFixture(fixtures.MonkeyPatch(f"{lag_service.__name__}.read_history", lambda *_, **__: None))
