@@ -15,7 +15,7 @@ from monasca_common.kafka.message import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-_SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_BYTE, _SHORT, _INT, _LONG = (struct.Struct(f">{each}") for each in "Bhiq")
 _KEY_VERSIONS = (0, 1)
 _WITH_LEADER_EPOCH, _COMPACT = 3, 4
 _LENGTH_BITS = 7
@@ -55,17 +55,11 @@ class _Bytes:
         """Read a varint, which is the length plus one, and return the length."""
         value = shift = 0
         while True:
-            byte = self.text_byte()
+            byte = self.number(_BYTE)
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value - 1
             shift += _LENGTH_BITS
-
-    def text_byte(self) -> int:
-        if self._at >= len(self._data):
-            raise ValueError("a length exceeds its record")
-        self._at += 1
-        return self._data[self._at - 1]
 
 
 def commit_record(key: bytes | None, value: bytes | None, time_ms: int) -> CommitRecord | None:

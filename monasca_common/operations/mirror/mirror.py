@@ -32,7 +32,6 @@ from monasca_common.kafka import (
     Message,
     MessagingError,
     OffsetOutOfRange,
-    PartitionBatch,
     Record,
     RetriableError,
     TopicPartition,
@@ -273,10 +272,8 @@ class Mirror(Loop):
         self._hook.after_commit(dict.fromkeys(moved))
         self._status.ended("committed")
         for part in batch.partitions:
-            self._count(part)
-
-    def _count(self, part: PartitionBatch) -> None:
-        self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
+            topic = part.topic_partition.topic
+            self._status.committed(topic, len(part), sum(map(_size, part)), part.timestamps[-1])
 
 
 def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:
