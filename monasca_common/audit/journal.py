@@ -35,7 +35,7 @@ class Journal:
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._held: set[str] = set()  # ids of reports that must not be sent yet
-        self._drops = False
+        self._drops, self._is_copied = False, True
         self._path = self._folder / f"{uuid.uuid4().hex}{_SUFFIX}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -61,9 +61,10 @@ class Journal:
             except sqlite3.Error as error:
                 LOG.error("an audit report was not stored; until a restart, a crash loses unsent reports: %s", error)
                 memory = _locked(":memory:")
-                # if reading also fails, the next process sends the earlier reports
-                with contextlib.suppress(sqlite3.Error):
+                try:
                     self._database.backup(memory)
+                except sqlite3.Error:
+                    self._is_copied = False  # the next process sends the earlier reports
                 self._database.close()
                 self._database = memory
                 self._insert([row])
@@ -104,7 +105,7 @@ class Journal:
         with self._lock:
             empty = self._database.execute("SELECT 1 FROM report").fetchone() is None
             self._database.close()
-            if empty:
+            if empty and self._is_copied:
                 self._path.unlink(missing_ok=True)
 
     def _take_over(self, path: Path) -> None:

@@ -71,6 +71,21 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(["r1"], list(journal.pending()))
 
+    def test_reports_that_a_broken_disk_does_not_return_are_sent_by_the_next_process(self):
+        self.useFixture(fixtures.FakeLogger())
+        journal, broken = Journal(self.folder), mock.MagicMock()
+        journal.add(self.audit_report("r0"))
+        broken.execute.side_effect = broken.backup.side_effect = sqlite3.OperationalError("disk I/O error")
+        broken.close = journal._database.close
+        journal._database = broken
+        journal.add(self.audit_report("r1"))
+        journal.done(["r1"])
+        journal.close()
+
+        following = self.opened_journal()
+        following.adopt()
+        self.assertEqual(["r0"], list(following.pending()))
+
     def test_reports_that_cannot_be_taken_over_stay_in_their_file(self):
         journal = Journal(self.folder)
         for number in range(200):
