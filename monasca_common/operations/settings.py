@@ -83,7 +83,7 @@ class LagSettings:
         maximum=3600.0,
         unit="seconds",
         help="Seconds between surveys of all groups. Too small: load on the brokers. Too large: problems are reported "
-        "late, and verdicts are less exact.",
+        "late, verdicts are less exact, and above 1200 the alert MonascaLagUnknown fires: raise its limit.",
     )
     limits: LagLimits = field(default_factory=LagLimits, metadata=made_of(LagLimits))
     groups: tuple[str, ...] = option(
