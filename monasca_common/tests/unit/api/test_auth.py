@@ -3,10 +3,13 @@
 
 import io
 import json
+import logging
+import os
 import pathlib
 import re
 
 import falcon
+import fixtures
 from falcon import testing
 from oslo_config import cfg
 from oslotest import base
@@ -196,6 +199,7 @@ class TestPolicyFile(ConfigurationTestCase):
             ("- a list", "cannot be used"),
             ("'monasca:write': 'rule:nobody'", "monasca:write"),
             ("'monasca:wirte': 'role:x'", "monasca:wirte"),
+            ("'monasca:write': true", "cannot be used"),
         ):
             self.assertIn(expected, self.refused(auth.Authorization, self.conf(rules)))
         auth.Authorization(self.conf("'monasca:write': 'role:x'"))
@@ -204,6 +208,39 @@ class TestPolicyFile(ConfigurationTestCase):
         conf = self.configured("[oslo_policy]\npolicy_file = /no/such/policy.yaml\n")
         self.assertIn("/no/such/policy.yaml", self.refused(auth.Authorization, conf))
         auth.Authorization(self.configured(""))
+
+
+class TestChangedPolicyFile(ConfigurationTestCase, RulesCase):
+    def setUp(self):
+        super().setUp()
+        self.path = self.path_of("")
+        self.write('"monasca:delegate": "!"', 1000)
+        conf = self.configured(f"[oslo_policy]\npolicy_file = {self.path}\n")
+        self.client = self.client_of(auth.Authorization(conf))
+
+    def write(self, rules, seconds):
+        pathlib.Path(self.path).write_text(rules)
+        os.utime(self.path, (seconds, seconds))
+
+    def delegation(self):
+        return self.code("GET", "/v2.0/metrics", "admin", params={"tenant_id": "t2"})
+
+    def test_each_change_is_read_even_if_the_file_is_older_than_before(self):
+        for rules, seconds, expected in (("", 3000, 200), ('"monasca:delegate": "!"', 2000, 403), ("", 4000, 200)):
+            self.write(rules, seconds)
+            self.assertEqual(expected, self.delegation())
+
+    def test_while_the_file_is_missing_or_invalid_the_rules_remain(self):
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
+        os.rename(self.path, f"{self.path}.moved")
+        self.assertEqual([403, 403], [self.delegation() for _ in range(2)])
+        self.assertEqual(1, logged.output.count("the policy file cannot be used; keeping the current rules"))
+        os.rename(f"{self.path}.moved", self.path)
+        self.assertEqual(403, self.delegation())
+        self.write('"monasca:delegate', 5000)
+        self.assertEqual([403, 403], [self.delegation() for _ in range(2)])
+        self.write("", 6000)
+        self.assertEqual(200, self.delegation())
 
 
 class TestNoAuthentication(ApiCase):
