@@ -30,6 +30,8 @@ from monasca_common.api.limits import Environ, StartResponse, WsgiApp
 from monasca_common.api.log_fields import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
 from monasca_common.kafka.errors import ConfigurationError
 
+LOG = logging.getLogger(__name__)
+
 OTHER = "other"  # label value for unknown routes and methods
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 STDERR, OFF = "stderr", "off"
@@ -212,10 +214,14 @@ class Access:
         with self._lock:
             lines, self._lines = self._lines, []
             lost, self._lost = self._lost, 0
-        if lost:
-            lines.append(b'{"lost_lines":%d}' % lost)
+        lost_line = [b'{"lost_lines":%d}' % lost] if lost else []
         assert self._handler is not None
-        self._handler.handle(logging.makeLogRecord({"msg": b"\n".join(lines).decode()}))
+        try:
+            self._handler.handle(logging.makeLogRecord({"msg": b"\n".join(lines + lost_line).decode()}))
+        except OSError as error:  # the file was rotated, and the new one cannot be opened
+            LOG.error("%d lines of the access log are lost: %s", len(lines), error)
+            with self._lock:
+                self._lost += lost + len(lines)
 
     def _flush_soon(self) -> None:
         self._due = True

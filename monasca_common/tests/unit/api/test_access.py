@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import threading
 
 import fixtures
@@ -264,6 +265,27 @@ class TestHandler(base.BaseTestCase):
             with open(path) as file:
                 self.assertEqual(f"{text}\n", file.read())
             os.rename(path, f"{path}.1")
+
+    def test_while_a_rotated_file_cannot_be_reopened_lines_are_lost_and_counted(self):
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
+        folder = self.useFixture(fixtures.TempDir()).join("logs")
+        os.mkdir(folder)
+        handler = access.log_handler(os.path.join(folder, "access.log"))
+        served = Access(answering("200 OK"), ROUTES, lambda *_: False, handler)
+        self.addCleanup(served.close)
+        served._due = True
+        client = testing.TestClient(served)
+        shutil.rmtree(folder)
+        for _ in range(2):
+            client.simulate_get("/v2.0/metrics")
+            served.flush()
+        self.assertIn("1 lines of the access log are lost", logged.output)
+        os.mkdir(folder)
+        client.simulate_get("/v2.0/metrics")
+        served.flush()
+        with open(os.path.join(folder, "access.log")) as file:
+            line, lost = map(json.loads, file)
+        self.assertEqual((200, {"lost_lines": 2}), (line["status"], lost))
 
     def test_a_file_that_cannot_be_written_is_refused_with_its_path(self):
         message = self.assertRaises(ConfigurationError, access.log_handler, "/no/such/folder/access.log")
