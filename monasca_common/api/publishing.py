@@ -64,7 +64,8 @@ class Publishing:
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
         """Publish messages, and return after all are acknowledged. The slots of all topics are taken before any message
-        is sent. Raises `Problem` with the counts: 503, or 413 if all undelivered messages are too large for Kafka.
+        is sent. Raises `Problem`, with the counts if messages were sent: 503, or 413 for too many messages, or if all
+        undelivered messages are too large for Kafka.
 
         ``keyed``: an earlier request may already have sent messages with these ids.
         """
@@ -75,12 +76,18 @@ class Publishing:
     def attempt(self, *bulks: TopicMessages, keyed: bool) -> list[DeliveryReport]:
         """Publish like `publish`, but return a report for each bulk that has messages.
 
-        Raises `Problem` (503) if no message was sent.
+        Raises `Problem` if no message was sent: 503, or 413 for more messages than can be in flight.
         """
         pending: list[tuple[PooledProducer, TopicMessages]] = []
         try:
             for bulk in bulks:
                 producer = self._producers.of(bulk.topic)
+                count, most = len(bulk.records), producer.producer.settings.budget_messages
+                if count > most:  # the producer never has room for them
+                    raise too_large(
+                        f"the request has {count} messages, more than budget_messages in group [kafka], {most}: send "
+                        "it in parts"
+                    )
                 # Refuse posts to a stalled topic immediately, so that a hung broker does not occupy threads and memory.
                 if not producer.accepts():
                     raise _refused(f"{bulk.topic} does not acknowledge messages", bulks, keyed=keyed)

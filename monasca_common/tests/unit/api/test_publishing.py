@@ -56,6 +56,14 @@ class TestUndelivered(ApiCase):
         self.assertEqual(413, answer.status_code)
         self.assertEqual((1, 1), (answer.json["error"]["delivered"], answer.json["error"]["failed"]))
 
+    def test_more_messages_than_can_be_in_flight_get_status_413_and_are_not_sent(self):
+        self.kafka_settings = {"budget_messages": 2}  # the budget of producers opened after this line
+        self.assertEqual(204, self.post(LOGS, {"logs": A_LOG["logs"] * 2}).status_code)
+        answer = self.post(LOGS, {"logs": A_LOG["logs"] * 3})
+        self.assertEqual(413, answer.status_code)
+        self.assertIn("3 messages, more than budget_messages in group [kafka], 2", answer.json["error"]["message"])
+        self.assertEqual(2, len(self.records("log")))
+
     def test_posts_to_a_stalled_topic_are_refused_immediately(self):
         self.patch(producer_pool, "_LOOK_SECONDS", 0.0)  # the topic is checked at each post
         self.kafka.broker.disconnect()
