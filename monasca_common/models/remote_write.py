@@ -104,9 +104,7 @@ class _Request:
         value, time = _sample(content)
         time_ms = self._times.get(time)  # most samples of a request share a few timestamps
         if time_ms is None:
-            time_ms, end = _varint(time, 0)
-            if end < len(time):
-                raise Unreadable("is not a protobuf WriteRequest: a sample has unknown fields")
+            time_ms, _ = _varint(time, 0)
             time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
             if fault := self._samples.rules.allowed.fault(time_ms):
                 return (f"its time {fault}",)
@@ -174,8 +172,8 @@ def _pair(label: bytes) -> tuple[bytes, bytes]:
 
 def _sample(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of the value and of the time."""
-    if len(content) > 10 and content[0] == _VALUE and content[9] == _TIME and len(content) < 20:
-        return content[1:9], content[10:]
+    if len(content) == 16 and content[0] == _VALUE and content[9] == _TIME and content[14] > 0x7F:
+        return content[1:9], content[10:]  # the usual form: the time has 6 bytes
     fields = dict(_fields(content))
     return fields.get(_VALUE, _ZERO), fields.get(_TIME, b"\0")  # fields with the value 0 are not written
 

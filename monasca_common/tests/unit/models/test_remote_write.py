@@ -117,6 +117,13 @@ class ReadTest(WriteRequestCase):
         rows = self.rows(part(1, part(1, long_forms) + reordered + twice))
         self.assertEqual([("up", 2.5), ("up", 3.5)], [(row.series.name, row.value) for row in rows])
 
+    def test_unknown_fields_of_a_sample_are_ignored(self):
+        for time_ms in (5, NOW_MS, 2**50):
+            known = b"\x09" + struct.pack("<d", 1.5) + b"\x10" + number(time_ms)
+            for unknown in (b"\x18\x01", b"\x18" + number(NOW_MS), part(3, b"unknown")):
+                (row,) = self.rows(part(1, label("__name__", "up") + part(2, known + unknown)))
+                self.assertEqual((1.5, time_ms), (row.value, row.time_ms))
+
     def test_an_empty_request_and_a_series_without_samples_have_no_rows(self):
         self.assertEqual([], self.rows(b""))
         self.assertEqual([], self.rows(up() + part(1, b"")))
