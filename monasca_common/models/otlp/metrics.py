@@ -145,7 +145,7 @@ def _exponential(point: ExponentialHistogramDataPoint) -> Iterator[_Sample]:
             break
         shift += 1
     scale = point.scale - shift
-    bounds = [(-_power(index, scale), negative[index]) for index in reversed(negative)]
+    bounds = [(0.0 - _power(index, scale), negative[index]) for index in reversed(negative)]  # never -0.0
     bounds.append((max(0.0, point.zero_threshold), point.zero_count))
     bounds += [(_power(index + 1, scale), count) for index, count in positive.items()]
     return _distribution(point, "le", _cumulative(bounds))

@@ -206,6 +206,12 @@ class TestDistributions(base.BaseTestCase):
             series(message),
         )
 
+    def test_negative_values_too_small_for_a_bound_are_in_the_bucket_of_zero(self):
+        tiny = {"offset": -2, "bucket_counts": [2]}
+        found = series(self.exponential(scale=-10, count=3, zero_count=1, negative=tiny))
+        self.assertEqual({("e_bucket", ("le", "0")), ("e_bucket", ("le", "+Inf")), ("e_count",)}, found.keys())
+        self.assertEqual(3.0, found["e_bucket", ("le", "0")])
+
     def test_the_buckets_of_an_exponential_histogram_are_few(self):
         for scale, offset in ((20, 0), (3, -600), (-10, 2**31 - 1), (0, -(2**31))):
             wide = {"offset": offset, "bucket_counts": [1] * (1000 if offset < 2**30 else 1)}
