@@ -173,6 +173,6 @@ def _set_tenant(request: falcon.Request, tenant: str | None) -> None:
 def _checked(tenant: str | None) -> str:
     faults = list(TENANT.faults(tenant or ""))
     if faults:
-        raise unprocessable(f"the tenant {'; '.join(faults)}: correct tenant_id")
+        raise unprocessable(f"the tenant {'; '.join(faults)}: correct tenant_id, or the header that names it")
     assert tenant is not None
     return tenant
