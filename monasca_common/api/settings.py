@@ -122,7 +122,8 @@ class ApiSettings:
         unit="series",
         help="Maximum number of series per tenant; a post that exceeds it gets status 429. A worker counts the series "
         "in the database and in its own posts, so several workers may exceed the limit slightly. Each series takes 100 "
-        "bytes of memory in each worker. Too small: metrics of new series are refused. 0: no limit.",
+        "bytes of memory in each worker. Too small: metrics of new series are refused; if a tenant already has more "
+        "series, also metrics of some of these. 0: no limit.",
     )
     otlp_attributes: tuple[str, ...] = option(
         RESOURCE_ATTRIBUTES,
