@@ -93,11 +93,6 @@ class AlarmsResource:
         self._context = context
 
 
-def one_row_more(part: Slice) -> Slice:
-    """Return the slice with one extra row, whose presence shows that another page follows."""
-    return Slice(part.limit + 1, part.offset)
-
-
 def self_link(request: falcon.Request, path: str, own_id: str) -> dict[str, str]:
     return {"rel": "self", "href": f"{request.prefix}{path}/{quote(own_id, safe='')}"}
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote_plus
 
 import falcon
 import msgspec
 
+from monasca_common.alarms.database import Slice
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.storage.reader import PageOf
 
@@ -17,6 +19,7 @@ PAGE_LIMIT = 10_000  # maximum number of elements per response; for measurements
 MAX_ANSWER_BYTES = 16 * 1024 * 1024  # maximum total size of elements; a response uses twice as much memory
 
 T = TypeVar("T")
+Page = TypeVar("Page", PageOf, Slice)
 encode = msgspec.json.encode
 
 
@@ -72,9 +75,9 @@ def answer_page(
     answer_elements(request, response, texts, None if last is None else offset(last))
 
 
-def one_more(page: PageOf) -> PageOf:
+def one_more(page: Page) -> Page:
     """Return the page with one extra element, which shows whether another page follows."""
-    return PageOf(page.limit + 1, page.after)
+    return replace(page, limit=page.limit + 1)
 
 
 def too_large(size_bytes: int, after: str) -> Problem:

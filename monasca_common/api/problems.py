@@ -57,9 +57,6 @@ class Problem(falcon.HTTPError):
         self.details = dict(details or {})
         self.reason = reason
 
-    def to_dict(self, obj_type: Any = dict) -> Any:
-        return _body(self, obj_type)
-
 
 def unprocessable(message: str, **more: Any) -> Problem:
     return Problem(422, "Unprocessable Entity", message, **more)
@@ -116,10 +113,13 @@ def _database_unavailable(message: str) -> Problem:
 
 def serialize_error(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
     """Serialize `Problem`, and also Falcon's own errors (unknown path or method), in this structure."""
-    note_undelivered(request.env, getattr(error, "details", {}))
+    code, title, details = error.status_code, error.title or "", getattr(error, "details", {})
+    note_undelivered(request.env, details)
     if (reason := getattr(error, "reason", None)) is not None:
         note_reason(request.env, reason)
-    response.data = msgspec.json.encode(_body(error, dict))
+    if title == falcon.code_to_http_status(code):  # Falcon's default title, "404 Not Found", repeats the code
+        title = HTTPStatus(code).phrase
+    response.data = msgspec.json.encode(error_body(code, title, error.description or title, **details))
     response.content_type = falcon.MEDIA_JSON
 
 
@@ -133,13 +133,3 @@ def failed(environ: Mapping[str, Any], error: Exception) -> bytes:
     LOG.error("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""), exc_info=error)
     message = "the request failed; the log of the API contains the reason"
     return msgspec.json.encode(error_body(500, HTTPStatus(500).phrase, message))
-
-
-def _body(error: falcon.HTTPError, obj_type: Any) -> Any:
-    code = error.status_code
-    title = error.title or ""
-    if title == falcon.code_to_http_status(code):  # Falcon's default title, "404 Not Found", repeats the code
-        title = HTTPStatus(code).phrase
-    body = obj_type()
-    body.update(error_body(code, title, error.description or title, **getattr(error, "details", {})))
-    return body

@@ -14,7 +14,7 @@ from monasca_common.alarms import definitions
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, self_link
 from monasca_common.api.query import Query
 
 PATH = "/v2.0/alarm-definitions"
@@ -76,7 +76,7 @@ class Definitions(AlarmsResource):
         query = Query.of(request)
         which, sorts, part = query.definitions(), query.sorts(definitions.SORTS), query.rows()
         stored = _stored(self._context)
-        with contextlib.closing(stored.iter_found(which, sorts, one_row_more(part))) as found:
+        with contextlib.closing(stored.iter_found(which, sorts, paging.one_more(part))) as found:
             self._context.answer_slice(request, response, found, part, _element)
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:

@@ -19,8 +19,7 @@ from monasca_common.alarms.alarm_queries import GROUPS, SORTS
 from monasca_common.alarms.alarm_tables import Alarms, StoredAlarm
 from monasca_common.alarms.database import AlarmsDatabase, Slice
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
-from monasca_common.api.paging import one_more
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, self_link
 from monasca_common.api.problems import Problem
 from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.query import Query, iso
@@ -75,7 +74,7 @@ class AlarmsList(AlarmsResource):
         query = Query.of(request)
         which, sorts, part = query.alarms(), query.sorts(SORTS), query.rows()
         alarms = Alarms(self._context.needed_database())
-        with contextlib.closing(alarms.iter_found(which, sorts, one_row_more(part))) as found:
+        with contextlib.closing(alarms.iter_found(which, sorts, paging.one_more(part))) as found:
             self._context.answer_slice(request, response, found, part, _shown)
 
 
@@ -144,7 +143,7 @@ class AlarmsCount(AlarmsResource):
         which, group_by, part = query.alarms(), query.groups(GROUPS), query.rows()
         following = None
         if group_by:
-            counts = alarms.counts(which, group_by, one_row_more(part))
+            counts = alarms.counts(which, group_by, paging.one_more(part))
             if len(counts) > part.limit:
                 following = str(part.offset + part.limit)
             counts = counts[: part.limit] or [[0, *[None] * len(group_by)]]
@@ -161,7 +160,7 @@ class AlarmHistory:
     def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str | None = None) -> None:
         query = Query.of(request)
         which, page = query.alarm_history(alarm_id)
-        with contextlib.closing(self._reader.iter_alarm_history(which, one_more(page))) as found:
+        with contextlib.closing(self._reader.iter_alarm_history(which, paging.one_more(page))) as found:
             paging.answer_page(request, response, found, limit=page.limit, element=_element, offset=attrgetter("id"))
 
 

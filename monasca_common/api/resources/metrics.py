@@ -20,7 +20,6 @@ from monasca_common.api.ingest import (
     refusal,
     violations_text,
 )
-from monasca_common.api.paging import one_more
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.api.query import Query
 from monasca_common.kafka import Record, dead_letters
@@ -82,7 +81,7 @@ class Metrics(_List):
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = Query.of(request).series()
-        with contextlib.closing(self._reader.iter_series(which, one_more(page))) as found:
+        with contextlib.closing(self._reader.iter_series(which, paging.one_more(page))) as found:
             paging.answer_page(
                 request, response, found, limit=page.limit, element=_shown, offset=lambda series: series.id.hex()
             )
@@ -120,13 +119,13 @@ class Metrics(_List):
 class MetricNames(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = Query.of(request).names()
-        self._answer_names(request, response, "name", self._reader.names(which, one_more(page)), page)
+        self._answer_names(request, response, "name", self._reader.names(which, paging.one_more(page)), page)
 
 
 class DimensionNames(_List):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = Query.of(request).names()
-        names = self._reader.dimension_names(which, one_more(page))
+        names = self._reader.dimension_names(which, paging.one_more(page))
         self._answer_names(request, response, "dimension_name", names, page)
 
 
@@ -135,7 +134,7 @@ class DimensionValues(_List):
         query = Query.of(request)
         key = query.needed("dimension_name")
         which, page = query.names()
-        values = self._reader.dimension_values(which, key, one_more(page))
+        values = self._reader.dimension_values(which, key, paging.one_more(page))
         self._answer_names(request, response, "dimension_value", values, page)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from monasca_common.alarms import notification_methods as methods
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, self_link
 from monasca_common.api.query import Query
 
 PATH = "/v2.0/notification-methods"
@@ -56,7 +56,7 @@ class Methods(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = Query.of(request)
         sorts, part = query.sorts(methods.SORTS), query.rows()
-        found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part))
+        found = _stored(self._context).found(request.context.tenant, sorts, paging.one_more(part))
         self._context.answer_slice(request, response, found, part, _element)
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:

@@ -10,7 +10,7 @@ import falcon
 
 from monasca_common.alarms.sent_notifications import SentNotification, SentNotifications
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, self_link
 from monasca_common.api.query import Query, iso
 
 PATH = "/v2.0/notifications"
@@ -25,7 +25,7 @@ class NotificationsResource(AlarmsResource):
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = Query.of(request)
         part = query.rows()
-        found = _stored(self._context).found(query.notifications(), one_row_more(part))
+        found = _stored(self._context).found(query.notifications(), paging.one_more(part))
         self._context.answer_slice(request, response, found, part, _element)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.api import paging
-from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, one_row_more, self_link
+from monasca_common.api.alarm_bodies import AlarmsContext, AlarmsResource, self_link
 from monasca_common.api.query import Query, iso
 from monasca_common.models import times
 from monasca_common.models.errors import Violation
@@ -53,7 +53,7 @@ class SilencesResource(AlarmsResource):
         query = Query.of(request)
         part = query.rows()
         at_ms = self._context.now_ms() if query.flag("lasting") else None
-        found = _stored(self._context).found(request.context.tenant, one_row_more(part), lasting_at_ms=at_ms)
+        found = _stored(self._context).found(request.context.tenant, paging.one_more(part), lasting_at_ms=at_ms)
         self._context.answer_slice(request, response, found, part, _element)
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
