@@ -227,7 +227,10 @@ class Access:
         self._due = True
         timer = threading.Timer(_FLUSH_SECONDS, self._flush_due)
         timer.name, timer.daemon = "api-access-log", True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # no thread can be started now
+            self._due = False
 
     def _flush_due(self) -> None:
         self._due = False

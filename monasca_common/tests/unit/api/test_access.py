@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import threading
+from unittest import mock
 
 import fixtures
 from falcon import testing
@@ -217,6 +218,16 @@ class TestFlush(AccessCase):
         done = threading.Event()
         self.written.emit = lambda _record: done.set()
         self.access._due = False
+        self.client.simulate_get("/v2.0/metrics")
+        self.assertTrue(done.wait(60))
+
+    def test_after_a_timer_that_cannot_start_another_is_started(self):
+        done = threading.Event()
+        self.written.emit = lambda _record: done.set()
+        self.access._due = False
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            self.assertEqual(200, self.client.simulate_get("/v2.0/metrics").status_code)
+        self.assertFalse(self.access._due)
         self.client.simulate_get("/v2.0/metrics")
         self.assertTrue(done.wait(60))
 
