@@ -29,9 +29,7 @@ def traced(app: WsgiApp, templates: Iterable[str]) -> WsgiApp:
         route, method = routes.find(environ.get("PATH_INFO", "")), environ["REQUEST_METHOD"]
         method = method if method in falcon.HTTP_METHODS else OTHER
         facts = {"http.request.method": method, "http.route": route}
-        with tracing.TRACER.start_as_current_span(
-            f"{method} {route}", context, SpanKind.SERVER, facts, record_exception=False
-        ) as span:
+        with tracing.current_span(f"{method} {route}", context, SpanKind.SERVER, facts) as span:
             return app(environ, started)
 
     return call

@@ -8,7 +8,8 @@ not off. The application provides the SDK; without an SDK, no trace is sampled a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ PROPAGATOR = TraceContextTextMapPropagator()
 _PARENT = "traceparent"
 _FLAG_AT, _SAMPLED = 54, b"13579bdf"  # position of the digit with the flag *sampled*, and the digits that set it
 _MAX_LINKS = 128  # the default limit of SDKs
+_KINDS = {"process": ("process", trace.SpanKind.CONSUMER), "dead_letter": ("settle", trace.SpanKind.CLIENT)}
 
 
 def is_sampled() -> bool:
@@ -42,16 +44,23 @@ def is_sampled() -> bool:
     return bool(get_current()) and trace.get_current_span().get_span_context().trace_flags.sampled
 
 
-def in_span(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``call`` in a child of the current span, if the current trace is sampled."""
-
-    def called(*arguments: Any) -> Any:
-        if not is_sampled():
-            return call(*arguments)
-        with TRACER.start_as_current_span(name, record_exception=False):  # its text may contain tenant data
-            return call(*arguments)
-
-    return called
+@contextmanager
+def current_span(name: str, context: Context | None = None, *options: Any) -> Iterator[trace.Span]:
+    """Start a span that is current in the block: in ``context``, or as a child of the current span if that is sampled.
+    It has the class of an error but not its text, which may contain tenant data. ``options``: those of ``start_span``.
+    """
+    if context is None and not is_sampled():
+        yield trace.INVALID_SPAN
+        return
+    span, error = TRACER.start_span(name, context, *options), None
+    try:
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+            yield span
+    except Exception as raised:
+        error = raised
+        raise
+    finally:
+        _end(span, error)
 
 
 class TracingProducer(KafkaProducer):
@@ -63,9 +72,7 @@ class TracingProducer(KafkaProducer):
             return super().publish(topic, records, **options)
         own = as_list(records)
         attributes = _attributes(self.settings.connection, "send", "send", topic, len(own))
-        with TRACER.start_as_current_span(
-            f"send {topic}", kind=trace.SpanKind.PRODUCER, attributes=attributes, record_exception=False
-        ) as span:
+        with current_span(f"send {topic}", None, trace.SpanKind.PRODUCER, attributes) as span:
             report = super().publish(topic, own, **options)
             if not report.ok:
                 failed, unknown = len(report.failed), len(report.unknown)
@@ -108,7 +115,7 @@ class TracingHook(Hook):
 
     def before_handle(self, part: PartitionBatch, attempt: int) -> None:
         links = _links(part.header(_PARENT), lambda index: part.headers[index])
-        span = self._start("process", "process", trace.SpanKind.CONSUMER, part.topic_partition, len(part), links)
+        span = self._start("process", part.topic_partition, len(part), links)
         if span is not None:
             self._open[part] = span, attach(trace.set_span_in_context(span, Context()))
 
@@ -120,24 +127,16 @@ class TracingHook(Hook):
             _end(span, error)
 
     def after_dead_letter(self, message: Message, error: Exception) -> None:
-        partition = message.topic, message.partition
         links = _links([dict(message.headers).get(_PARENT)], lambda _: message.headers)
-        span = self._start("dead_letter", "settle", trace.SpanKind.CLIENT, partition, 1, links)
+        span = self._start("dead_letter", (message.topic, message.partition), 1, links)
         if span is not None:
             _end(span, error)
 
-    def _start(
-        self,
-        name: str,
-        kind: str,
-        span_kind: trace.SpanKind,
-        partition: tuple[str, int],
-        count: int,
-        links: list[trace.Link],
-    ) -> trace.Span | None:
+    def _start(self, name: str, partition: tuple[str, int], count: int, links: list[trace.Link]) -> trace.Span | None:
         """Start a span with these links to sampled spans, or return ``None`` if there are no links."""
         if not links:
             return None
+        kind, span_kind = _KINDS[name]
         attributes = _attributes(self._settings.connection, name, kind, partition[0], count)
         if attributes:
             attributes["messaging.consumer.group.name"] = self._settings.group_id

@@ -173,9 +173,9 @@ class BatchHandler(Hook, Generic[R]):
 
     def trace(self) -> None:
         """Write a span for each transaction of a traced batch."""
-        from monasca_common.kafka.tracing import in_span
+        from monasca_common.kafka.tracing import current_span
 
-        self._store = in_span("store rows", self._store)
+        self._store = current_span("store rows")(self._store)
 
     def after_poll(self, batch: Batch) -> None:
         """Drop the siblings of partitions that this member no longer owns."""

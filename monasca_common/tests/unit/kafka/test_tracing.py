@@ -164,6 +164,21 @@ class ProducerTest(KafkaTracingCase):
                     self.kafka.producer().publish("in", records)
                 self.assertEqual(str(plain.exception), str(traced.exception))
 
+    def test_a_span_has_the_class_of_an_error_but_not_its_text(self):
+        from monasca_common.kafka import tracing
+
+        @tracing.current_span("store rows")
+        def store():
+            raise ValueError("secret")
+
+        self.assertRaises(ValueError, store)
+        self.assertEqual([], self.spans())
+        with self.tracer.start_as_current_span("application"):
+            self.assertRaises(ValueError, store)
+        span = self.span("store rows")
+        self.assertEqual((False, "ValueError"), (span.status.is_ok, span.attributes["error.type"]))
+        self.assertNotIn("secret", span.to_json())
+
     def test_an_event_loop_carries_the_span_of_its_task(self):
         async def run():
             producer = AsyncProducer(self.producer)
