@@ -72,13 +72,7 @@ class MemoryBroker:
 
     # For tests and fixtures
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        *,
-        max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES,
-    ) -> None:
+    def create_topic(self, name: str, partitions: int = 1, *, max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES) -> None:
         """Create a topic. Raises `ConfigurationError` if the topic exists or Kafka would refuse it."""
         with self.changed:
             self._check_new(name)

@@ -23,16 +23,8 @@ class MemoryMember:
     topics: tuple[str, ...]
     max_poll_seconds: float
     owned: set[TopicPartition] = field(default_factory=set)
-    expires_at: float = math.inf
+    expires_at: float = math.inf  # the time limit of the next poll; a consumer in a poll cannot exceed it
     ended: str | None = None  # the name of the error that ended the membership
-
-    def touch(self, now: float) -> None:
-        """Record the end of a poll, which starts the time limit for the next poll."""
-        self.expires_at = now + self.max_poll_seconds
-
-    def hold(self) -> None:
-        """Record that the consumer is in a poll, and cannot exceed the time limit."""
-        self.expires_at = math.inf
 
 
 class Step(NamedTuple):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from confluent_kafka import KafkaError
@@ -43,7 +44,7 @@ class Membership:
         self._broker.expire_overdue(self._settings.group_id)
         member = self.member
         if member is not None and member.ended is None:
-            member.hold()
+            member.expires_at = math.inf
         elif member is not None and member.ended == "_MAX_POLL_EXCEEDED":
             # Reported once, by this poll; the next poll calls `on_lost`.
             member.ended = "UNKNOWN_MEMBER_ID"
@@ -53,7 +54,7 @@ class Membership:
     def go_away(self) -> None:
         """End a poll, or begin a callback; this starts the time limit of the poll interval."""
         if self.member is not None:
-            self.member.touch(self._broker.clock.monotonic())
+            self.member.expires_at = self._broker.clock.monotonic() + self.member.max_poll_seconds
 
     def next_step(self) -> Step | None:
         if self._callbacks is None or not self._broker.reachable:
