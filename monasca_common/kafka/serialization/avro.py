@@ -56,6 +56,7 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
             for _, each in (*names, ("", text)):
                 parsed = fastavro.parse_schema(json.loads(each), named_schemas=named)
             recursive, _ = _inspect(parsed, named, {})
+            parsed = _complete(parsed, named)
         except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
         if recursive:
@@ -123,6 +124,14 @@ def _invalid_field(value: Any, schema: Any) -> str:
     except Exception as error:
         return type(error).__name__
     return "a number out of range, or a field that the schema does not have"
+
+
+def _complete(schema: Any, named: dict[str, Any]) -> Any:
+    """Return a schema that contains the types that it names, as fastavro returns only records."""
+    if isinstance(schema, list):
+        return [_complete(branch, named) for branch in schema]
+    schema = named.get(schema, schema) if isinstance(schema, str) else schema
+    return schema if isinstance(schema, str) else schema | {"__fastavro_parsed": True, "__named_schemas": named}
 
 
 def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, bool]]) -> tuple[bool, bool]:

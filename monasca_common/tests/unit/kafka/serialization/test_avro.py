@@ -8,7 +8,7 @@ import json
 
 from monasca_common.kafka import SerializationContext
 from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
-from monasca_common.tests.contracts.schemas import READING, VALUE
+from monasca_common.tests.contracts.schemas import READING, VALUE, WITH_UNIT
 from monasca_common.tests.unit.kafka.serialization.test_registry import MemoryRegistryCase
 
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
@@ -94,6 +94,25 @@ class HostileTest(AvroCase):
     def test_the_precision_of_a_schema_does_not_allow_a_decimal_of_any_length(self):
         schema = {"type": "bytes", "logicalType": "decimal", "precision": 1_000_000_000, "scale": 0}
         self.assertIn("ValueError", self.refused(self.written(schema, b"\x80\x89\x7a" + b"\x7f" * 1_000_000)))
+
+
+class ReferenceTest(AvroCase):
+    def test_a_schema_outside_of_a_record_can_consist_of_references(self):
+        self.avro(schema=WITH_UNIT).dumps({**VALUE, "unit": "C"}, self.context)
+        reference = {"name": "example.Reading", "subject": f"{self.topic}-value", "version": 2}
+        for number, (schema, value) in enumerate(
+            (
+                (["null", "example.Reading"], {**VALUE, "unit": "F"}),
+                ("example.Reading", {**VALUE, "unit": "F"}),
+                ({"type": "array", "items": "example.Reading"}, [{**VALUE, "unit": "F"}]),
+                ({"type": "map", "values": ["example.Reading", "int"]}, {"a": {**VALUE, "unit": "F"}, "b": 1}),
+            )
+        ):
+            context = SerializationContext(f"{self.topic}-{number}")
+            body = {"schema": json.dumps(schema), "references": [reference]}
+            self.memory.answer("POST", f"/subjects/{context.topic}-value/versions", body)
+            written = self.avro(auto_register=False).dumps(value, context)
+            self.assertEqual(value, self.avro().loads(written, context))
 
 
 class ErrorsTest(AvroCase):
