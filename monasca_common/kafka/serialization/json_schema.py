@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
+from urllib.parse import urljoin
 
 import referencing
 from jsonschema.exceptions import SchemaError, ValidationError
@@ -32,8 +33,9 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
             schema = json.loads(text)
             validator = extend(validator_for(schema), {"uniqueItems": _unique_items})
             validator.check_schema(schema)
+            base = validator.ID_OF(schema)
             # This registry has no function that retrieves other addresses, so no reference causes a request.
-            resources = [(name, DRAFT202012.create_resource(json.loads(each))) for name, each in names]
+            resources = [(urljoin(base, name), DRAFT202012.create_resource(json.loads(each))) for name, each in names]
         except (SchemaError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None
         registry: Any = referencing.Registry()

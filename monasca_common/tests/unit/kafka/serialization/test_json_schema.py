@@ -32,6 +32,15 @@ class JsonSchemaTest(MemoryRegistryCase):
         error = self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "kitchen"}')
         self.assertIn("$.room breaks the rule maxLength", str(error))
 
+    def test_a_relative_reference_belongs_to_the_id_of_its_schema(self):
+        self.registered(ROOM)
+        reference = {"name": "room.json", "subject": f"{self.topic}-json", "version": 1}
+        schema = {"$id": "https://example.org/reading.json", "properties": {"room": {"$ref": "room.json"}}}
+        start = self.registered(schema, [reference])
+
+        self.assertEqual({"room": "hall"}, self.serializer().loads(start + b'{"room": "hall"}'))
+        self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "kitchen"}')
+
     def test_no_url_in_a_schema_is_requested(self):
         other = f"{self.memory.url}/subjects"
         start = self.registered({"$schema": f"{other}/meta", "properties": {"room": {"$ref": other}}})
