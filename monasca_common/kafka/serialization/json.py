@@ -20,7 +20,8 @@ from monasca_common.kafka.serialization.base import Serializer
 _PLAIN_VALUES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 _decode = msgspec.json.Decoder().decode
-_check_finite = json.JSONEncoder(allow_nan=False).encode
+# orjson also writes UUIDs, and enum members as their values.
+_check_finite = json.JSONEncoder(allow_nan=False, default=lambda value: getattr(value, "value", None)).encode
 
 
 class JsonSerializer(Serializer):

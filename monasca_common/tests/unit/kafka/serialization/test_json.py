@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import string
 import traceback
+import uuid
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,10 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
     max_leaves=30,
 )
+
+
+class Colour(enum.Enum):
+    RED = "red"
 
 
 class JsonTest(base.BaseTestCase):
@@ -46,6 +52,13 @@ class JsonTest(base.BaseTestCase):
     @given(VALUES, st.booleans())
     def test_values_of_other_writers_are_read(self, value, ascii_only):
         self.assertEqual(value, self.serializer.loads(json.dumps(value, ensure_ascii=ascii_only).encode()))
+
+    def test_none_and_the_text_null_do_not_change_which_values_are_written(self):
+        number = uuid.UUID(int=1)
+        for other in (1, None, "null"):
+            value = {"id": number, "colour": Colour.RED, "other": other}
+            written = {"id": str(number), "colour": "red", "other": other}
+            self.assertEqual(written, self.serializer.loads(self.serializer.dumps(value)))
 
     def test_the_last_of_repeated_keys_is_used(self):
         self.assertEqual({"a": {"a": 2}}, self.serializer.loads(b'{"a":1,"a":{"a":1,"\\u0061":2}}'))
