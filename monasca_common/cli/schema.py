@@ -105,6 +105,7 @@ class _File(NamedTuple):
     path: str
     schema_type: str
     text: str
+    fault: str = ""  # why it is not a schema
 
 
 class _FilesCommand(_SchemaCommand, ChangeLister):
@@ -122,7 +123,7 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
         parser.add_argument("file", nargs="?", metavar="FILE", help="the file of the schema: .avsc, .json or .proto")
 
     def files(self, parsed_args: argparse.Namespace, conf: cfg.ConfigOpts) -> Iterator[_File]:
-        """Yield the schemas. Raises `ConfigurationError`, and `SerializationError` for a file that is not a schema."""
+        """Yield the schemas. Raises `ConfigurationError`."""
         if parsed_args.subject and not parsed_args.file:
             raise ConfigurationError("name a subject and its file, or neither")
         if parsed_args.subject:
@@ -149,6 +150,8 @@ class _FilesCommand(_SchemaCommand, ChangeLister):
         """Return the state of a file in the registry, and the reason if it cannot be registered."""
         from monasca_common.kafka.serialization.registry_client import Schema
 
+        if file.fault:
+            return _INVALID, file.fault
         schema = Schema(file.text, file.schema_type)
         found = _NEW
         try:
@@ -207,16 +210,15 @@ def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: Serial
     name = _SERIALIZERS.get(Path(path).suffix)
     if name is None or not Path(path).is_file():
         raise ConfigurationError(f"{path} is not a schema: name a file that ends in {', '.join(_SERIALIZERS)}")
-    text = Path(path).read_text()
+    text, fault, settings = Path(path).read_text(), "", registry_settings(conf)
     if name == "protobuf":  # the serializer needs a generated class
         if context is not None:
-            subject = registry_settings(conf).subject(context.option_name, _unknown_name)
+            subject = settings.subject(context.option_name, _unknown_name)
         return _File(subject, path, "PROTOBUF", text)
     serializer: Any = load_serializer(name, conf=conf)
     try:
         schema = serializer.parse(text, ())
+        subject = subject if context is None else serializer.subject(context, schema)
     except SerializationError as error:
-        raise SerializationError(f"{path}: {error}") from error
-    return _File(
-        subject if context is None else serializer.subject(context, schema), path, serializer.schema_type, text
-    )
+        subject, fault = subject if context is None else settings.subject(context.option_name, str), str(error)
+    return _File(subject, path, serializer.schema_type, text, fault)

@@ -78,10 +78,17 @@ class RegisterTest(SchemaCase):
             path = str(self.file(name, content))
             self.assertEqual((0, ["registered"], ""), self.states("register", f"{name}-value", path, "--execute"))
 
-    def test_an_invalid_schema_is_reported(self):
-        broken = self.file("broken.avsc", {"type": "nothing"})
+    def test_an_invalid_schema_is_reported_and_the_others_are_registered(self):
+        self.file("reading.avsc", {"type": "nothing"})
+        status, out, _ = self.run_command("register", "--execute", "-f", "json")
+        broken, other = json.loads(out)
+        self.assertEqual((1, "invalid", "registered"), (status, broken["state"], other["state"]))
+        self.assertEqual("readings-value", broken["subject"])
+        self.assertIn("not an Avro schema: UnknownType", broken["reason"])
+        self.assertEqual((1, ["invalid"]), self.states("check", "s", str(self.folder / "reading.avsc"))[:2])
+
+    def test_a_wrong_argument_is_refused(self):
         for arguments, part in (
-            (("s", str(broken)), "broken.avsc: not an Avro schema"),
             (("s", "/nowhere.avsc"), "is not a schema"),
             (("s", str(self.file("x.txt", "x"))), ".avsc, .json, .proto"),
             (("s",), "name a subject and its file"),
