@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 from collections.abc import Iterator
@@ -36,10 +37,11 @@ class OwnMetrics:
     def _readings(self) -> Iterator[tuple[str, dict[str, str], float]]:
         yield from self._machine()
         for disk in psutil.disk_partitions():
-            usage = psutil.disk_usage(disk.mountpoint)
-            where = {"mount_point": _clean(disk.mountpoint), "device": _clean(disk.device)}
-            yield "disk.space_used_perc", where, usage.percent
-            yield "disk.total_space_mb", where, usage.total / 2**20
+            with contextlib.suppress(OSError):  # its folder belongs to another user
+                usage = psutil.disk_usage(disk.mountpoint)
+                where = {"mount_point": _clean(disk.mountpoint), "device": _clean(disk.device)}
+                yield "disk.space_used_perc", where, usage.percent
+                yield "disk.total_space_mb", where, usage.total / 2**20
         for interface, counters in psutil.net_io_counters(pernic=True).items():
             where = {"device": _clean(interface)}
             yield "net.in_bytes", where, counters.bytes_recv

@@ -117,6 +117,12 @@ class OwnMetricsTest(base.BaseTestCase):
         series = [(reading["name"], tuple(sorted(reading["dimensions"].items()))) for reading in self.sample]
         self.assertEqual(len(series), len(set(series)))
 
+    def test_a_disk_in_a_folder_of_another_user_is_omitted(self):
+        with mock.patch("psutil.disk_usage", side_effect=PermissionError):
+            names = {reading["name"] for reading in OwnMetrics().sample(1_700_000_000_000)}
+        self.assertEqual({"disk.space_used_perc", "disk.total_space_mb"} & names, set())
+        self.assertIn("mem.total_mb", names)
+
     def test_a_sample_has_metrics_of_the_machine_and_of_processes(self):
         names = {reading["name"] for reading in self.sample}
         self.assertLessEqual({"cpu.percent", "mem.usable_mb", "load.avg_1_min", "process.mem_rss_mb"}, names)
