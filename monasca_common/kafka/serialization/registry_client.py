@@ -44,12 +44,14 @@ class RegistryClient:
         self._reason = ""
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Return the response to ``question``, within ``timeout_seconds``. After a failure, no request is sent until a
-        back-off has passed, and then only one; other threads do not wait for its response. The back-off after a
-        time-out is at least as long as the time-out, so a registry that hangs blocks one thread for half of the time.
-        Raises `RegistryUnavailable`, and `SchemaRefused` if the registry refuses a request."""
-        if not self._asking.acquire(blocking=not self._backoff):
-            raise RegistryUnavailable(self._reason, _FIRST_BACKOFF_SECONDS)
+        """Return the response to ``question``, within ``timeout_seconds`` after at most the same time for the requests
+        of other threads. After a failure, no request is sent until a back-off has passed, and then only one; other
+        threads do not wait for its response. The back-off after a time-out is at least as long as the time-out, so a
+        registry that hangs blocks one thread for half of the time. Raises `RegistryUnavailable`, and `SchemaRefused` if
+        the registry refuses a request."""
+        if not self._asking.acquire(timeout=0 if self._backoff else self.settings.timeout_seconds):
+            reason = self._reason if self._backoff else f"the schema registry {self.settings.url} is slow"
+            raise RegistryUnavailable(reason, _FIRST_BACKOFF_SECONDS)
         try:
             left = self._ask_at - self.clock.monotonic()
             if left > 0:

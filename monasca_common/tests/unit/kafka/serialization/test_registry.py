@@ -96,6 +96,12 @@ class OutageTest(MemoryRegistryCase):
         with serializer.registry._asking:  # as during the request of another thread
             self.assertIn("status 500", str(self.unavailable(serializer)))
 
+    def test_a_thread_waits_for_the_requests_of_others_only_for_the_time_out(self):
+        serializer = self.avro(timeout_seconds=_SHORT)
+        with serializer.registry._asking:
+            self.assertIn("is slow", str(self.unavailable(serializer)))
+        self.assertEqual(VALUE, self.avro().loads(self.value, self.context))
+
     def test_a_schema_is_cached_during_the_request_of_another_thread(self):
         serializer = self.avro()
         schema = mock.Mock(schema_type="AVRO", schema_str='"string"')
