@@ -131,7 +131,7 @@ results="$(mktemp -d)"
 chmod 711 "$results" # the user postgres starts the endurance test's database in a folder below
 
 finish() {
-    kill $(jobs -p) 2>/dev/null || true
+    kill -- $(jobs -p | sed 's/^/-/') 2>/dev/null || true
     [[ "$(tail -n 1 "$results/line" 2>/dev/null)" == *" skipped" ]] || echo "0 passed, 1 failed, 0 skipped"
     umount "$results/endurance.run/disk" 2>/dev/null || true
     rm -rf "$results"
@@ -197,8 +197,10 @@ else
     install_programs
     check "fetch jars and compare their digests" python tools/jar_digests.py check
     [[ "$mode" == gate ]] || check "fetch the oldest Kafka" monasca-common jars fetch kafka-3.9.2
-    # These tests use one core, so the unit tests run at the same time.
-    checks > "$results/checks.shown" 2>&1 &
+    # These tests use one core, so the unit tests run at the same time. `finish` ends the process group of the checks.
+    set -m
+    checks > "$results/checks.shown" 2>&1 < /dev/null &
+    set +m
     run_suite unit 60
     wait $! || true
     cat "$results/checks.shown"
