@@ -40,7 +40,7 @@ def line(span: ReadableSpan) -> str:
     return f"{span.name} of {span.context.trace_id:032x}{''.join(links)}\n"
 
 
-def run(conf: cfg.ConfigOpts) -> None:
+def run(conf: cfg.ConfigOpts) -> bool:
     handled = threading.Event()
 
     def handle(part: kafka.PartitionBatch) -> None:
@@ -58,6 +58,7 @@ def run(conf: cfg.ConfigOpts) -> None:
         handled.wait(60)
         processor.stop()
         running.join()
+    return handled.is_set()
 
 
 def main() -> int:
@@ -67,11 +68,10 @@ def main() -> int:
     conf = cfg.ConfigOpts()
     try:
         conf(project="tracing", default_config_files=[])
-        run(conf)
+        return 0 if run(conf) else 1
     except (kafka.MessagingError, cfg.Error) as error:
         print(f"tracing: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":
