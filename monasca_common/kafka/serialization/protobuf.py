@@ -49,6 +49,8 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
             raise SerializationError(f"a required field of {self.message_type.__name__} is not set") from None
 
     def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
+        if self._indexes == b"\0" and value.startswith(b"\2\0", start):
+            start += 1  # the list [0] in full, which most writers shorten to 0
         payload = start + len(self._indexes)
         if value[start:payload] != self._indexes:
             raise SerializationError(

@@ -53,6 +53,13 @@ class ProtobufTest(MemoryRegistryCase):
         error = self.assertRaises(SerializationError, self.serializer(inner).loads, value, self.context)
         self.assertIn("another message type", str(error))
 
+    def test_the_position_of_the_first_message_type_may_be_written_in_full(self):
+        first, second, _ = nested_classes()
+        value = b"\0\0\0\0\1\2\0" + first(a="x").SerializeToString()
+
+        self.assertEqual(first(a="x"), self.serializer(first).loads(value, self.context))
+        self.assertRaises(SerializationError, self.serializer(second).loads, value, self.context)
+
     def test_reading_needs_no_registry(self):
         reading, _ = reading_class()
         serializer = self.serializer(reading, schema=PROTO_READING)
