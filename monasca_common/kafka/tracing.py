@@ -47,8 +47,7 @@ def is_sampled() -> bool:
 @contextmanager
 def current_span(name: str, context: Context | None = None, *options: Any) -> Iterator[trace.Span]:
     """Start a span that is current in the block: in ``context``, or as a child of the current span if that is sampled.
-    It has the class of an error but not its text, which may contain tenant data. ``options``: those of ``start_span``.
-    """
+    It has the class of an error but not its text, which may contain tenant data. ``options``: for ``start_span``."""
     if context is None and not is_sampled():
         yield trace.INVALID_SPAN
         return

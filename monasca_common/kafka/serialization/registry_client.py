@@ -44,11 +44,10 @@ class RegistryClient:
         self._reason = ""
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Return the response to ``question``, within ``timeout_seconds`` after at most the same time for the requests
-        of other threads. After a failure, no request is sent until a back-off has passed, and then only one; other
-        threads do not wait for its response. The back-off after a time-out is at least as long as the time-out, so a
-        registry that hangs blocks one thread for half of the time. Raises `RegistryUnavailable`, and `SchemaRefused` if
-        the registry refuses a request."""
+        """Return the response to ``question``, within ``timeout_seconds`` after at most the same time for other
+        threads. After a failure, no request is sent until a back-off has passed, and then only one, for which other
+        threads do not wait. The back-off after a time-out is at least as long as the time-out, so a registry that hangs
+        blocks one thread for half of the time. Raises `RegistryUnavailable`, and `SchemaRefused` if it refuses."""
         if not self._asking.acquire(timeout=0 if self._backoff else self.settings.timeout_seconds):
             reason = self._reason if self._backoff else f"the schema registry {self.settings.url} is slow"
             raise RegistryUnavailable(reason, _FIRST_BACKOFF_SECONDS)
