@@ -156,11 +156,7 @@ def _links(parents: Sequence[bytes | None], headers_of: Callable[[int], Headers]
     ``parents``: the header ``traceparent`` of each message. ``headers_of``: maps a message's index to its headers."""
     if not any(parents):  # the usual case, which does not need the next pass over all messages
         return []
-    carried = {
-        value: index
-        for index, value in enumerate(parents)
-        if value and value[_FLAG_AT:] and value[_FLAG_AT] in _SAMPLED
-    }
+    carried = {each: at for at, each in enumerate(parents) if each and each[_FLAG_AT:] and each[_FLAG_AT] in _SAMPLED}
     first = map(headers_of, list(carried.values())[:_MAX_LINKS])
     texts = [{name: (value or b"").decode("latin-1") for name, value in headers} for headers in first]
     contexts = [trace.get_current_span(PROPAGATOR.extract(text)).get_span_context() for text in texts]

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from urllib.parse import urljoin
 
 import referencing
+from jsonschema import validators
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import extend, validator_for
 from referencing.jsonschema import DRAFT202012
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
@@ -31,15 +31,14 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
     def parse(self, text: str, names: Names) -> Validator:
         try:
             schema = json.loads(text)
-            validator = extend(validator_for(schema), {"uniqueItems": _unique_items})
+            validator = validators.validator_for(schema)
             validator.check_schema(schema)
-            base = validator.ID_OF(schema)
+            contents = [(urljoin(validator.ID_OF(schema), name), json.loads(each)) for name, each in names]
             # This registry has no function that retrieves other addresses, so no reference causes a request.
-            resources = [(urljoin(base, name), DRAFT202012.create_resource(json.loads(each))) for name, each in names]
+            registry: Any = referencing.Registry().with_contents(contents, default_specification=DRAFT202012)
         except (SchemaError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not a JSON Schema: {type(error).__name__}") from None
-        registry: Any = referencing.Registry()
-        return validator(schema, registry=registry.with_resources(resources))
+        return validator(schema, registry=registry)
 
     def record_name(self, schema: Validator) -> str:
         title = schema.schema.get("title") if isinstance(schema.schema, dict) else None
@@ -65,6 +64,11 @@ def _unique_items(validator: Any, wanted: Any, items: Any, _: Any) -> Iterator[V
         plain = json.loads(json.dumps(items), parse_float=_number)
         if len({json.dumps(item, sort_keys=True) for item in plain}) < len(items):
             yield ValidationError("items are repeated")
+
+
+# For the whole process, because jsonschema checks a referenced schema with the validator of its own draft.
+for _draft in [each for name, each in vars(validators).items() if name.startswith("Draft")]:
+    _draft.VALIDATORS["uniqueItems"] = _unique_items
 
 
 def _number(text: str) -> float:

@@ -80,8 +80,7 @@ class MemoryBroker:
                 raise ConfigurationError(f"topic {name!r} cannot have {partitions} partitions: use at least one")
             if max_message_bytes < 0:
                 raise ConfigurationError(f"max_message_bytes of topic {name!r} is {max_message_bytes}: use 0 or more")
-            logs = [PartitionLog() for _ in range(partitions)]
-            self._topics[name] = Topic(name, logs, max_message_bytes)
+            self._topics[name] = Topic(name, [PartitionLog() for _ in range(partitions)], max_message_bytes)
             self._rebalance(name)
 
     def delete_topic(self, name: str) -> None:

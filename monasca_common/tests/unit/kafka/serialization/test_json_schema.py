@@ -41,6 +41,14 @@ class JsonSchemaTest(MemoryRegistryCase):
         self.assertEqual({"room": "hall"}, self.serializer().loads(start + b'{"room": "hall"}'))
         self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "kitchen"}')
 
+    def test_a_referenced_schema_has_the_anchors_of_its_own_draft(self):
+        self.registered({"$schema": JSON_READING["$schema"], "definitions": {"room": {"$id": "#room", **ROOM}}})
+        reference = {"name": "rooms.json", "subject": f"{self.topic}-json", "version": 1}
+        start = self.registered({"properties": {"room": {"$ref": "rooms.json#room"}}}, [reference])
+
+        self.assertEqual({"room": "hall"}, self.serializer().loads(start + b'{"room": "hall"}'))
+        self.assertRaises(SerializationError, self.serializer().loads, start + b'{"room": "kitchen"}')
+
     def test_no_url_in_a_schema_is_requested(self):
         other = f"{self.memory.url}/subjects"
         start = self.registered({"$schema": f"{other}/meta", "properties": {"room": {"$ref": other}}})
@@ -65,6 +73,9 @@ class JsonSchemaTest(MemoryRegistryCase):
             self.assertEqual(value, self.serializer().loads(start + json.dumps(value).encode()))
         many = {"a": [{"b": number} for number in range(20_000)]}  # 200 million comparisons would take minutes
         self.assertEqual(many, self.serializer().loads(start + json.dumps(many).encode()))
+        draft = {"$schema": JSON_READING["$schema"]}
+        start = self.registered({**draft, "properties": {"a": {"uniqueItems": True}, "next": {"$ref": "#"}}})
+        self.assertEqual({"next": many}, self.serializer().loads(start + json.dumps({"next": many}).encode()))
 
     def test_text_that_is_not_a_schema_is_rejected(self):
         start = self.registered({"type": "record", "name": "Reading", "fields": []})
