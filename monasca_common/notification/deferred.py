@@ -101,8 +101,15 @@ class DeferredNotifications:
         self._database.write(work)
 
     def schedule(self, retry: Retry, now_ms: int) -> None:
-        """Store the retry until it is due. It replaces an earlier row of the same attempt."""
-        self._database.write(lambda connection: _schedule(connection, retry, now_ms))
+        """Store the retry until it is due. It replaces an earlier row of the same attempt. The ledger gets a row even
+        before the first attempt, because the stages of later changes need to know that the change was not sent."""
+        recorded = new_row(retry.notification, retry.method_id, now_ms, state=HELD, attempts=0)
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(schema.insert(connection, _NOTIFICATION).on_conflict_do_nothing(), recorded)
+            _schedule(connection, retry, now_ms)
+
+        self._database.write(work)
 
     def release(self, members: Sequence[Deferred], method_id: str, now_ms: int) -> None:
         """Schedule one message with these members now, unless another process has released one of them.

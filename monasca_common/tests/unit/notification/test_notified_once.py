@@ -71,6 +71,22 @@ class OnlyAlarmActionsTest(OnceCase):
         self.assertEqual(["a1:ALARM"], self.sent())
 
 
+class BusyReceiverTest(OnceCase):
+    def test_an_alarm_that_waits_for_a_slot_is_sent_although_it_changes_during_a_silence(self):
+        self.method()
+        busy = mock.patch.object(self.delivery._slots, "slot", lambda *_: contextlib.nullcontext(None))
+        with busy:
+            self.changes(_read("alarm-state-transitions", self.alarm("a1").message))
+        self.assertEqual([("a1", "held")], self.ledger())
+        self.silence({}, HOUR_MS)
+        for state in ("OK", "ALARM"):
+            self.clock.now_ms += SECOND_MS
+            self.changes(_read("alarm-state-transitions", self.alarm("a1", state).message))
+        self.deliver()
+        self.wait(HOUR_MS)
+        self.assertEqual((["a1:ALARM"], []), (self.sent(), self.held()))
+
+
 class DigestOfManyDefinitionsTest(OnceCase):
     rules = StageRules(max_per_minute=1)
 
