@@ -90,8 +90,9 @@ class Pipeline:
         """Decide on a new notification. Return ``True`` if it is not sent now, because it is deferred or has ended."""
         now_ms = self._clock.time_ms()
         deferral = decide(self._rules, facts, notification.change, now_ms) or self.limit(method.id)
-        if deferral is None:
+        if deferral is None or deferral.due_ms is None:  # the method is notified now, or knows the state
             self.begin_repeats(notification, method)
+        if deferral is None:
             return False
         state = self.deferred.defer(notification, method.id, deferral, now_ms)
         if state == deferral.state:

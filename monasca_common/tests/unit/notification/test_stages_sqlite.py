@@ -422,6 +422,19 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM"] * 2, self.sent())
 
+    def test_repeats_continue_although_the_alarm_left_its_state_during_a_silence(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.handle(self.alarm("a1"))
+        self.silence({}, 2 * MINUTE_MS)
+        for state in ("OK", "ALARM"):
+            self.wait(SECOND_MS)
+            self.handle(self.alarm("a1", state))
+        self.assertEqual(["a1:ALARM"], self.sent())
+        self.wait(2 * MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual((["a1:ALARM"] * 2, ["repeat"]), (self.sent(), self.held()))
+
     def test_an_ended_alarm_is_not_repeated(self):
         self.define("d1", "cpu")
         method = self.method(period=60)
