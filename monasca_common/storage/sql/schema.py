@@ -78,13 +78,15 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
 
     ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse the lock later.
     ``bounds``: the time limits of PostgreSQL sessions, and of waits for SQLite's writer; ``None`` for migrations.
-    ``connections``: the number of connections that stay open, at most one on SQLite; requires ``bounds``."""
+    ``connections``: the number of connections that stay open, at most one on SQLite; requires ``bounds``. Errors do not
+    contain parameters, which can be addresses with tokens."""
     url = sa.make_url(connection)
     if url.get_backend_name() == "postgresql":
         return _postgresql_engine(connection, bounds, _pooling(bounds, connections))
     waits = {} if bounds is None else {"timeout": bounds.lock_seconds}
     shared = {"check_same_thread": False} if connections else {}
-    made = sa.create_engine(url, **_pooling(bounds, min(1, connections)), connect_args=waits | shared)
+    pooling = _pooling(bounds, min(1, connections))
+    made = sa.create_engine(url, hide_parameters=True, **pooling, connect_args=waits | shared)
     # By default, the driver begins no transaction before DDL, so a crash during an upgrade would leave the schema
     # incomplete.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
@@ -110,6 +112,7 @@ def _postgresql_engine(connection: str, bounds: Bounds | None, pooling: Mapping[
     return sa.create_engine(
         "postgresql+psycopg://",
         creator=lambda: open_connection(arguments, bounds, application="monasca-common"),
+        hide_parameters=True,
         **pooling,
     )
 

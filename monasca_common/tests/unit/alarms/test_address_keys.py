@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stored addresses are encrypted with the first key, can be read with each key, and never appear in an error."""
 
+import traceback
+
 import fixtures
 import sqlalchemy as sa
 from cryptography.fernet import Fernet
@@ -10,6 +12,7 @@ from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings
 from monasca_common.cli.main import main
+from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -39,6 +42,14 @@ class AddressKeysTest(SqliteTestCase):
         self.assertEqual(key_id(OLD), key)
         self.assertNotIn("t0ken", address)
         self.assertEqual("https://example.org/t0ken", self.methods(NEW, OLD).get("t1", made.id).address)
+
+    def test_the_traceback_of_a_refused_write_does_not_contain_the_address(self):
+        refuse = "BEFORE INSERT ON notification_method BEGIN SELECT abs(-9223372036854775808); END"
+        self.alarms.write(lambda connection: connection.exec_driver_sql(f"CREATE TRIGGER refuse {refuse}"))
+        error = self.assertRaises(StorageError, self.methods().create, "t1", HOOK, 1)
+        shown = "".join(traceback.format_exception(error))
+        self.assertIn("INSERT INTO notification_method", shown)
+        self.assertNotIn("t0ken", shown)
 
     def test_a_change_encrypts_with_the_first_key(self):
         made = self.methods(OLD).create("t1", HOOK, 1)
