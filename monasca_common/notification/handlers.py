@@ -117,7 +117,7 @@ class NotificationHandler:
 
     def _without_superseded(self, retry: Retry, notification: Notification) -> Notification | None:
         """Record superseded changes, and return the notification without them, or ``None`` if no change remains."""
-        superseded = [each for each in notification.changes if self._is_superseded(each, retry.method_id)]
+        superseded = [each for each in notification.changes if self._is_superseded(each, retry)]
         left = [each for each in notification.changes if each not in superseded]
         if not left:
             self.delivery.end(notification, retry.method_id, SUPERSEDED, "the alarm has changed since")
@@ -127,13 +127,16 @@ class NotificationHandler:
             self._pipeline.deferred.supersede(notification.id, ids, self._clock.time_ms())
         return Notification(notification.id, left[0], tuple(left[1:]))
 
-    def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
-        """Return whether the alarm has left the state, and its current state also notifies the method."""
+    def _is_superseded(self, change: AlarmChange, retry: Retry) -> bool:
+        """Return whether the alarm has left the state, and its current state also notifies the method. A repeat is
+        superseded regardless of the current state."""
         alarm = self._pipeline.current(change)
+        if retry.expires_ms:  # a repeat
+            return alarm is None or not alarm.is_result_of(change)
         if alarm is None or not alarm.actions_enabled or alarm.is_result_of(change):
             return False
         methods = self._methods.notified(change.tenant, change.definition_id, alarm.state)
-        return any(method.id == method_id for method in methods)
+        return any(method.id == retry.method_id for method in methods)
 
 
 def affects_one_row(error: BaseException) -> bool:

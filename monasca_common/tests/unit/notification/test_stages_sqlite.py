@@ -435,6 +435,19 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a1:ALARM"] * 2, ["repeat"]), (self.sent(), self.held()))
 
+    def test_a_failed_repeat_is_not_sent_after_its_alarm_has_ended(self):
+        self.define("d1", "cpu")
+        self.method(period=60, states=("ALARM",))
+        self.handle(self.alarm("a1"))
+        self.clock.now_ms += MINUTE_MS
+        self.releases.release_due()
+        self.notifier.fails = True
+        self.releases.send_retries()
+        self.notifier.fails = False
+        self.alarm("a1", "OK")
+        self.deliver()
+        self.assertEqual((["a1:ALARM"], ["repeat"]), (self.sent(), self.held()))
+
     def test_an_ended_alarm_is_not_repeated(self):
         self.define("d1", "cpu")
         method = self.method(period=60)
