@@ -82,7 +82,8 @@ def message_of(notification: Notification, texts: Texts, *, sender: str, receive
     message = EmailMessage(policy=email.policy.SMTP)
     message["From"] = sender
     message["To"] = receiver
-    message["Subject"] = texts.subject(notification)
+    # In a header, =? begins an encoded word, which would be decoded, even to control characters.
+    message["Subject"] = texts.subject(notification).replace("=?", "= ?")
     message["Date"] = email.utils.formatdate(notification.change.time_ms / 1000)
     message["Message-ID"] = f"<{notification.id}@{sender.rpartition('@')[2] or 'localhost'}>"
     message["Auto-Submitted"] = "auto-generated"

@@ -23,6 +23,7 @@ from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notification import Notification, group_of, notification_of
+from monasca_common.notification.notifiers.email import message_of
 from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -375,6 +376,13 @@ class EmailTest(NotifierCase):
         self.assertIsNone(mail["Bcc"])
         self.assertNotIn("<script>", mail.get_body(("html",)).get_content())
         self.assertIn("{{ ''.__class__ }} Bcc: all@example.org", mail["Subject"])
+
+    def test_an_encoded_word_in_the_name_of_an_alarm_is_not_decoded(self):
+        for encoded in ("q?=00=0D=0ABcc:_all=40example.org", "b?AA=="):
+            notification = notification_of(change(name=f"=?utf-8?{encoded}?="), "m1")
+            mail = message_of(notification, Texts(), sender="m@example.org", receiver="a@example.org").as_bytes()
+            self.assertIn(b"utf-8?" + encoded.encode(), mail.partition(b"\r\n\r\n")[0])
+            self.assertNotIn(b"\0", mail)
 
     def test_an_invalid_mail_address_is_refused(self):
         receiver = self.receiver(MailServer)
