@@ -22,7 +22,7 @@ from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, new_i
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification.errors import storable
-from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, SUPERSEDED, new_row
+from monasca_common.notification.ledger import ENDED, FAILED, SENDING, SUPERSEDED, new_row
 from monasca_common.notification.notification import Notification, group_of, repeat_of
 from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.stages import HELD, INHIBITED, LIMIT_KEY, SILENCED, Deferral, RateWindow, rate_window
@@ -238,13 +238,6 @@ class DeferredNotifications:
 
     def remove(self, row: DeferredRow) -> None:
         self._database.write(lambda connection: remove(connection, row))
-
-    def give_up(self, row: DeferredRow, now_ms: int, reason: str) -> None:
-        def work(connection: sa.Connection) -> None:
-            _end(connection, [row.notification_id], GIVEN_UP, reason, now_ms)
-            remove(connection, row)
-
-        self._database.write(work)
 
     def supersede(self, message_id: str, notification_ids: Sequence[str], now_ms: int) -> None:
         """Remove these members from a message, unless the message has ended."""

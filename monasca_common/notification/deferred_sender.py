@@ -17,6 +17,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.deferred import REPEAT, Deferred, DeferredRow
 from monasca_common.notification.handlers import NotificationHandler, affects_one_row
+from monasca_common.notification.ledger import GIVEN_UP
 from monasca_common.notification.notification import repeat_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import FIRST, Retry
@@ -171,7 +172,8 @@ class DeferredSender(WorkerLoop):
         for member in self._deferred.members(row.group_key):
             if (found := self._method(member)) is None:
                 reason = "no action of the definition names the method any longer"
-                self._deferred.give_up(member.row, self.clock.time_ms(), reason)
+                self._handler.delivery.end(member.notification, member.row.method_id, GIVEN_UP, reason)
+                self._deferred.remove(member.row)
             elif not self._pipeline.suppresses(member):
                 members.append(member)
                 method = found  # all members of a group have the same method

@@ -15,6 +15,7 @@ from monasca_common.notification.notifiers.email import message_of
 from monasca_common.notification.stages import StageRules
 from monasca_common.notification.texts import Texts
 from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.notification.notification_case import counts
 from monasca_common.tests.unit.notification.test_stages_sqlite import (
     HOUR_MS,
     LEASE_MS,
@@ -105,6 +106,7 @@ class DigestOfManyDefinitionsTest(OnceCase):
         self.wait(MINUTE_MS)
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM a2:ALARM"], self.sent())
+        self.assertEqual({"held": 3, "sent": 2, "given_up": 1}, counts(self.metrics.registry.collect()))
 
     def test_removing_an_action_of_one_definition_removes_no_other_alarm_from_a_group(self):
         self.start(StageRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
