@@ -30,7 +30,7 @@ from monasca_common.storage.sql import schema, tables
 
 LOG = logging.getLogger(__name__)
 
-# : The kinds of rows that are not states in the ledger.
+#: The kinds of rows that are not states in the ledger.
 REPEAT, SCHEDULED = "repeat", "scheduled"
 MOST_MEMBERS = 200
 MOST_BYTES = 500_000  # maximum bytes of the changes in one message of a group

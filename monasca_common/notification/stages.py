@@ -163,9 +163,7 @@ def inhibition(rules: StageRules, facts: Facts, change: AlarmChange, now_ms: int
     """
     ranks = (rank for rank, rule in enumerate(rules.inhibitions) if rule.has_source(change.name, change.severity))
     stronger = rules.inhibitions[: next(ranks, len(rules.inhibitions))]
-    others = [
-        each for each in facts.active if each.id != change.alarm_id and each.definition_id != change.definition_id
-    ]
+    others = [each for each in facts.active if each.definition_id != change.definition_id]
     source = next((each for rule in stronger for each in others if _inhibits(rule, each, change)), None)
     if source is None:
         return None

@@ -106,7 +106,6 @@ class InhibitionTest(base.BaseTestCase):
                 Inhibition(("hostname", "service"), definition="Host is down"),
                 source(dimensions=({"hostname": "h2", "service": "b"},)),
             ),
-            (False, BY_NAME, source(id=ALARM.alarm_id)),
             (False, BY_NAME, source(definition_id=ALARM.definition_id)),
         ):
             self.assertEqual(is_inhibited, inhibits([rule], [active], ALARM) is not None, (rule, active))
