@@ -159,10 +159,11 @@ class DeferredSender(WorkerLoop):
 
     def _end_suppression(self, withheld: Deferred) -> None:
         """Send a silenced or inhibited notification if its alarm is still in that state."""
-        method = self._method(withheld)
-        if not self._pipeline.end_suppression(withheld, method) or method is None:
+        if (method := self._method(withheld)) is None:
+            self._deferred.remove(withheld.row)
+        elif not self._pipeline.end_suppression(withheld, method):
             return
-        if (deferral := self._pipeline.limit(method.id)) is not None:
+        elif (deferral := self._pipeline.limit(method.id)) is not None:
             self._deferred.defer_again(withheld.row, deferral, self.clock.time_ms())
         else:
             self._send([withheld], method)
@@ -174,7 +175,7 @@ class DeferredSender(WorkerLoop):
                 reason = "no action of the definition names the method any longer"
                 self._handler.delivery.end(member.notification, member.row.method_id, GIVEN_UP, reason)
                 self._deferred.remove(member.row)
-            elif not self._pipeline.suppresses(member):
+            elif not self._pipeline.suppresses(member, found):
                 members.append(member)
                 method = found  # all members of a group have the same method
         if method is None:

@@ -21,7 +21,6 @@ from monasca_common.notification.deferred import (
     DeferredNotifications,
     defer_again,
     end_withholding,
-    remove,
 )
 from monasca_common.notification.ledger import FAILED, SENDING, SENT
 from monasca_common.notification.notification import Notification
@@ -90,8 +89,7 @@ class Pipeline:
         """Decide on a new notification. Return ``True`` if it is not sent now, because it is deferred or has ended."""
         now_ms = self._clock.time_ms()
         deferral = decide(self._rules, facts, notification.change, now_ms) or self.limit(method.id)
-        if deferral is None or deferral.due_ms is None:  # the method is notified now, or knows the state
-            self.begin_repeats(notification, method)
+        self.begin_repeats(notification, method, deferral)
         if deferral is None:
             return False
         state = self.deferred.defer(notification, method.id, deferral, now_ms)
@@ -99,7 +97,7 @@ class Pipeline:
             self._count(state)
         return state not in (SENDING, FAILED)  # the process crashed during the attempt, which must continue
 
-    def end_suppression(self, withheld: Deferred, method: NotificationMethod | None) -> bool:
+    def end_suppression(self, withheld: Deferred, method: NotificationMethod) -> bool:
         """Decide again on a silenced or inhibited notification. Return whether to send it now; otherwise it is deferred
         again or removed.
 
@@ -108,27 +106,29 @@ class Pipeline:
         """
         change, now_ms = withheld.notification.change, self._clock.time_ms()
 
-        def work(connection: sa.Connection) -> bool:
+        def work(connection: sa.Connection) -> Deferral | None:
             alarm = _current(connection, change, lock=True)
-            if method is None or alarm is None or not alarm.actions_enabled or not alarm.is_result_of(change):
-                remove(connection, withheld.row)
-                return False
+            if alarm is None or not alarm.actions_enabled or not alarm.is_result_of(change):
+                return Deferral(SILENCED, None, "the alarm has changed since")
             [facts] = self._facts(connection, change, [withheld.row.method_id])
             deferral = decide(self._rules, facts, change, now_ms)
             if deferral is None:
                 end_withholding(connection, withheld.row)
-            elif deferral.due_ms is None:
-                remove(connection, withheld.row)
-            else:
+            elif deferral.due_ms is not None:
                 defer_again(connection, withheld.row, deferral, now_ms)
-            return deferral is None
+            return deferral
 
-        return self._database.write(work)
+        deferral = self._database.write(work)
+        if deferral is not None and deferral.due_ms is None:
+            self.begin_repeats(withheld.notification, method, deferral)
+            self.deferred.remove(withheld.row)
+        return deferral is None
 
-    def suppresses(self, member: Deferred) -> bool:
+    def suppresses(self, member: Deferred, method: NotificationMethod) -> bool:
         """Decide again on a member of a group, because a silence or an inhibition may have begun while it waited."""
         deferral = self._suppression(member)
         if deferral is not None:
+            self.begin_repeats(member.notification, method, deferral)
             self.deferred.defer_again(member.row, deferral, self._clock.time_ms())
         return deferral is not None
 
@@ -149,11 +149,13 @@ class Pipeline:
             return None
         return Deferral(HELD, due_ms, f"the method gets at most {most} messages a minute", f"{LIMIT_KEY}{method_id}")
 
-    def begin_repeats(self, notification: Notification, method: NotificationMethod) -> None:
-        """Schedule the first repeat if the method has a period. Changes to OK are not repeated."""
-        if method.period and notification.change.new_state != OK:
+    def begin_repeats(self, first: Notification, method: NotificationMethod, deferral: Deferral | None = None) -> None:
+        """Schedule the first repeat if the method has a period, and is notified now or already knows the state. Changes
+        to OK are not repeated."""
+        is_due_later = deferral is not None and deferral.due_ms is not None
+        if method.period and not is_due_later and first.change.new_state != OK:
             now_ms = self._clock.time_ms()
-            self.deferred.begin_repeats(notification, method.id, now_ms + method.period * 1000, now_ms)
+            self.deferred.begin_repeats(first, method.id, now_ms + method.period * 1000, now_ms)
 
     def _facts(self, connection: sa.Connection, change: AlarmChange, method_ids: Sequence[str]) -> list[Facts]:
         silences = lasting(connection, change.tenant, self._clock.time_ms())

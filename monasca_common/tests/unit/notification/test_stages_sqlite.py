@@ -435,6 +435,21 @@ class RepeatsContract(StagesCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a1:ALARM"] * 2, ["repeat"]), (self.sent(), self.held()))
 
+    def test_repeats_continue_after_a_silence_that_began_during_an_attempt(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.handle(self.alarm("a1"))
+        state = tables.notification.c.state
+        self.write(tables.notification.update().values(state="sending"))
+        self.silence({}, MINUTE_MS)
+        for changed in ("OK", "ALARM"):
+            self.clock.now_ms += 1
+            self.handle(self.alarm("a1", changed))
+        self.write(tables.notification.update().where(state == "sending").values(state="sent"))
+        for _ in range(3):
+            self.wait(MINUTE_MS)
+        self.assertEqual((["a1:ALARM"] * 3, ["repeat"]), (self.sent(), self.held()))
+
     def test_a_failed_repeat_is_not_sent_after_its_alarm_has_ended(self):
         self.define("d1", "cpu")
         self.method(period=60, states=("ALARM",))
@@ -746,6 +761,21 @@ class GroupsContract(StagesCase):
         self.wait(10 * SECOND_MS)
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM", "a1:ALARM a2:ALARM", "a2:ALARM"], sorted(self.sent()))
+
+    def test_repeats_continue_after_the_silence_of_a_group_in_which_the_alarm_returned(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.handle(self.alarm("a1"))
+        self.wait(10 * SECOND_MS)
+        self.handle(self.alarm("a1", "OK"))
+        self.wait(SECOND_MS)
+        self.handle(self.alarm("a1"))
+        self.silence({}, MINUTE_MS)
+        self.wait(9 * SECOND_MS)
+        self.assertEqual(["a1:ALARM"], self.sent())
+        for _ in range(2):
+            self.wait(MINUTE_MS)
+        self.assertEqual((["a1:ALARM"] * 2, ["repeat"]), (self.sent(), self.held()))
 
 
 class LimitsContract(StagesCase):
