@@ -42,8 +42,8 @@ _DAY_SECONDS = 86_400
 # oslo.config accepts any function as the type of items, but its annotation does not.
 _NETWORKS = functools.partial(cfg.ListOpt, item_type=cast(Any, ipaddress.ip_network))
 _TIMEOUT_HELP = (
-    "The maximum duration of an attempt. Too small: slow receivers get a notification twice. Too large: a receiver "
-    "that hangs occupies a thread."
+    "The maximum duration of an attempt, or of each request to Jira. Too small: slow receivers get a notification "
+    "twice. Too large: a receiver that hangs occupies a thread."
 )
 
 
