@@ -102,12 +102,16 @@ class DeferredNotifications:
 
     def schedule(self, retry: Retry, now_ms: int) -> None:
         """Store the retry until it is due. It replaces an earlier row of the same attempt. The ledger gets a row even
-        before the first attempt, because the stages of later changes need to know that the change was not sent."""
+        before the first attempt, because the stages of later changes need to know that the change was not sent. A
+        deferred notification is not scheduled again, for example if a change is read again while its digest is sent."""
         recorded = new_row(retry.notification, retry.method_id, now_ms, state=HELD, attempts=0)
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(schema.insert(connection, _NOTIFICATION).on_conflict_do_nothing(), recorded)
-            _schedule(connection, retry, now_ms)
+            state = _state(connection, retry.notification.id)
+            if state is None:
+                connection.execute(_NOTIFICATION.insert().values(recorded))
+            if retry.attempt > FIRST or state not in (SILENCED, INHIBITED, HELD):
+                _schedule(connection, retry, now_ms)
 
         self._database.write(work)
 

@@ -185,13 +185,8 @@ class StagesCase:
 
     def attempt(self, retry):
         """Run an attempt, and return the following retry, if any."""
-        table = tables.notification_deferred
-        self.write(table.delete().where(table.c.id == retry.id))
         following = self.changes.attempt(retry)
-        if following is not None:
-            self.pipeline.deferred.schedule(following, self.clock.now_ms)
-        elif retry.members > 1:
-            self.pipeline.deferred.finish(retry.notification.id, self.clock.now_ms)
+        self.pipeline.deferred.complete(retry, following, self.clock.now_ms)
         return following
 
     def silence(self, dimensions, ms, *, tenant="t1"):
@@ -826,6 +821,20 @@ class LimitsContract(StagesCase):
         self.assertEqual(["a0:ALARM", "a1:ALARM a2:ALARM"], self.sent())
         self.wait(MINUTE_MS)
         self.assertEqual((["a3:ALARM"], []), (self.sent(), self.held()))
+
+    def test_a_change_read_again_while_its_digest_is_sent_is_only_in_the_digest(self):
+        self.method()
+        changes = [self.alarm(f"a{number}") for number in range(4)]
+        for each in changes:
+            self.handle(each)
+        self.clock.now_ms += MINUTE_MS
+        self.releases.release_due()
+        [_digest] = self.pipeline.deferred.claim_retries(self.clock.now_ms, self.clock.now_ms + LEASE_MS, 9)
+        with mock.patch.object(self.delivery._slots, "slot", lambda *_: contextlib.nullcontext(None)):
+            self.changes(_read("alarm-state-transitions", changes[2].message))
+        self.deliver()
+        self.wait(LEASE_MS)
+        self.assertEqual((["a0:ALARM", "a1:ALARM", "a2:ALARM a3:ALARM"], []), (self.sent(), self.held()))
 
     def test_minutes_of_inactive_methods_are_removed_with_the_ledger(self):
         for _ in range(2):
