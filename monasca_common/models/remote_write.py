@@ -63,7 +63,7 @@ class _Request:
         """Add all series. A series whose labels are cached, with one sample whose time has occurred before, takes a
         third of the time of `_add_series`."""
         find, time_of, samples = self._heads.find, self._times.get, self._samples
-        for key, data in _fields(body):
+        for key, data in fields(body):
             if key != _SERIES:
                 continue
             if data[-18:-15] == _USUAL_SAMPLE and data[-7] == _TIME:
@@ -86,7 +86,7 @@ class _Request:
         head, faults, place = self._heads.find(labels), _NONE, ""
         if head is None:
             head, faults = self._checked(labels)
-        for key, content in _fields(data, at):
+        for key, content in fields(data, at):
             if key == _SAMPLE:
                 broken = faults or self._add(head, content)
             elif key == _HISTOGRAM:
@@ -104,7 +104,7 @@ class _Request:
         value, time = _sample(content)
         time_ms = self._times.get(time)  # most samples of a request share a few timestamps
         if time_ms is None:
-            time_ms, _ = _varint(time, 0)
+            time_ms, _ = varint(time, 0)
             time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
             if fault := self._samples.rules.allowed.fault(time_ms):
                 return (f"its time {fault}",)
@@ -119,7 +119,7 @@ class _Request:
         """Return the head of a series that is not in the cache, and the rules that the series breaks."""
         found: dict[str, str] = {}
         faults, dimension_count = [], 0
-        for _, content in _fields(labels):
+        for _, content in fields(labels):
             name_bytes, value_bytes = _pair(content)
             try:
                 name, value = name_bytes.decode(), value_bytes.decode()
@@ -150,7 +150,7 @@ def _labels_end(data: bytes) -> int:
         size = data[at + 1]
         at += 2
         if size & 0x80:
-            size, at = _varint(data, at - 1)
+            size, at = varint(data, at - 1)
         at += size
     if at > end:
         raise IndexError
@@ -166,31 +166,31 @@ def _pair(label: bytes) -> tuple[bytes, bytes]:
                 return label[2:middle], label[start:]
     except IndexError:
         pass
-    fields = dict(_fields(label))
-    return fields.get(_LABEL_NAME, b""), fields.get(_LABEL_VALUE, b"")
+    found = dict(fields(label))
+    return found.get(_LABEL_NAME, b""), found.get(_LABEL_VALUE, b"")
 
 
 def _sample(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of the value and of the time."""
     if len(content) == 16 and content[0] == _VALUE and content[9] == _TIME and content[14] > 0x7F:
         return content[1:9], content[10:]  # the usual form: the time has 6 bytes
-    fields = dict(_fields(content))
-    return fields.get(_VALUE, _ZERO), fields.get(_TIME, b"\0")  # fields with the value 0 are not written
+    found = dict(fields(content))
+    return found.get(_VALUE, _ZERO), found.get(_TIME, b"\0")  # fields with the value 0 are not written
 
 
 def _shown(labels: bytes) -> str:
-    pairs = [_pair(content) for _, content in islice(_fields(labels), 20)]
+    pairs = [_pair(content) for _, content in islice(fields(labels), 20)]
     text = ", ".join(f"{name.decode(errors='replace')}={value.decode(errors='replace')}" for name, value in pairs)
     return shown(text)
 
 
-def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
+def fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield the key and the content of each field. Raises `IndexError` for a truncated field."""
     end = len(data)
     while at < end:
         key = data[at]
         if key & 0x80:
-            key, at = _varint(data, at)
+            key, at = varint(data, at)
         else:
             at += 1
         start, kind = at, key & 7
@@ -202,10 +202,10 @@ def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
                 if following < 0x80:  # the usual size of a series, without a call
                     size, start = size & 0x7F | following << 7, start + 1
                 else:
-                    size, start = _varint(data, at)
+                    size, start = varint(data, at)
             at = start + size
         elif kind == _VARINT:
-            _, at = _varint(data, at)
+            _, at = varint(data, at)
         elif kind in _FIXED_SIZES:
             at += _FIXED_SIZES[kind]
         else:
@@ -215,7 +215,7 @@ def _fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
         yield key, data[start:at]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a number of variable length, and the position after it."""
     value = shift = 0
     while True:

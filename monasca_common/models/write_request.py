@@ -18,17 +18,18 @@ _double = Struct("<d").pack
 
 def encoded_labels(labels: Mapping[str, str]) -> bytes:
     """Return the labels of a ``TimeSeries``. Raises `UnicodeEncodeError` for an unpaired surrogate."""
-    return b"".join(_field(0x0A, _field(0x0A, k.encode()) + _field(0x12, v.encode())) for k, v in labels.items())
+    return b"".join(field(0x0A, field(0x0A, k.encode()) + field(0x12, v.encode())) for k, v in labels.items())
 
 
 def encoded_row(labels: bytes, row: Measurement) -> bytes:
     """Return a field of ``WriteRequest``; a request is a sequence of them."""
     is_end = row.value != row.value and row.value_meta is not None and json.loads(row.value_meta) == STALE
     value = STALE_DOUBLE if is_end else _double(row.value)
-    return _field(0x0A, labels + _field(0x12, b"\x09" + value + b"\x10" + _varint(row.time_ms & 2**64 - 1)))
+    return field(0x0A, labels + field(0x12, b"\x09" + value + b"\x10" + _varint(row.time_ms & 2**64 - 1)))
 
 
-def _field(key: int, content: bytes) -> bytes:
+def field(key: int, content: bytes) -> bytes:
+    """Return a field of bytes. ``key``: its protobuf tag, below 128."""
     return bytes((key,)) + _varint(len(content)) + content
 
 

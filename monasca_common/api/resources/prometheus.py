@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``POST /api/v1/write``: Prometheus' remote write 1.0; 204."""
+"""``POST /api/v1/write``: Prometheus' remote write 1.0 and 2.0; 204."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import falcon
 from monasca_common.api.body import read_body, snappy_decompressed
 from monasca_common.api.ingest import PostContext, parsed, publish_samples, violations_text
 from monasca_common.api.problems import bad_request, unsupported_media_type
-from monasca_common.models import remote_write
+from monasca_common.models import remote_write, remote_write_v2
 from monasca_common.storage.base import Kind
 
-_TYPE, _MESSAGE = "application/x-protobuf", "prometheus.WriteRequest"
+_TYPE = "application/x-protobuf"
+_MESSAGE, _MESSAGE_2 = "prometheus.WriteRequest", "io.prometheus.write.v2.Request"
+_PARSERS = {_MESSAGE: remote_write.parse, _MESSAGE_2: remote_write_v2.parse}
+_WRITTEN = "X-Prometheus-Remote-Write-{}-Written"
 
 
 class RemoteWrite:
@@ -23,33 +26,42 @@ class RemoteWrite:
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         posts = self._posts
-        _check_type(request)
+        message = _checked_message(request)
         body = snappy_decompressed(read_body(request.env, posts.settings), posts.settings)
         created = posts.creation_time(None)
-        post = parsed(remote_write.parse, body, posts.rules(Kind.METRICS, created)) if body else None
+        post = parsed(_PARSERS[message], body, posts.rules(Kind.METRICS, created)) if body else None
         if post is not None and post.valid:
             publish_samples(posts, post, request, created)
+        written = {}
+        if message == _MESSAGE_2:
+            stored = len(post.valid) if post is not None else 0
+            written = {_WRITTEN.format("Samples"): str(stored)}
+            written |= {_WRITTEN.format(other): "0" for other in ("Histograms", "Exemplars")}
         if post is not None and post.violations:
             refused = post.total - len(post.valid)
             raise bad_request(
                 f"{refused} of {post.total} samples were refused; the others are stored: "
                 f"{violations_text(post.violations)}",
+                headers=written,
                 details={"delivered": len(post.valid), "rejected": refused},
             )
+        response.set_headers(written)
         response.status = falcon.HTTP_204
 
 
-def _check_type(request: falcon.Request) -> None:
+def _checked_message(request: falcon.Request) -> str:
+    """Return the name of the request's message. Raises `Problem`: 415."""
     given = request.env.get("CONTENT_TYPE") or ""
     media_type, parameters = falcon.parse_header(given)
     message = parameters.get("proto", _MESSAGE)
-    if media_type.strip().lower() != _TYPE or message != _MESSAGE:
+    if media_type.strip().lower() != _TYPE or message not in _PARSERS:
         raise unsupported_media_type(
-            f"content type {given[:100]!r} is not supported: send {_TYPE};proto={_MESSAGE}, which is remote write 1.0 "
-            "(protobuf_message of Prometheus' remote_write)"
+            f"content type {given[:100]!r} is not supported: send {_TYPE};proto={_MESSAGE} or {_TYPE};proto="
+            f"{_MESSAGE_2} (protobuf_message of Prometheus' remote_write)"
         )
     encoding = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding != "snappy":
         raise unsupported_media_type(
             f"content encoding {encoding[:40]!r} is not supported: send snappy", headers={"Accept-Encoding": "snappy"}
         )
+    return message

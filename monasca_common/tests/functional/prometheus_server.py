@@ -37,14 +37,15 @@ def samples_of(url, selector):
 
 
 class PrometheusServer(fixtures.Fixture):
-    """``configuration``: see `configure`. ``data``: the folder of its samples; ``None``: a temporary one.
+    """``configuration``: see `configure`. ``data``: the folder of its samples; ``None``: a temporary one. ``program``:
+    its name or path.
 
     The samples survive `kill` and `start`.
     """
 
-    def __init__(self, configuration, *, data=None):
+    def __init__(self, configuration, *, data=None, program="prometheus"):
         super().__init__()
-        self._first, self._data = configuration, data
+        self._first, self._data, self._program = configuration, data, program
         (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -65,7 +66,7 @@ class PrometheusServer(fixtures.Fixture):
     def start(self):
         """Start the process, and wait until it accepts samples."""
         command = [
-            "prometheus",
+            self._program,
             f"--config.file={self.configuration}",
             f"--storage.tsdb.path={self._data}",
             f"--web.listen-address=127.0.0.1:{self.port}",

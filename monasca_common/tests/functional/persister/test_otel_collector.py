@@ -2,11 +2,7 @@
 """An OpenTelemetry Collector, built from its Go modules, writes to Kafka and to the API, while the persister or the API
 is killed: each data point is one row, and no log is lost."""
 
-import hashlib
 import http.client
-import os
-import shutil
-import subprocess
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -21,8 +17,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.jars import cache_folder
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.go_programs import MISSING, built
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, SECONDS
 from monasca_common.tests.functional.persister.test_otlp import LOGS, POINTS, OtlpApiCase, OtlpCase
 from monasca_common.tests.functional.processes import start_process
@@ -30,22 +26,6 @@ from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
 
 _SOURCES = Path(__file__).with_name("otel_collector")
-_BUILD_SECONDS = 3600
-
-
-def built():
-    """Return the program, which is built once for each version of its sources."""
-    sources = [_SOURCES / name for name in ("go.mod", "main.go")]
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    folder = cache_folder(os.environ) / f"otel-collector-{digest}"
-    if not (folder / "collector").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for source in sources:
-            shutil.copy(source, folder)
-        for command in (["go", "mod", "tidy"], ["go", "build", "-ldflags=-s -w", "-o", "new", "."]):
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_BUILD_SECONDS)
-        (folder / "new").replace(folder / "collector")
-    return folder / "collector"
 
 
 class Collector:
@@ -62,7 +42,7 @@ class Collector:
         }
         whole = {"receivers": receivers, "exporters": exporters, "service": service}
         configuration.write_text(yaml.safe_dump(whole))
-        self.process = start_process(test, [built(), f"--config={configuration}"], log)
+        self.process = start_process(test, [built(_SOURCES), f"--config={configuration}"], log)
         test.wait_until(lambda: self.process.poll() is not None or self.post("/v1/metrics", b"") == HTTPStatus.OK)
         test.assertIsNone(self.process.poll())
 
@@ -80,8 +60,8 @@ class Collector:
 
 class CollectorCase(OtlpCase):
     def setUp(self):
-        if shutil.which("go") is None:
-            self.skipTest("Go is missing: install 1.25 or newer from https://go.dev/dl")
+        if MISSING:
+            self.skipTest(MISSING)
         super().setUp()
 
     def points(self):

@@ -5,6 +5,7 @@ responses are lost: the rows are exactly Prometheus' own samples."""
 import json
 import time
 from collections import Counter
+from pathlib import Path
 
 import sqlalchemy as sa
 import yaml
@@ -13,11 +14,13 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.models.numbers import STALE
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.example_case import EXAMPLES
+from monasca_common.tests.functional import go_programs
 from monasca_common.tests.functional.persister.persister_case import PersisterCase
 from monasca_common.tests.functional.processes import attach_file
 from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import http_server, respond, serve
 from monasca_common.tests.web import fetch
 
@@ -36,9 +39,11 @@ label{text="größe 温度 🌡 \\\\ \\" <>={},;&()",empty="",__reserved="x"} 1
 class PrometheusTest(PersisterCase):
     cluster_settings = {"proxied": True}  # noqa: RUF012  # as in its base
 
+    missing = MISSING
+
     def setUp(self):
-        if MISSING:
-            self.skipTest(MISSING)
+        if self.missing:
+            self.skipTest(self.missing)
         super().setUp()
         self.scrapes = 0
         exporter = http_server(self.export)
@@ -46,12 +51,15 @@ class PrometheusTest(PersisterCase):
         (self.port,) = free_ports(1)
         self.api = self.start_prometheus_api()
         self.persister = self.start()
-        self.prometheus = self.useFixture(PrometheusServer({}))
+        self.prometheus = self.useFixture(PrometheusServer({}, program=self.program()))
         attach_file(self, "prometheus", self.prometheus.log)
         self.prometheus.configure(
             self.configuration([f"127.0.0.1:{port}" for port in (self.prometheus.port, exporter.server_port)])
         )
         self.prometheus.reload()
+
+    def program(self):
+        return "prometheus"
 
     def export(self, handler):
         body = f'{_PAGE}counter {self.scrapes}\nchanging{{turn="{self.scrapes // 3}"}} 1\n'.encode()
@@ -134,3 +142,19 @@ class PrometheusTest(PersisterCase):
         self.assertEqual([], read_topic(self.cluster, self.dlq))
         self.assertEqual(0, self.persister.counter("rows_total", outcome="conflicting"))
         self.assert_ends_in_order(self.persister)
+
+
+@periodic("builds Prometheus 3; PrometheusTest sends version 1, and unit tests compare the versions")
+class PrometheusVersion2Test(PrometheusTest):
+    """Prometheus 3 sends remote write 2.0."""
+
+    missing = go_programs.MISSING
+
+    def program(self):
+        sources = Path(__file__).with_name("prometheus_3")
+        return go_programs.built(sources, "github.com/prometheus/prometheus/cmd/prometheus")
+
+    def configuration(self, targets):
+        configuration = super().configuration(targets)
+        configuration["remote_write"][0]["protobuf_message"] = "io.prometheus.write.v2.Request"
+        return configuration

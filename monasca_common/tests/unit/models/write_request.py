@@ -42,3 +42,13 @@ def up(*samples, **labels):
 
 def _bytes(text):
     return text if isinstance(text, bytes) else text.encode()
+
+
+def request_2(*series):
+    """Return a request of remote write 2.0. ``series``: tuples of labels, samples, and optionally further fields."""
+    symbols, written = {"": 0}, []
+    for labels, samples, *more in series:
+        texts = [text for pair in (labels.items() if isinstance(labels, dict) else labels) for text in pair]
+        references = b"".join(number(symbols.setdefault(text, len(symbols))) for text in texts)
+        written.append(part(5, b"".join([part(1, references), *(sample(*each) for each in samples), *more])))
+    return b"".join([*(part(4, _bytes(symbol)) for symbol in symbols), *written])

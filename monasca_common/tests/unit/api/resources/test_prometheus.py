@@ -5,7 +5,7 @@ from monasca_common.kafka.testing import Fail
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.storage.settings import RowLimits
 from monasca_common.tests.unit.api.api_case import NOW_MS, ApiCase
-from monasca_common.tests.unit.models.write_request import label, number, part, sample, up
+from monasca_common.tests.unit.models.write_request import label, number, part, request_2, sample, up
 
 _PATH = "/api/v1/write"
 _HEADERS = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
@@ -85,16 +85,49 @@ class TypesTest(RemoteWriteCase):
                 204, self.write(up((1.0, NOW_MS)), headers={**_HEADERS, "Content-Type": given}).status_code
             )
 
-    def test_remote_write_2_and_other_types_are_415(self):
-        for given in ("application/x-protobuf;proto=io.prometheus.write.v2.Request", "application/json", ""):
+    def test_other_types_are_415(self):
+        for given in ("application/x-protobuf;proto=io.prometheus.write.v3.Request", "application/json", ""):
             answer = self.write(up((1.0, NOW_MS)), headers={**_HEADERS, "Content-Type": given})
             self.assertEqual(415, answer.status_code)
-            self.assertIn("remote write 1.0", self.message(answer))
+            self.assertIn("proto=prometheus.WriteRequest or", self.message(answer))
 
     def test_other_encodings_are_415(self):
         for given in ("", "gzip", "zstd"):
             answer = self.write(up((1.0, NOW_MS)), headers={**_HEADERS, "Content-Encoding": given})
             self.assertEqual((415, "snappy"), (answer.status_code, answer.headers["Accept-Encoding"]))
+
+
+class Version2Test(RemoteWriteCase):
+    headers = {**_HEADERS, "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}  # noqa: RUF012
+
+    def written(self, answer):
+        kinds = ("Samples", "Histograms", "Exemplars")
+        return [answer.headers.get(f"X-Prometheus-Remote-Write-{kind}-Written") for kind in kinds]
+
+    def test_the_response_has_the_number_of_stored_samples(self):
+        labels = {"__name__": "up", "job": "a"}
+        answer = self.write(request_2((labels, [(1.0, NOW_MS), (2.0, NOW_MS + 1)])), headers=self.headers)
+        self.assertEqual((204, ["2", "0", "0"]), (answer.status_code, self.written(answer)))
+        self.write(up((1.0, NOW_MS), (2.0, NOW_MS + 1), job="a"))
+        ids = [dict(record.headers)["message-id"] for record in self.records()]
+        self.assertEqual((4, 2), (len(ids), len(set(ids))))  # the same samples in version 1 have the same ids
+
+    def test_valid_samples_are_stored_and_counted_before_invalid_ones_are_refused(self):
+        answer = self.write(request_2(({"__name__": "up"}, [(1.0, NOW_MS), (1.0, 5)])), headers=self.headers)
+        self.assertEqual((400, ["1", "0", "0"]), (answer.status_code, self.written(answer)))
+        self.assertIn("1 of 2 samples were refused; the others are stored", self.message(answer))
+
+    def test_an_empty_request_is_accepted(self):
+        answer = self.write(b"", headers=self.headers)
+        self.assertEqual((204, ["0", "0", "0"]), (answer.status_code, self.written(answer)))
+
+    def test_a_request_of_version_1_gets_no_such_headers(self):
+        self.assertEqual([None] * 3, self.written(self.write(up((1.0, NOW_MS)))))
+
+    def test_a_symbol_in_too_many_labels_is_413(self):
+        labels = {"__name__": "up", "a": "x" * 2**16}
+        answer = self.write(request_2(*[(labels, [(1.0, NOW_MS)])] * 300), headers=self.headers)
+        self.assertEqual(413, answer.status_code)
 
 
 class HostileTest(RemoteWriteCase):

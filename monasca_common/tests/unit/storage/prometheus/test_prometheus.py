@@ -102,14 +102,14 @@ class FakeReceiver:
 
 def _samples(request):
     """Yield the key (labels and time) and the value of each sample, read with the parser of the API's intake."""
-    for _, content in remote_write._fields(request):
+    for _, content in remote_write.fields(request):
         labels = []
-        for key, field in remote_write._fields(content):
+        for key, field in remote_write.fields(content):
             if key == 0x0A:
                 labels.append(tuple(each.decode() for each in remote_write._pair(field)))
             else:
                 value, time = remote_write._sample(field)
-                time_ms = remote_write._varint(time, 0)[0]
+                time_ms = remote_write.varint(time, 0)[0]
                 yield (tuple(labels), time_ms), struct.unpack("<d", value)[0]
 
 
