@@ -22,7 +22,7 @@ def built(sources, package="."):
         folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             shutil.copy(file, folder)
-        for command in (["go", "mod", "tidy"], ["go", "build", "-ldflags=-s -w", "-o", "new", package]):
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_BUILD_SECONDS)
+        command = ["go", "build", "-mod=mod", "-ldflags=-s -w", "-o", "new", package]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_BUILD_SECONDS)
         (folder / "new").replace(folder / "program")
     return folder / "program"
