@@ -23,9 +23,9 @@ _ZERO = bytes(8)
 _double = Struct("<d").unpack
 
 # Protobuf tags: the field number, shifted left by 3 bits, plus the wire type.
-_SERIES = _LABEL = _LABEL_NAME = 0x0A
-_SAMPLE = _LABEL_VALUE = 0x12
-_HISTOGRAM = 0x22
+SERIES = LABEL = LABEL_NAME = 0x0A
+SAMPLE = LABEL_VALUE = 0x12
+HISTOGRAM = 0x22
 _VALUE, _TIME = 0x09, 0x10
 _VARINT, _BYTES = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
@@ -38,33 +38,35 @@ _USUAL_SAMPLE, _USUAL_ZERO = b"\x12\x10\x09", b"\x12\x07\x10"
 def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse a request. Raises `Unreadable`, and `InvalidEnvelope` if the request has too many samples."""
     samples = Samples(rules)
-    request = _Request(samples, _heads(rules.max_dimensions, rules.reserved_names))
     try:
-        request.add_all(body)
+        Request(samples).add_all(body)
     except IndexError:
-        raise Unreadable("is not a protobuf WriteRequest: it is truncated") from None
+        raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
     return samples.post()
 
 
 @lru_cache(maxsize=4)
 def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, bytes]:
     """Return the cache of valid series under these rules: the head of each series by the bytes of its labels."""
-    return Seen(20_000, max_entry_bytes=2048)
+    return Seen(20_000, max_entry_bytes=4096)
 
 
-class _Request:
-    def __init__(self, samples: Samples, heads: Seen[bytes, bytes]) -> None:
+class Request:
+    """Adds the series of one request to ``samples``. ``series``: the number of earlier series."""
+
+    def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        self._heads = heads
+        self._heads = _heads(samples.rules.max_dimensions, samples.rules.reserved_names)
         self._times: dict[bytes, int] = {}
-        self._series = 0
+        self.series = 0
 
     def add_all(self, body: bytes) -> None:
-        """Add all series. A series whose labels are cached, with one sample whose time has occurred before, takes a
+        """Add all series. Raises `Unreadable`, `IndexError` for a truncated field, and `InvalidEnvelope` for too many
+        series or samples. A series whose labels are cached, with one sample whose time has occurred before, takes a
         third of the time of `_add_series`."""
         find, time_of, samples = self._heads.find, self._times.get, self._samples
         for key, data in fields(body):
-            if key != _SERIES:
+            if key != SERIES:
                 continue
             if data[-18:-15] == _USUAL_SAMPLE and data[-7] == _TIME:
                 labels, value = data[:-18], data[-15:-7]
@@ -77,8 +79,8 @@ class _Request:
                 self._add_series(data)
             else:
                 samples.add(head, time_ms, _double(value)[0])
-            self._series += 1
-            samples.check_count(self._series)  # a small body can have millions of series without samples
+            self.series += 1
+            samples.check_count(self.series)  # a small body can have millions of series without samples
 
     def _add_series(self, data: bytes) -> None:
         at = _labels_end(data)
@@ -87,16 +89,16 @@ class _Request:
         if head is None:
             head, faults = self._checked(labels)
         for key, content in fields(data, at):
-            if key == _SAMPLE:
+            if key == SAMPLE:
                 broken = faults or self._add(head, content)
-            elif key == _HISTOGRAM:
+            elif key == HISTOGRAM:
                 broken = ("native histograms are not stored: set send_native_histograms to false",)
-            elif key == _LABEL:  # protobuf allows labels after samples, but no sender writes them
+            elif key == LABEL:  # protobuf allows labels after samples, but no sender writes them
                 raise Unreadable("has labels after samples: write the labels of a series first")
             else:
                 continue
             if broken:
-                place = place or f"timeseries[{self._series}] ({_shown(labels)})"
+                place = place or f"timeseries[{self.series}] ({_shown(labels)})"
                 self._samples.refuse(place, broken)
 
     def _add(self, head: bytes, content: bytes) -> Sequence[str]:
@@ -138,7 +140,7 @@ class _Request:
         if faults:
             return b"", faults
         head = series_head(name, dimensions)
-        self._heads.keep(labels, head, len(head))
+        self._heads.keep(labels, head, len(labels) + len(head))
         return head, faults
 
 
@@ -146,7 +148,7 @@ def _labels_end(data: bytes) -> int:
     """Return the end of the labels, which come first in a series. The loop makes no call per label, which would double
     the time."""
     at, end = 0, len(data)
-    while at < end and data[at] == _LABEL:
+    while at < end and data[at] == LABEL:
         size = data[at + 1]
         at += 2
         if size & 0x80:
@@ -160,14 +162,14 @@ def _labels_end(data: bytes) -> int:
 def _pair(label: bytes) -> tuple[bytes, bytes]:
     try:
         middle = label[1] + 2  # the usual form: name and value, both of less than 128 bytes
-        if label[0] == _LABEL_NAME and middle < 130 and label[middle] == _LABEL_VALUE:
+        if label[0] == LABEL_NAME and middle < 130 and label[middle] == LABEL_VALUE:
             start = middle + 2
             if label[middle + 1] == len(label) - start < 128:
                 return label[2:middle], label[start:]
     except IndexError:
         pass
     found = dict(fields(label))
-    return found.get(_LABEL_NAME, b""), found.get(_LABEL_VALUE, b"")
+    return found.get(LABEL_NAME, b""), found.get(LABEL_VALUE, b"")
 
 
 def _sample(content: bytes) -> tuple[bytes, bytes]:
@@ -209,7 +211,7 @@ def fields(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
         elif kind in _FIXED_SIZES:
             at += _FIXED_SIZES[kind]
         else:
-            raise Unreadable(f"is not a protobuf WriteRequest: byte {start} has an unknown type")
+            raise Unreadable("is not a protobuf message of remote write: a field has an unknown type")
         if at > end:
             raise IndexError
         yield key, data[start:at]
@@ -225,4 +227,4 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise Unreadable("is not a protobuf WriteRequest: a number has more than 64 bits")
+            raise Unreadable("is not a protobuf message of remote write: a number has more than 64 bits")

@@ -1,65 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests of Prometheus' remote write 2.0 (the message ``io.prometheus.write.v2.Request``) as samples.
 
-A request has a table of texts, to which the labels of its series refer by number. Otherwise it resembles a request of
-version 1, as which it is rewritten.
+A request has a table of texts (symbols), to which the labels of a series refer by number. Each series is rewritten as
+one of version 1. Metadata and start timestamps are dropped.
 """
 
 from __future__ import annotations
 
-from monasca_common.models import remote_write
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from monasca_common.models import remote_write as version_1
 from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
 from monasca_common.models.post import DEFAULT_RULES, MOST_BYTES, ParsedPost, PostRules
 from monasca_common.models.remote_write import fields, varint
+from monasca_common.models.samples import Samples
 from monasca_common.models.write_request import field
 
 # Protobuf tags, as in `remote_write`.
 _SYMBOL, _SERIES = 0x22, 0x2A
-_PACKED_REFERENCES, _REFERENCE, _SAMPLE, _HISTOGRAM = 0x0A, 0x08, 0x12, 0x1A
+_PACKED_REFERENCES, _REFERENCE, _SAMPLE, _HISTOGRAM, _EXEMPLAR = 0x0A, 0x08, 0x12, 0x1A, 0x22
+_VERSION_1 = {_SAMPLE: version_1.SAMPLE, _HISTOGRAM: version_1.HISTOGRAM}
+_MOST_SYMBOLS = 200_000
+_MOST_LABELS = 500_000
 
 
 def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse a request, like `remote_write.parse`."""
+    samples = Samples(rules)
     try:
-        rewritten = _as_version_1(body)
+        _Request(samples).add_all(body)
     except IndexError:
-        raise Unreadable("is not a protobuf message of remote write 2.0: it is truncated") from None
-    return remote_write.parse(rewritten, rules)
+        raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
+    return samples.post()
 
 
-def _as_version_1(body: bytes) -> bytes:
-    parts = list(fields(body))
-    symbols = [content for key, content in parts if key == _SYMBOL]
-    names = [field(0x0A, symbol) for symbol in symbols]
-    values = [field(0x12, symbol) for symbol in symbols]
-    rewritten: list[bytes] = []
-    bytes_left = MOST_BYTES
-    for series in (content for key, content in parts if key == _SERIES):
-        references, samples = _series(series)
-        if len(references) % 2 or max(references, default=-1) >= len(symbols):
-            raise Unreadable(f"is not valid: the labels of timeseries[{len(rewritten)}] refer to missing symbols")
-        of_names, of_values = references[::2], references[1::2]
-        bytes_left -= sum(len(names[name]) for name in of_names) + sum(len(values[value]) for value in of_values)
-        if bytes_left < 0:  # labels of a few bytes can refer to a symbol of a MiB
-            rule = f"has more than {MOST_BYTES >> 20} MiB of labels: send fewer samples per request"
-            raise InvalidEnvelope([Violation("", rule, too_large=True)])
-        labels = [field(0x0A, names[n] + values[v]) for n, v in zip(of_names, of_values, strict=True)]
-        rewritten.append(field(0x0A, b"".join(labels) + samples))
-    return b"".join(rewritten)
+class _Request:
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self._request = version_1.Request(samples)
+        self._symbols: list[bytes] = []
+        self._bytes_left = MOST_BYTES
+        self._references_left = 2 * _MOST_LABELS
+
+    def add_all(self, body: bytes) -> None:
+        all_series = []
+        for key, content in fields(body):
+            if key == _SYMBOL:
+                self._symbols.append(content)
+                if len(self._symbols) > _MOST_SYMBOLS:
+                    raise _too_large(f"{_MOST_SYMBOLS} symbols")
+            elif key == _SERIES:
+                all_series.append(content)
+                self._samples.check_count(len(all_series))
+        for index, series in enumerate(all_series):
+            self._request.series = index
+            self._add(series)
+
+    def _add(self, series: bytes) -> None:
+        references: list[int] = []
+        samples: list[bytes] = []
+        place = f"timeseries[{self._request.series}]"
+        for key, content in fields(series):
+            if key in (_PACKED_REFERENCES, _REFERENCE):
+                references += islice(_numbers(content), self._references_left + 1)
+            elif key in _VERSION_1:
+                samples.append(field(_VERSION_1[key], content))
+                self._samples.check_count(len(samples))
+            elif key == _EXEMPLAR:
+                self._samples.refuse(place, ["exemplars are not stored: set send_exemplars to false"])
+            if len(references) > self._references_left:
+                raise _too_large(f"{_MOST_LABELS} labels")
+        self._references_left -= len(references)
+        last = max(references, default=-1)
+        if len(references) % 2 == 0 and last < len(self._symbols):
+            labels = self._labels(references)
+            self._request.add_all(field(version_1.SERIES, b"".join([*labels, *samples])))
+            return
+        fault = "has an odd number of references to symbols"
+        if last >= len(self._symbols):
+            fault = f"refers to the missing symbol {last}: the request has {len(self._symbols)} symbols"
+        for _ in samples:
+            self._samples.refuse(place, [fault])
+
+    def _labels(self, references: Sequence[int]) -> list[bytes]:
+        """Return the labels. Raises `InvalidEnvelope` if those of all series are too long, because a series of a few
+        bytes can refer to symbols of a MiB."""
+        texts = [self._symbols[reference] for reference in references]
+        self._bytes_left -= sum(map(len, texts))
+        if self._bytes_left < 0:
+            raise _too_large(f"{MOST_BYTES} bytes of labels")
+        return [
+            field(version_1.LABEL, field(version_1.LABEL_NAME, name) + field(version_1.LABEL_VALUE, value))
+            for name, value in zip(texts[::2], texts[1::2], strict=True)
+        ]
 
 
-def _series(series: bytes) -> tuple[list[int], bytes]:
-    """Return the symbols of the labels' names and values, and the samples as fields of version 1."""
-    references: list[int] = []
-    samples = []
-    for key, content in fields(series):
-        if key in (_PACKED_REFERENCES, _REFERENCE):
-            at = 0
-            while at < len(content):
-                reference, at = varint(content, at)
-                references.append(reference)
-        elif key == _SAMPLE:
-            samples.append(field(0x12, content))
-        elif key == _HISTOGRAM:
-            samples.append(field(0x22, content))
-    return references, b"".join(samples)
+def _numbers(content: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(content):
+        number, at = varint(content, at)
+        yield number
+
+
+def _too_large(limit: str) -> InvalidEnvelope:
+    return InvalidEnvelope([Violation("", f"has more than {limit}: send fewer samples per request", too_large=True)])

@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from monasca_common.jars import cache_folder
@@ -15,14 +16,14 @@ _BUILD_SECONDS = 3600
 
 def built(sources, package="."):
     """Return the program of a package, built for this version of the files in the folder ``sources``."""
-    files = sorted(Path(sources).iterdir())
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-    folder = cache_folder(os.environ) / f"{Path(sources).name}-{digest}"
-    if not (folder / "program").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            shutil.copy(file, folder)
-        command = ["go", "build", "-mod=mod", "-ldflags=-s -w", "-o", "new", package]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=_BUILD_SECONDS)
-        (folder / "new").replace(folder / "program")
-    return folder / "program"
+    parts = [package, *(f"{file.name}\n{file.read_text()}" for file in sorted(Path(sources).iterdir()))]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    program = cache_folder(os.environ) / f"{Path(sources).name}-{digest}"
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            shutil.copytree(sources, folder, dirs_exist_ok=True)
+            command = ["go", "build", "-mod=mod", "-ldflags=-s -w", "-o", "program", package]
+            subprocess.run(command, cwd=folder, check=True, timeout=_BUILD_SECONDS)
+            (Path(folder) / "program").replace(program)
+    return program

@@ -5,7 +5,7 @@ import cramjam
 import psutil
 
 from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
-from monasca_common.tests.unit.models.write_request import label, number, part, sample, up
+from monasca_common.tests.unit.models.write_request import label, number, part, request_2, sample, up
 
 _MIB = 2**20
 _MAX_GROWTH_BYTES = 250 * _MIB
@@ -50,13 +50,29 @@ def messages():
     yield up((1.0, NOW_MS), a="b")[:-3]
 
 
+def messages_2():
+    """Yield messages of remote write 2.0 of up to 5 MiB, most of them invalid."""
+    yield part(5, b"") * (2 * _MIB)
+    yield part(4, b"") * (2 * _MIB)
+    yield part(4, b"") + part(5, part(1, b"\x00" * (4 * _MIB)) + sample(1.0, NOW_MS))
+    yield part(4, b"") + part(5, part(1, b"\x00" * 10_000) + sample(1.0, NOW_MS)) * 500
+    yield part(5, part(2, b"") * (2 * _MIB))
+    yield part(5, part(4, b"") * (2 * _MIB))
+    yield request_2(*[({"__name__": "up", "a": "x" * 4 * _MIB}, [(1.0, NOW_MS)])] * 10_000)
+    for turn in range(20):  # labels with empty values, which are omitted
+        names = (f"up{turn}_{each}" for each in range(15))
+        yield request_2(*[({"__name__": name, "x" * _MIB: ""}, [(1.0, NOW_MS)]) for name in names])
+    yield request_2(({"__name__": "up"}, [(1.0, NOW_MS)]))[:-3]
+
+
 class HostileSamplesTest(ApiProcessCase):
     def test_hostile_samples_are_refused_in_bounded_memory(self):
         api = self.api()
-        headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+        headers = {"Content-Encoding": "snappy"}
 
-        def status(raw):
-            return api.fetch("POST", "/api/v1/write", raw, headers)[0]
+        def status(raw, message="prometheus.WriteRequest"):
+            typed = {**headers, "Content-Type": f"application/x-protobuf;proto={message}"}
+            return api.fetch("POST", "/api/v1/write", raw, typed)[0]
 
         def compressed(body):
             return bytes(cramjam.snappy.compress_raw(body))
@@ -67,6 +83,9 @@ class HostileSamplesTest(ApiProcessCase):
         grown, statuses = 0, set()
         for raw in (*blocks(), *map(compressed, messages())):
             statuses.add(status(raw))
+            grown = max(grown, psutil.Process(worker.pid).memory_info().rss - before)
+        for body in messages_2():
+            statuses.add(status(compressed(body), "io.prometheus.write.v2.Request"))
             grown = max(grown, psutil.Process(worker.pid).memory_info().rss - before)
         self.assertEqual({204, 400, 413}, statuses)  # a request of only metadata is valid
         self.assertLess(grown, _MAX_GROWTH_BYTES)

@@ -158,3 +158,8 @@ class PrometheusVersion2Test(PrometheusTest):
         configuration = super().configuration(targets)
         configuration["remote_write"][0]["protobuf_message"] = "io.prometheus.write.v2.Request"
         return configuration
+
+    def test_the_rows_are_the_samples_of_prometheus(self):
+        super().test_the_rows_are_the_samples_of_prometheus()
+        loaded = json.loads(fetch(f"{self.prometheus.url}/api/v1/status/config")[1])["data"]["yaml"]
+        self.assertIn("protobuf_message: io.prometheus.write.v2.Request", loaded)

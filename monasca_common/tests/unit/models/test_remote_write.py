@@ -99,6 +99,14 @@ class ReadTest(WriteRequestCase):
             faults = self.faults(series([*pairs, ("d", "3")], (1, NOW_MS)), max_dimensions=2)
             self.assertIn("has 3 entries", faults)
 
+    def test_a_series_with_long_labels_is_not_cached(self):
+        """A label with an empty value is omitted from the series, but not from the key of the cache."""
+        heads = remote_write._heads(PostRules().max_dimensions, PostRules().reserved_names)
+        for length, count in ((1000, 1), (4096, 0)):
+            before = len(heads)
+            self.rows(up((1.0, NOW_MS), **{"x" * length: ""}))
+            self.assertEqual(count, len(heads) - before)
+
     def test_labels_in_any_order_are_the_same_series(self):
         pairs = [("b", "1"), ("__name__", "up"), ("a", "2")]
         rows = self.rows(series(pairs, (1, NOW_MS)) + series(sorted(pairs), (1, NOW_MS)))
