@@ -7,6 +7,7 @@ import contextlib
 import json
 import ssl
 import threading
+import time
 from unittest import mock
 
 import fixtures
@@ -194,6 +195,7 @@ class OutageTest(MemoryRegistryCase):
                     except RegistryUnavailable as later:
                         self.memory.fault = None
                         self.clock.advance(later.after)
+                        time.sleep(0.005)  # give the processor to the thread that waits for the registry
                 self.memory.fault = 500 if number % 4 == 0 else None
 
         run_together(read, range(6))
