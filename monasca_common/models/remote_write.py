@@ -39,7 +39,7 @@ def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse a request. Raises `Unreadable`, and `InvalidEnvelope` if the request has too many samples."""
     samples = Samples(rules)
     try:
-        Request(samples).add_all(body)
+        SeriesParser(samples).add_all(body)
     except IndexError:
         raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
     return samples.post()
@@ -51,7 +51,7 @@ def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes,
     return Seen(20_000, max_entry_bytes=4096)
 
 
-class Request:
+class SeriesParser:
     """Adds the series of one request to ``samples``. ``series``: the number of earlier series."""
 
     def __init__(self, samples: Samples) -> None:

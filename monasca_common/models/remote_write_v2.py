@@ -29,16 +29,16 @@ def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """Parse a request, like `remote_write.parse`."""
     samples = Samples(rules)
     try:
-        _Request(samples).add_all(body)
+        _RequestParser(samples).add_all(body)
     except IndexError:
         raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
     return samples.post()
 
 
-class _Request:
+class _RequestParser:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
-        self._request = version_1.Request(samples)
+        self._parser = version_1.SeriesParser(samples)
         self._symbols: list[bytes] = []
         self._bytes_left = MOST_BYTES
         self._references_left = 2 * _MOST_LABELS
@@ -54,13 +54,13 @@ class _Request:
                 all_series.append(content)
                 self._samples.check_count(len(all_series))
         for index, series in enumerate(all_series):
-            self._request.series = index
+            self._parser.series = index
             self._add(series)
 
     def _add(self, series: bytes) -> None:
         references: list[int] = []
         samples: list[bytes] = []
-        place = f"timeseries[{self._request.series}]"
+        place = f"timeseries[{self._parser.series}]"
         for key, content in fields(series):
             if key in (_PACKED_REFERENCES, _REFERENCE):
                 references += islice(_numbers(content), self._references_left + 1)
@@ -75,7 +75,7 @@ class _Request:
         last = max(references, default=-1)
         if len(references) % 2 == 0 and last < len(self._symbols):
             labels = self._labels(references)
-            self._request.add_all(field(version_1.SERIES, b"".join([*labels, *samples])))
+            self._parser.add_all(field(version_1.SERIES, b"".join([*labels, *samples])))
             return
         fault = "has an odd number of references to symbols"
         if last >= len(self._symbols):
