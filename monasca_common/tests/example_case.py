@@ -51,7 +51,12 @@ class ExampleCase(base.BaseTestCase):
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+            # A user's tests show no deprecation of this library or of one that it uses.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(map(str, path)),
+                "PYTHONWARNINGS": "error::DeprecationWarning",
+            },
         )
 
     def succeeds(self, name, config=None, *arguments, path=()):

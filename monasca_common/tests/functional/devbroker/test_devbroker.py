@@ -4,13 +4,16 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
+import unittest
 from pathlib import Path
 
 import confluent_kafka
@@ -31,6 +34,7 @@ from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
+PAGE = Path(__file__).parents[4] / "doc" / "source" / "contributor" / "devbroker.rst"
 # Prints the processes that it started, then waits until the test ends it.
 PARENT = """
 import json, sys, time
@@ -219,6 +223,14 @@ class TestProxy(Waiting, base.BaseTestCase):
         self.assertEqual([None] * 5, produce(self.cluster, self.topic, 5))
         self.assertEqual(3, fault.taken)
         self.assertEqual(5, len(read(self.cluster, self.topic)))
+
+    def test_the_test_on_the_page_passes(self):
+        [program] = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", PAGE.read_text())
+        defined = {"base": base, "produce": lambda _, topic: produce(self.cluster, topic, 3)}
+        exec(textwrap.dedent(program), defined)
+        result = unittest.TestResult()
+        defined["TestOrders"]("test_an_answer_is_lost").run(result)
+        self.assertEqual((1, []), (result.testsRun, result.errors + result.failures))
 
     def test_without_idempotence_a_cut_response_duplicates_the_message(self):
         self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=1))

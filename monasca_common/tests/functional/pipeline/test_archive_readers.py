@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Common readers of Parquet, without this library, in sessions with different time zones."""
 
+import ast
 import json
+import re
+import textwrap
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import duckdb
 import fixtures
@@ -19,6 +23,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, metric
 from monasca_common.tests.periodic import periodic
 
+PAGE = Path(__file__).parents[4] / "doc" / "source" / "admin" / "archive.rst"
 ZONES = ("America/New_York", "Asia/Kolkata")
 HOURS = [6, 7, 8] * 4
 
@@ -101,3 +106,12 @@ class ReadersTest(ArchiveCase):
                 hours = table.column("hour").cast(pa.int32()).to_pylist()
                 self.assert_found(zip(hours, times, *columns, strict=True), f"pyarrow in {zone}")
             self.assertEqual(4, dataset.count_rows(filter=pc.field("hour") == 7))
+
+    def test_the_statements_of_the_page_read_the_archive(self):
+        [program] = re.findall(r"(?m)^\.\. code-block:: python\n\n((?:   .*\n|\n)+)", PAGE.read_text())
+        program = (
+            textwrap.dedent(program).replace("/var/archive", str(self.location)).replace("2026-01-31", "2026-01-01")
+        )
+        names = {"spark": self.spark, "duckdb": duckdb, "pyarrow": pa, "pandas": pd}
+        spark, duck, arrow, panda = (eval(ast.unparse(each), names) for each in ast.parse(program).body)
+        self.assertEqual([4, 4, 12, 4], [spark.count(), duck.fetchall()[0][1], arrow.count_rows(), len(panda)])
