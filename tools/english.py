@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report wording from ``tools/english.toml`` in documentation, comments, docstrings, messages and other texts.
 
-``python tools/english.py [FILE ...]`` checks these files, by default all of them. ``--commits SINCE`` checks the
-subjects of the commits after SINCE instead. It prints a line for each finding and then exits with status 1.
+``python tools/english.py [FILE ...]`` checks these files, by default all of them. ``--commits`` checks the subjects of
+the commits after ``commits_since`` instead. It prints a line for each finding and then exits with status 1.
 """
 
 import ast
@@ -85,13 +85,13 @@ def _git(*arguments: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["--commits"]:
-        subjects = _git("log", "--format=%s", f"{arguments[1]}..HEAD")
+    rules = tomllib.loads((ROOT / "tools" / "english.toml").read_text())
+    if arguments == ["--commits"]:
+        subjects = _git("log", "--format=%s", f"{rules['commits_since']}..HEAD")
         found = [f"commit {subject!r}: {error}" for subject in subjects if (error := subject_error(subject))]
     else:
         names = arguments or [name for name in _git("ls-files", *_TEXTS) if "/tests/" not in name]
-        phrases = tomllib.loads((ROOT / "tools" / "english.toml").read_text())["phrase"]
-        found = [line for name in names for line in findings(ROOT / name, phrases)]
+        found = [line for name in names for line in findings(ROOT / name, rules["phrase"])]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -11,9 +11,9 @@ usage() {
 Usage: bash tools/run_tests.sh [--all | --unit] [--help]
 
 Creates .venv if it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with their
-pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, the checks of wording and spelling,
-reno, twine, sphinx, the unit tests, the functional tests that are not periodic, and two tests of our tempest plugin. The last
-line is
+pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, the checks of wording, commit subjects
+and spelling, reno, twine, sphinx, the unit tests, the functional tests that are not periodic, and two tests of our
+tempest plugin. The last line is
 
     N passed, N failed, N skipped
 
@@ -176,6 +176,7 @@ checks() {
     check "bandit" bandit --quiet --recursive --configfile pyproject.toml monasca_common
     check "deployment" python tools/deployment.py
     check "english" python tools/english.py
+    check "commit subjects" python tools/english.py --commits
     check "codespell" codespell
     check "reno" reno lint
     check "twine" bash tools/package_page.sh
