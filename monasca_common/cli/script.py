@@ -2,6 +2,7 @@
 """The console script ``monasca-common``, which also starts if the extra ``cli`` is not installed."""
 
 import importlib.metadata
+import shlex
 import sys
 
 
@@ -11,7 +12,7 @@ def main() -> int:
         from monasca_common.cli.main import main as run
     except ModuleNotFoundError as error:
         wanted = f"monasca-common[cli]=={importlib.metadata.version('monasca-common')}"
-        install = f"{sys.executable} -m pip install '{wanted}'"
+        install = shlex.join((sys.executable, "-m", "pip", "install", wanted))
         sys.stderr.write(f"monasca-common: {error.name} is not installed: install the commands with {install}\n")
         return 1
     return run()

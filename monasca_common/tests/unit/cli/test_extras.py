@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command reports a missing package with the extra that installs it, and the library runs without commands."""
 
+import contextlib
 import importlib.metadata
+import io
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
 from packaging.utils import canonicalize_name
 
+from monasca_common.cli import script
 from monasca_common.cli.main import COMMANDS
 from monasca_common.kafka.extras import remedy
 from monasca_common.tests.unit.test_options import BLOCKED
@@ -182,6 +187,19 @@ class CoreTest(base.BaseTestCase):
         )
         results = f"monasca-common: cliff is not installed: install the commands with {install}"
         self.assertEqual((1, results + "\n", ""), (done.returncode, done.stderr, done.stdout))
+
+    def test_the_printed_command_is_quoted_for_a_shell(self):
+        python = "/opt/my services/bin/python"
+        errors = io.StringIO()
+        with (
+            mock.patch.dict(sys.modules, {"monasca_common.cli.main": None}),
+            mock.patch("sys.executable", python),
+            contextlib.redirect_stderr(errors),
+        ):
+            self.assertEqual(1, script.main())
+
+        command = shlex.split(errors.getvalue().partition(" with ")[2])
+        self.assertEqual([python, "-m", "pip", "install"], command[:4])
 
 
 class FormatsTest(base.BaseTestCase):
