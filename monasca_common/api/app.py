@@ -133,7 +133,7 @@ class _RoutedApp(falcon.App[Any, Any]):
 
 
 def _writers(settings: ApiSettings) -> dict[str, EnvelopeWriter]:
-    """Return the writers of the kinds of messages that are sent in Avro, by kind."""
+    """Return the writer of each kind of message that is sent in Avro."""
     topics = {
         "metrics": (settings.metrics_format, settings.metrics_topic),
         "logs": (settings.logs_format, settings.logs_topic),

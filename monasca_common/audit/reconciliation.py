@@ -217,7 +217,7 @@ class _TopicReconciler:
         self._covered = {key: counts.covered() for key, counts in self._readers.items()}
 
     def buckets(self) -> list[int]:
-        """Return the buckets of sources and logs. Buckets that exist only for a reader are older than these."""
+        """Return the buckets of sources and logs. A bucket in which only readers count is older than all of these."""
         known = [counts for (tier, _), counts in self._tiers.items() if not reads(tier)]
         return sorted({bucket_ms for counts in known for bucket_ms in counts.buckets})
 

@@ -98,7 +98,7 @@ class AuditService(Loop):
         self.metrics.failed()
 
     def serve(self) -> None:
-        """Reconcile until the totals contain much more than the window; the next call reads the reports again."""
+        """Reconcile for `renewal_seconds`. The next call reads the reports again, so that the totals stay bounded."""
         totals, renewal_seconds = AuditTotals(self._settings), self._settings.renewal_seconds
         log = self._open_log(self._since_ms() - round(renewal_seconds * 1000))
         renew_at = self.clock.monotonic() + renewal_seconds

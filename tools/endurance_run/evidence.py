@@ -133,7 +133,7 @@ class Evidence:
 
 
 def _metrics(messages: Iterable[Message]) -> Iterator[tuple[Key, float]]:
-    """Yield the metrics of messages, without repeats of a message id, which each reader removes."""
+    """Yield the metrics of messages. Repeats of a message id are skipped, as by every reader."""
     ids = set[bytes]()
     for message in messages:
         key = row_keys.message_key(message.headers, message.topic, message.partition, message.offset)

@@ -179,7 +179,7 @@ def by_minute(samples: Iterable[Sample]) -> dict[str, list[tuple[float, float]]]
     }
     for name in [name for name in medians if name.endswith(" cpu_seconds")]:
         points = medians.pop(name)
-        # The processes of a resumed run begin at 0.
+        # After a resume, the counters of the new processes start at 0.
         medians[name.replace("cpu_seconds", "cpu_per_minute")] = [
             (minute, (value - before) / (minute - earlier))
             for (earlier, before), (minute, value) in itertools.pairwise(points)

@@ -434,7 +434,7 @@ class KafkaProducer:
         on_delivery: DeliveryListener | None,
         limit: TopicLimit | None = None,
     ) -> bytes | None:
-        """Implement `send` for messages other than bare bytes with reserved room. ``limit``: the topic's limit, with
+        """Implement `send`, except for bare bytes with a reservation. ``limit``: the topic's limit, with
         which room for plain bytes is reserved, or ``None`` to reserve none."""
         thread, callers = threading.get_ident(), self._table.callers
         is_inside = thread in callers  # then this call must not wait
@@ -556,5 +556,5 @@ def _close_open_producers() -> None:
             try:
                 producer._close_and_log(max(0.0, deadline - time.monotonic()))
             except Exception:
-                LOG.exception("a producer that was not closed could not be closed at exit")
+                LOG.exception("a producer that was left open could not be closed at exit")
             warnings.warn("a KafkaProducer was not closed before the exit", ResourceWarning, stacklevel=1)

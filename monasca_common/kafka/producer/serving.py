@@ -65,7 +65,7 @@ class Serving:
         self._wake.set()
 
     def wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``is_over()``, which may check any producer. Return whether it was over by the deadline."""
+        """Wait until ``is_over()``, which may check any producer. Return whether it was over in time."""
         waiter = Waiter(is_over)
         try:
             self._table.waiters[waiter] = None

@@ -27,8 +27,8 @@ _DIGITS = 19  # digits of a 64-bit number; Python refuses to parse thousands of 
 class DeadLetter:
     """A dead letter. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or ``""`` if unknown.
     ``replays``: the number of times the message was replayed. ``first_origin``, ``first_failure_ms``: the origin and
-    failure time of the message before its first replay. ``obstacle``: why it cannot be replayed, if so. ``refusal``:
-    why its topic refused it, if so; a refused dead letter stays pending for another run."""
+    failure time of the message before its first replay. ``obstacle``: the reason why it cannot be replayed, or ``""``.
+    ``refusal``: the reason why its topic refused it, or ``""``; a refused dead letter stays pending for another run."""
 
     message: Message
     origin_topic: str

@@ -236,8 +236,8 @@ def load_alarms(
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
     """Delete the changes of a page; ``until_id``: ``None`` for the last page. Changes of a definition during the pass
-    are kept for the next pass if the alarm was already evaluated. The changes of alarms with readings from a clock that
-    is ahead are kept as well, because their windows begin after ``seen_ms`` and are evaluated later."""
+    are kept for the next pass if the alarm was already evaluated. Changes of an alarm are also kept if it has readings
+    in a window after ``seen_ms``, from a clock that is ahead: this window is evaluated later."""
     of_page = [_CHANGED.c.alarm_id > after_id]
     if until_id is not None:
         of_page.append(_CHANGED.c.alarm_id <= until_id)

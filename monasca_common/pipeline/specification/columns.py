@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 NA = "NA"
-"""The value of a column that is missing or that a usage is not grouped by."""
+"""The value of a column that is missing, or by which a usage is not grouped."""
 ALL = "all"
 """The value of a column that a rollup has dropped."""
 
