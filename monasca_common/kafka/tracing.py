@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from monasca_common.kafka.errors import ConfigurationError
@@ -18,6 +17,7 @@ from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.message import Headers, Message, PartitionBatch, Record
 from monasca_common.kafka.outgoing import PLAIN_OVERHEAD_BYTES, as_list, size_of
 from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import Bulk
@@ -66,8 +66,10 @@ class TracingProducer(KafkaProducer):
     """A producer that adds the current trace context to its messages. A message that already has a context, such as a
     dead letter, keeps it; a message that would become too large gets none."""
 
+    _last: tuple[Context | None, Headers] = None, ()  # the context of an earlier call, and the headers that carry it
+
     def publish(self, topic: str, records: Iterable[bytes | Record], **options: Any) -> DeliveryReport:
-        if not is_sampled():
+        if not self._carried():
             return super().publish(topic, records, **options)
         own = as_list(records)
         attributes = _attributes(self.settings.connection, "send", "send", topic, len(own))
@@ -78,27 +80,45 @@ class TracingProducer(KafkaProducer):
                 span.set_status(trace.StatusCode.ERROR, f"{failed} messages failed, {unknown} are unknown")
             return report
 
-    def send(self, topic: str, record: bytes | Record, **options: Any) -> bytes | None:
-        if type(record) is bytes and is_sampled():
+    def send(
+        self,
+        topic: str,
+        record: bytes | Record,
+        *,
+        key: bytes | None = None,
+        on_delivery: DeliveryListener | None = None,
+    ) -> bytes | None:
+        if type(record) is bytes and self._carried():
             record = Record(record)  # a plain send has no headers
-        return super().send(topic, record, **options)
+        return KafkaProducer.send(self, topic, record, key=key, on_delivery=on_delivery)  # faster than `super`
+
+    def _carried(self) -> Headers:
+        """Return the headers that carry the current trace, or none if it is not sampled. Contexts are immutable."""
+        context = get_current()
+        last, carried = self._last
+        if context is not last:
+            carrier: dict[str, str] = {}
+            if is_sampled():
+                PROPAGATOR.inject(carrier)
+            carried = tuple((name, text.encode()) for name, text in carrier.items())
+            self._last = context, carried
+        return carried
 
     def _bulk(
         self, topic: str, records: Sequence[Any], key: bytes | None, headers: Headers = (), *, plain: bool = True
     ) -> Bulk:
-        if not is_sampled():
+        carried = self._carried()
+        if not carried:
             return super()._bulk(topic, records, key, headers, plain=plain)
         bulk = super()._bulk(topic, records, key, headers, plain=False)
-        carrier: dict[str, str] = {}
-        PROPAGATOR.inject(carrier)
-        carried = tuple((name, text.encode()) for name, text in carrier.items())
         more = size_of(Record(None, headers=carried), None) - PLAIN_OVERHEAD_BYTES
         limit = self._limits.ready.get(topic)
         most = self.settings.max_message_bytes if limit is None else limit.max_bytes
         for attempt in bulk.attempts.values():
-            record = attempt.record
-            if record and attempt.size + more <= most and all(name != _PARENT for name, _ in record.headers):
-                attempt.record = replace(record, headers=(*record.headers, *carried))
+            old = attempt.record
+            if old and attempt.size + more <= most and all(name != _PARENT for name, _ in old.headers):
+                both = (*old.headers, *carried)  # the constructor takes half the time of `replace`
+                attempt.record = Record(old.value, old.key, both, old.timestamp_ms, old.partition, old.message_id)
                 attempt.size += more
                 bulk.size += more
         return bulk

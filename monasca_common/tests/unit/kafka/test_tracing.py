@@ -11,7 +11,7 @@ from monasca_common.kafka.aio import AsyncProcessor, AsyncProducer
 from monasca_common.kafka.config import producer_settings
 from monasca_common.kafka.config.groups import register
 from monasca_common.kafka.errors import ConfigurationError, Poison
-from monasca_common.kafka.message import Record
+from monasca_common.kafka.message import IdentifiedRecords, Record
 from monasca_common.kafka.outgoing import PLAIN_OVERHEAD_BYTES
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.handler_call import _digest
@@ -25,6 +25,7 @@ from monasca_common.tests.unit.kafka.tracing_case import TracingCase, ids, linke
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
 ONCE = RetryPolicy(attempts=1)
+FULL = Record(b"2", b"own", (("kind", b"x"),), 1_760_000_000_000, 0, b"id")
 
 
 class KafkaTracingCase(TracingCase):
@@ -92,6 +93,46 @@ class ProducerTest(KafkaTracingCase):
         self.producer.flush()
 
         self.assertEqual([None, context_of(span), context_of(span)], self.carried())
+
+    def test_each_send_carries_the_context_of_its_call(self):
+        from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
+
+        spans = [self.tracer.start_span(name) for name in ("first", "second")]
+        unsampled = NonRecordingSpan(SpanContext(1, 1, is_remote=False))
+        order = [spans[0], spans[0], unsampled, spans[1], unsampled, spans[0]]
+        for span in order:
+            with use_span(span):
+                self.producer.send("in", b"1")
+        self.producer.send("in", b"outside")
+        self.producer.flush()
+
+        expected = [None if span is unsampled else context_of(span) for span in order]
+        self.assertEqual([*expected, None], self.carried())
+
+    def test_the_headers_of_a_context_are_created_once(self):
+        from monasca_common.kafka import tracing
+
+        with mock.patch.object(tracing, "PROPAGATOR", mock.Mock(wraps=tracing.PROPAGATOR)) as propagator:
+            with self.tracer.start_as_current_span("application"):
+                for _ in range(3):
+                    self.producer.send("in", b"1")
+            self.producer.flush()
+        self.assertEqual(1, propagator.inject.call_count)
+
+    def test_messages_of_a_sampled_trace_keep_their_fields_and_free_their_room(self):
+        self.publish_in_span(b"1", FULL, key=b"key")
+        with self.tracer.start_as_current_span("application"):
+            self.producer.publish("in", IdentifiedRecords([b"3", b"3"], [b"same", b"same"])).raise_for_undelivered()
+
+        first, second, third = self.kafka.broker.records("in")
+        self.assertEqual((b"1", b"key"), (first.value, first.key))
+        fields = second.value, second.key, second.timestamp_ms, second.partition, second.message_id
+        self.assertEqual((b"2", b"own", 1_760_000_000_000, 0, b"id"), fields)
+        self.assertEqual((b"3", None, b"same"), (third.value, third.key, third.message_id))
+        bulk, identified = map(context_of, self.spans("send in"))
+        self.assertEqual([bulk, bulk, identified], self.carried())
+        health = self.producer.health()
+        self.assertEqual((0, 0), (health.outstanding_messages, health.outstanding_bytes))
 
     def test_messages_carry_the_tracestate(self):
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
