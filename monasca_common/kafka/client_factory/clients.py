@@ -68,12 +68,11 @@ class ServiceProducer:
     def close(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for messages in flight; messages that remain in flight are logged, and may be
         lost."""
-        deadline = self._clock.monotonic() + (
-            self._producer.settings.publish_timeout_seconds if timeout is None else timeout
-        )
+        seconds = self._producer.settings.publish_timeout_seconds if timeout is None else timeout
+        deadline = self._clock.monotonic() + seconds
         # Run twice: the first pass waits for messages in flight, the second pass resends failed messages.
         for _ in range(2):
-            self._keep_promises(max(0.0, deadline - self._clock.monotonic()))
+            self._keep_promises(deadline)
         left = sum(len(report.failed) + len(report.unknown) for report in self._promised)
         if left:
             LOG.error("%d messages were not confirmed when the producer was closed", left)
@@ -95,15 +94,13 @@ class ServiceProducer:
             self._promised.append(report)
         return len(report.unknown)
 
-    def _keep_promises(self, timeout: float = 0) -> None:
-        """Resend failed messages that `publish` reported as queued, with the same ids."""
-        if not self._promised:
-            return
+    def _keep_promises(self, deadline: float = 0.0) -> None:
+        """Resend failed messages that `publish` reported as queued, with the same ids; wait until ``deadline``."""
         with self._lock:
             promised, self._promised = self._promised, []
         for position, earlier in enumerate(promised):
             try:
-                report = self._producer.retry(earlier, timeout=timeout)
+                report = self._producer.retry(earlier, timeout=max(0.0, deadline - self._clock.monotonic()))
             except BaseException:  # after Ctrl-C, close still has to deliver or report these messages
                 with self._lock:
                     self._promised += promised[position:]

@@ -110,6 +110,23 @@ class ServiceProducerTest(FactoryTestCase):
 
         self.assertEqual([(None, b"one")], self.log())
 
+    def test_a_close_waits_for_all_queued_messages_together(self):
+        producer, clock = self.producer(), VirtualClock()
+        producer.publish(TOPIC, ["one"])
+        self.memory.broker.disconnect()
+        for _ in range(3):
+            self.assertEqual(1, producer.publish(TOPIC, ["two"], timeout=0))
+        retry = producer._producer.retry
+
+        def waiting(report, timeout):
+            clock.advance(timeout)
+            return retry(report, timeout=0)
+
+        producer._clock, producer._producer.retry = clock, waiting
+        producer.close(5)
+
+        self.assertEqual(5, clock.monotonic())
+
     def test_options_of_librdkafka_are_accepted_under_their_names(self):
         producer = self.producer(**{"queue.buffering.max.messages": 1000, "linger.ms": 20, "compression.type": "zstd"})
 
