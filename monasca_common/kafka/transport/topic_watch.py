@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from monasca_common.kafka.errors import MessagingError, TopicRecreated
+from monasca_common.kafka.errors import TopicRecreated
 from monasca_common.kafka.safe_log import SafeLogger
 from monasca_common.kafka.transport.base import ConsumerTransport, ProducerTransport
 
@@ -68,7 +68,7 @@ class TopicWatch:
         topics = list(self._topics)
         try:
             ids = self._client.topic_ids(topics, _ANSWER_SECONDS)
-        except MessagingError as error:
+        except Exception as error:  # for example, no thread can be started
             if not (self._unanswered or self._stopped):
                 LOG.warning("cannot determine whether topics %s were recreated: %s", ", ".join(topics), error)
             self._unanswered = True
@@ -88,7 +88,6 @@ class TopicWatch:
 
     def _run(self) -> None:
         while not self._stopped and self.failure is None:
-            self._wake.clear()
             self.check()
-            if not self._stopped and self.failure is None:
-                self._wake.wait(self._interval)
+            self._wake.wait(self._interval)
+            self._wake.clear()

@@ -88,3 +88,14 @@ class TestTopicWatch(base.BaseTestCase):
         self.topics.failing = False
         self.watch.check()
         self.assertIsNone(self.watch.failure)
+
+    def test_an_error_of_the_system_does_not_end_the_watch(self):
+        def no_thread():
+            raise RuntimeError("can't start new thread")
+
+        self.topics.asked = no_thread
+        self.watch.check()
+        self.topics.asked = lambda: None
+        self.topics.ids["logs"] = "three"
+        self.watch.check()
+        self.assertIn("two is now three", str(self.watch.failure))
