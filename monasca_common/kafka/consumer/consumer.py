@@ -137,8 +137,7 @@ class KafkaConsumer:
         if not isinstance(max_messages, int) or not 0 < max_messages <= _MOST_MESSAGES:
             raise MisuseError(f"max_messages is {max_messages!r}: it must be an integer from 1 to {_MOST_MESSAGES}")
         timeout = check_seconds(timeout)
-        failure = self._watch.failure or self._errors.fatal
-        if failure is not None:
+        if (failure := self._watch.failure or self._errors.fatal) is not None:
             raise failure
         if self._interrupted:
             self._rebalancer.catch_up()
@@ -214,8 +213,7 @@ class KafkaConsumer:
         if not progress:
             return {}
         budget = self.settings.stop_timeout_seconds if timeout is None else check_seconds(timeout)
-        deadline = self._rebalancer.deadline
-        if deadline is not None:
+        if (deadline := self._rebalancer.deadline) is not None:
             budget = min(budget, max(0.0, deadline - self._clock.monotonic()))
         return self._committer.commit(progress, budget)
 
@@ -225,8 +223,7 @@ class KafkaConsumer:
         self._ready()
         progress = self._progress(what)
         for partition, at in progress.items():
-            refusal = self._refusal(partition, at)
-            if refusal is not None:
+            if (refusal := self._refusal(partition, at)) is not None:
                 raise refusal
         return {partition: at.next_offset for partition, at in progress.items()}
 
@@ -419,13 +416,17 @@ class KafkaConsumer:
         with self._opening:
             if self._opened:
                 return
-            self._opened = True
-            if self._chosen is None:
-                self._transport.subscribe(self._topics, self._rebalancer)
-            else:
-                self._rebalancer.begin(self._chosen, self._transport.assign)
-            if self.settings.topic_check_seconds > 0:
-                self._watch.start()
+            self._opened = True  # before the listener's calls
+            try:
+                if self._chosen is None:
+                    self._transport.subscribe(self._topics, self._rebalancer)
+                else:
+                    self._rebalancer.begin(self._chosen, self._transport.assign)
+                if self.settings.topic_check_seconds > 0:
+                    self._watch.start()
+            except BaseException:
+                self._opened = False  # the next call opens again, for example after Ctrl-C
+                raise
 
     def _not_in_callback(self, what: str) -> None:
         if self._rebalancer.callback is not None:

@@ -233,6 +233,15 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual([(A, 2)], self.transport.sought)
 
+    def test_an_interrupted_first_call_is_repeated_by_the_next_one(self):
+        for method, partitions in (("subscribe", None), ("assign", [A])):
+            consumer = self.consumer(partitions=partitions)
+            with mock.patch.object(self.transport, method, side_effect=KeyboardInterrupt):
+                self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+            self.script(*([] if partitions else [assign(A)]), lambda _: [message(A, 0)])
+            self.assertEqual(1, sum(len(consumer.poll(timeout=0)) for _ in range(2)))
+            consumer.close()
+
     def test_the_poll_after_an_interrupt_returns_the_fetched_messages(self):
         def fetch_and_interrupt_later(callbacks):
             self.clock.monotonic = interrupt
