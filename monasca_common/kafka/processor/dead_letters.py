@@ -45,6 +45,10 @@ REPLAYS = "dead-letter-replays"  # number of replays of a replayed message
 FIRST_ORIGIN = "dead-letter-first-origin"  # first topic/partition/offset of a replayed message
 
 HEADER_PREFIX = "dead-letter-"
+_ORIGIN_HEADERS = frozenset(
+    {ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP, ORIGIN_MESSAGE_ID, GROUP, ERROR_CLASS, ERROR_TEXT}
+    | {ATTEMPTS, FIRST_FAILURE, VALUE_CUT_FROM, REPLAYS, FIRST_ORIGIN}
+)
 _MAX_ERROR_TEXT = 1000
 # The two lengths of a header as varints, with a margin because clients compute the size of a record differently.
 _HEADER_OVERHEAD = 32
@@ -170,7 +174,8 @@ def _text(error: Exception) -> str:
 def shrink(letter: Record, size: int, limit: int) -> Record:
     """Cut the value of a dead letter of ``size`` bytes so that the dead letter has at most ``limit`` bytes.
 
-    If that is not enough, drop the value, the key and the message's headers; the origin remains.
+    If that is not enough, drop the value, the key and the message's headers. The origin remains, in headers of at most
+    1000 bytes, because the message itself can have an id of any size, and headers with these names.
     """
     value = letter.value or b""
     was_cut = any(name == VALUE_CUT_FROM for name, _ in letter.headers)
@@ -178,8 +183,8 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
     excess = size - limit + sum(len(name) + len(text or b"") + _HEADER_OVERHEAD for name, text in note)
     if excess <= len(value):
         return replace(letter, value=value[: len(value) - excess], headers=letter.headers + note)
-    provenance = tuple(header for header in letter.headers if header[0].startswith(HEADER_PREFIX))
-    return replace(letter, value=b"", key=None, headers=(*provenance, *note, (KEY_AND_HEADERS_DROPPED, b"1")))
+    origin = {name: (text or b"")[:_MAX_ERROR_TEXT] for name, text in letter.headers if name in _ORIGIN_HEADERS}
+    return replace(letter, value=b"", key=None, headers=(*origin.items(), *note, (KEY_AND_HEADERS_DROPPED, b"1")))
 
 
 def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
@@ -193,8 +198,8 @@ def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], 
             left, any_cut = [], False
             for delivery in refused.report.failed + refused.report.unknown:
                 letter, error = letters[delivery.index], delivery.error
-                if isinstance(error, MessageTooLarge) and KEY_AND_HEADERS_DROPPED not in dict(letter.headers):
-                    letter, any_cut = shrink(letter, error.size, error.limit), True
+                if isinstance(error, MessageTooLarge) and letter != (cut := shrink(letter, error.size, error.limit)):
+                    letter, any_cut = cut, True
                 elif error is not None and error.permanent:
                     raise
                 left.append(letter)

@@ -74,7 +74,7 @@ class ProcessorCase(base.BaseTestCase):
         return consumer
 
     def fill(self, *values, partition=0, key=None):
-        records = [Record(value, key=key, partition=partition) for value in values]
+        records = [each if isinstance(each, Record) else Record(each, key=key, partition=partition) for each in values]
         done = []
         sender = threading.Thread(target=lambda: done.append(self.producer.publish("in", records)), daemon=True)
         sender.start()

@@ -202,6 +202,23 @@ class ProcessingTest(ProcessorCase):
         self.assertEqual(b"%d" % len(value), dict(letter.headers)[dl.VALUE_CUT_FROM])
         self.assertEqual(b"0", dict(letter.headers)[dl.ORIGIN_OFFSET])
 
+    def test_a_message_with_large_headers_of_dead_letters_becomes_a_dead_letter(self):
+        self.broker.create_topic("small.dlq", 1, max_message_bytes=3000)
+        large = b"x" * 2900
+        messages = [
+            Record(b"bad", partition=0, message_id=large),
+            Record(b"bad", partition=0, headers=((dl.HEADER_PREFIX + "other", large),)),
+            Record(b"bad", partition=0, headers=((dl.ORIGIN_TOPIC, large), (dl.ERROR_TEXT, large))),
+            Record(large, partition=0, headers=((dl.KEY_AND_HEADERS_DROPPED, b"1"),)),
+        ]
+        self.fill(*messages)
+        self.start(refuse(b"bad", large), retry=ONCE, dead_letters=dl.DeadLetters(topic="small.dlq"))
+        self.until(lambda: self.committed() == len(messages))
+        letters = [dict(letter.headers) for letter in self.broker.records("small.dlq")]
+        self.assertEqual([b"0", b"1", b"2", b"3"], [letter[dl.ORIGIN_OFFSET] for letter in letters])
+        self.assertEqual({b"in"}, {letter[dl.ORIGIN_TOPIC] for letter in letters})
+        self.assertEqual(large[:1000], letters[0][dl.ORIGIN_MESSAGE_ID])
+
     def test_the_consumers_setting_names_the_topic(self):
         self.broker.create_topic("morgue", 1)
         self.fill(b"bad")
