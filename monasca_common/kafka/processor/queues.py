@@ -194,10 +194,9 @@ class Lanes:
         with self._changed:
             return len(self._ready) + self._calls
 
-    def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
+    def finished(self, lane: Lane, task: Task, remains: Sequence[Task], rest_seconds: float) -> None:
         """Replace the attempted ``task`` with ``remains``, the tasks that are due after ``rest_seconds``."""
         with self._changed:
-            remains = tuple(remains)
             lane.busy = False
             self._calls -= 1
             if not lane.dead:
@@ -206,8 +205,8 @@ class Lanes:
                 for other in reversed(remains):
                     self._charge(lane, len(other.part), other.size)
                     lane.tasks.appendleft(other)
-            if rest_seconds > 0 and remains:
-                self._rest(lane, self._clock.monotonic() + rest_seconds)
+                if rest_seconds > 0 and remains:
+                    self._rest(lane, self._clock.monotonic() + rest_seconds)
             self._offer(lane)
             if self._by_key and not lane.tasks and self._lanes.get((lane.partition, lane.key)) is lane:
                 del self._lanes[lane.partition, lane.key]  # otherwise, the lanes of all keys would accumulate

@@ -142,6 +142,13 @@ class LanesTest(base.BaseTestCase):
         ((again, _),) = self.ready()
         self.assertEqual((2, True), (again.epoch, lane.dead))
 
+    def test_a_dropped_lane_is_not_kept_for_its_next_attempt(self):
+        self.lanes.add(batch(1))
+        ((lane, task),) = self.ready()
+        self.lanes.drop([TP])
+        self.lanes.finished(lane, task, (task,), 3600)
+        self.assertIsNone(self.lanes.next_wake())
+
     def test_a_key_is_always_in_the_same_lane(self):
         lanes = self.lanes = Lanes(self.clock, by_key=True)
         for number in range(12):
