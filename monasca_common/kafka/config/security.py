@@ -23,7 +23,8 @@ def checked(options: SecuritySettings, *, group: str) -> Mapping[str, str]:
 
     Raises `ConfigurationError`, which quotes no secret.
     """
-    options = replace(options, security_protocol=options.security_protocol.upper())
+    mechanism = options.sasl_mechanism and options.sasl_mechanism.upper()
+    options = replace(options, security_protocol=options.security_protocol.upper(), sasl_mechanism=mechanism)
     _check_sasl(options, group)
     _check_tls(options, group)
     given = {raw: getattr(options, name) for name, raw in _RAW_NAMES.items() if getattr(options, name)}

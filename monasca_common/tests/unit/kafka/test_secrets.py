@@ -117,6 +117,11 @@ class SecurityTest(ConfigurationTestCase):
 
         self.assertEqual("sasl_plaintext", producer_settings(conf).connection.security["security.protocol"])
 
+    def test_the_case_of_the_protocol_and_the_mechanism_is_ignored(self):
+        lines = ("security_protocol = sasl_ssl", "sasl_mechanism = scram-sha-512", "sasl_username = alice")
+        security = producer_settings(self.with_kafka(*lines, "sasl_password = x")).connection.security
+        self.assertEqual("SCRAM-SHA-512", security["sasl.mechanism"])
+
     def test_unused_credentials_are_refused(self):
         for protocol in ("PLAINTEXT", "SSL"):
             refusal = self.refused(
