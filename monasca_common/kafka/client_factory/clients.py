@@ -253,9 +253,7 @@ class ServiceConsumer(RebalanceListener):
                 LOG.warning("reading continues after: %s", error)
 
     def _commit_if_due(self) -> None:
-        if self._commit_callback is None:
-            return
-        if self._clock.monotonic() - self._committed_at > self._max_commit_interval:
+        if self._commit_callback and self._clock.monotonic() - self._committed_at > self._max_commit_interval:
             # Set before the call, so that a callback that commits nothing is called again only after another interval.
             self._committed_at = self._clock.monotonic()
             self._commit_callback()
