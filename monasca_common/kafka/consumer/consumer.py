@@ -249,14 +249,13 @@ class KafkaConsumer:
         return progress
 
     def _refusal(self, partition: TopicPartition, at: OffsetAndEpoch) -> MessagingError | None:
-        failure = self._watch.failure
-        if failure is not None and failure.topic == partition.topic:
+        if (failure := self._watch.failure) is not None and failure.topic == partition.topic:
             return failure
         if at.epoch in (NO_EPOCH, self._assignment.epoch(partition)):
             return None
         return StaleCommit(
             f"offset {at.next_offset} of {partition.topic}/{partition.partition} was not committed, because the "
-            "partition was revoked in the meantime: its owner resumes from the committed offset"
+            "partition was never assigned or was revoked in the meantime: its owner resumes from the committed offset"
         )
 
     def assignment(self) -> set[TopicPartition]:

@@ -45,7 +45,9 @@ class ConsumerCallsTest(base.BaseTestCase):
 
     def test_an_offset_of_a_partition_that_is_not_owned_is_stale(self):
         self.consumer.poll(timeout=0.0)
-        self.assertTrue(self.consumer.commit({FOREIGN: 7})[FOREIGN].stale)
+        result = self.consumer.commit({FOREIGN: 7})[FOREIGN]
+        self.assertTrue(result.stale)
+        self.assertIn("never assigned", str(result.error))
 
     def test_the_position_is_the_offset_that_is_read_next(self):
         self.publish(6)
