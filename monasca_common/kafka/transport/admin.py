@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of a cluster: topics and offsets. Each call waits for the brokers' response.
 
-Only this module imports `confluent_kafka.admin`. Every error is a `TransportError`; all times are in seconds.
+Only this module imports `confluent_kafka.admin`. Every error is a `TransportError`, or a `ConfigurationError` if
+librdkafka refuses an option; all times are in seconds.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from confluent_kafka.admin import (
 from monasca_common.kafka.errors import RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.refused_options import make_client
 
 T = TypeVar("T")
 
 # librdkafka's largest request time-out: a response after librdkafka's time-out can abort the process (librdkafka#4605).
 # Therefore, `Admin` times out first, and closes the client.
 _CLIENT_SECONDS = 3600.0
-_REASON_SECONDS = 1.0
-"""Time between the time-out of librdkafka or the broker and that of `Admin`, in which the reason can arrive."""
+_REASON_SECONDS = 1.0  # from the time-out of librdkafka or the broker to that of `Admin`, for the reason to arrive
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
@@ -127,7 +128,8 @@ class Admin:
     def _client(self) -> AdminClient:
         with self._lock:
             if self._opened is None:
-                self._opened, self._opened_at = AdminClient(self._client_options), time.monotonic()
+                self._opened = make_client("bootstrap_servers", lambda: AdminClient(self._client_options))
+                self._opened_at = time.monotonic()
             return self._opened
 
     def _close_client(self, asked: float) -> None:
@@ -505,13 +507,11 @@ class Admin:
         fault = translate(self._login.refusal or error)
         if fault.name not in _UNANSWERED:
             return fault
-        return type(fault)(
+        text = (
             f"{fault}: no response from {self._servers}: check that these brokers are up, and check bootstrap_servers "
-            "and security_protocol",
-            code=fault.code,
-            name=fault.name,
-            fatal=fault.fatal,
+            "and security_protocol"
         )
+        return type(fault)(text, code=fault.code, name=fault.name, fatal=fault.fatal)
 
 
 def _portions(items: Iterable[T], size: int) -> list[list[T]]:

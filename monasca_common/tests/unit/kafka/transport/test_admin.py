@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -15,7 +16,7 @@ from confluent_kafka import OFFSET_INVALID, ConsumerGroupState, KafkaError, Kafk
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from oslotest import base
 
-from monasca_common.kafka.errors import AuthenticationError, RetriableError, TransportError
+from monasca_common.kafka.errors import AuthenticationError, ConfigurationError, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.admin import Admin, GroupAssignment
 
@@ -51,6 +52,16 @@ class ScriptedClient:
     def poll(self, _timeout):
         while self.pending_errors:
             self.admin._login.handle_error(KafkaError(self.pending_errors.pop(0)))
+
+
+class RefusedOptionsTest(base.BaseTestCase):
+    def test_options_that_the_client_refuses_are_a_configuration_error_without_their_values(self):
+        file = self.useFixture(fixtures.TempDir()).join("ca.pem")
+        Path(file).write_text("no certificate")
+        for options in ({"security.protocol": "hush"}, {"security.protocol": "ssl", "ssl.ca.location": file}):
+            error = self.assertRaises(ConfigurationError, Admin(options).topic_ids, ("t",), 1.0)
+            self.assertIn(list(options)[-1], str(error))
+            self.assertNotIn("hush", str(error))
 
 
 class PatienceTest(base.BaseTestCase):
