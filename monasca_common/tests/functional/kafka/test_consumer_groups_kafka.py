@@ -245,5 +245,14 @@ class TestStaticMembership(ConsumerCase):
         self.assertIsInstance(first.raised, FatalError)
         self.assertIn("group.instance.id", str(first.errors[0]))
 
+    def test_a_kip_848_group_refuses_a_second_member_with_the_same_static_id(self):
+        topic = self.fixture.topic()
+        first = self.member(topic, group_instance_id="a", **KIP_848)
+        self.wait_until(lambda: first.consumer.assignment())
+        second = self.member(topic, group_instance_id="a", **KIP_848)
+        self.wait_until(lambda: second.raised is not None)
+        self.assertIsInstance(second.raised, FatalError)
+        self.assertIsNone(first.raised)
+
 
 del Protocol  # the base class is not a test case
