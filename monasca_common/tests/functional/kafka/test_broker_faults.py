@@ -262,7 +262,8 @@ class TestOneNode(FaultCase):
 
 class TestMetadataWithoutBrokers(Waiting, base.BaseTestCase):
     def test_clients_that_have_no_broker_left_connect_again(self):
-        """Without the reconnection, each client has lost its brokers for good after one to three rounds."""
+        """Without the reconnection, one of the two clients had no broker left after the first round, in four of four
+        runs."""
         fixture = self.useFixture(SharedKafkaCluster(1, proxied=True))
         topic, proxy = fixture.topic(), fixture.cluster.proxy
         connection = ConnectionSettings(fixture.cluster.bootstrap_servers)
